@@ -1,0 +1,39 @@
+"""Every error that the package raises on purpose (floor 0, no dependency).
+
+Each class also subclasses the builtin that a caller would expect, so `except ValueError` keeps working.
+The message says what was wrong, the value, what is allowed, and which key or flag to change.
+"""
+
+from __future__ import annotations
+
+
+class MariusError(Exception):
+    """Base of all errors raised on purpose; its text is complete without a traceback."""
+
+
+class ConfigError(MariusError, ValueError):
+    """A configuration key is unknown, has the wrong type or lies out of range. Exit code 2."""
+
+
+class ScheduleError(MariusError, ValueError):
+    """Arguments from which no ordering can be built, or a schedule that breaks its invariants."""
+
+
+class StorageError(MariusError, OSError):
+    """A read, write or commit failed: disk full, device error, lock held, file missing or damaged."""
+
+
+class FormatError(MariusError, ValueError):
+    """A file's content is not what its format promises: malformed row, wrong version, wrong shape."""
+
+
+class PipelineError(MariusError, RuntimeError):
+    """A stage of the training pipeline failed; `stage` names it and `__cause__` holds the original."""
+
+    def __init__(self, message: str, *, stage: str) -> None:
+        super().__init__(message)
+        self.stage = stage
+
+
+class Interrupted(MariusError):
+    """SIGINT or SIGTERM arrived; the state was committed first. Exit code 130."""

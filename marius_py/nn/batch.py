@@ -1,0 +1,60 @@
+"""What enters and leaves the model (floor 1): Batch in, Update out. Tensors only, all on one device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from marius_py.types import Side
+
+
+@dataclass(frozen=True, slots=True)
+class Corruption:
+    """Shared negatives of one side.
+
+    Attributes:
+        nodes: (C, K) int64, local indices into `Batch.rows`.
+        keep: (C, P, K) bool, False where the corrupted edge is known to be true; None keeps all.
+    """
+
+    nodes: Tensor
+    keep: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows and indices of one batch; edge b belongs to chunk b // P.
+
+    Attributes:
+        rows: (U, D) float32 embeddings of the batch's unique nodes.
+        state: (U, S) float32 optimizer state of the same nodes.
+        head, tail: (B,) int64 local indices into `rows`.
+        relation: (B,) int64 relation ids.
+        negatives: corrupted side → its shared negatives; C divides B.
+        seed: seed of the batch's dropout stream.
+    """
+
+    rows: Tensor
+    state: Tensor
+    head: Tensor
+    relation: Tensor
+    tail: Tensor
+    negatives: dict[Side, Corruption]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What a batch changes: row deltas to be added to the buffer.
+
+    Attributes:
+        d_rows: (U, D) float32, new minus gathered embeddings.
+        d_state: (U, S) float32, new minus gathered state.
+        loss: () float32 or float64, mean loss an edge, both sides summed, regularization left out.
+    """
+
+    d_rows: Tensor
+    d_state: Tensor
+    loss: torch.Tensor

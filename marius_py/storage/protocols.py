@@ -1,0 +1,118 @@
+"""What the floors above ask of storage (floor 1): arrays in, arrays out; numpy, no torch.
+
+Two node stores fulfil `PartitionStore`: `storage.hdf5` on disk and its twin `storage.memory`. All bulk
+methods are called from one I/O thread at a time; `commit` and `checkpoint` only while no bulk call runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marius_py.graph import Partitioning
+from marius_py.types import Bucket
+
+Float32 = NDArray[np.float32]
+Edges = NDArray[np.int32] | NDArray[np.int64]
+"""(E, 3) rows of (head, relation, tail) ids; int32 below 2³¹ nodes, int64 from there."""
+
+ROW_MULTIPLE = 1024
+"""Rows of a slot are rounded up to this, so that a slot is 4 KiB-aligned for any width of float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTable:
+    """Shape of a run's node table: N rows in p partitions, D floats of embedding, S of state a row."""
+
+    partitioning: Partitioning
+    dim: int
+    state_dim: int
+
+    @property
+    def slot_rows(self) -> int:
+        """Rows of one slot: the largest partition rounded up to a multiple of `ROW_MULTIPLE`."""
+        return -(-self.partitioning.max_size // ROW_MULTIPLE) * ROW_MULTIPLE
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of one slot, embeddings and state together."""
+        return self.slot_rows * (self.dim + self.state_dim) * 4
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """All that commits together with the node partitions.
+
+    Attributes:
+        arrays: small arrays by name (relations, their optimizer state, …); no object dtype.
+        meta: JSON-serialisable facts (position, history, fingerprint, settings, …).
+    """
+
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class PartitionStore(Protocol):
+    """Versioned node partitions: reads see the newest write, a crash returns to the last commit."""
+
+    @property
+    def table(self) -> NodeTable: ...
+
+    def read_into(self, part: int, embeddings: Float32, state: Float32) -> int:
+        """Fill `embeddings` (slot_rows, D) and `state` (slot_rows, S) with partition `part`.
+
+        Returns:
+            Bytes read. Raises StorageError on failure or checksum mismatch; the arrays are then undefined.
+        """
+        ...
+
+    def write(self, part: int, embeddings: Float32, state: Float32) -> int:
+        """Store a new, uncommitted version of partition `part`; the committed one stays intact.
+
+        Returns:
+            Bytes written. Raises StorageError on failure; the committed version is never touched.
+        """
+        ...
+
+    def commit(self, checkpoint: Checkpoint) -> None:
+        """Make all writes so far and `checkpoint` the committed state, atomically and durably."""
+        ...
+
+    def checkpoint(self) -> Checkpoint | None:
+        """The last committed checkpoint, or None before the first commit."""
+        ...
+
+    def close(self) -> None:
+        """Release files and locks; uncommitted writes are forgotten. May be called twice."""
+        ...
+
+
+@runtime_checkable
+class EdgeStore(Protocol):
+    """Edges of a prepared graph; train edges lie in bucket order. Thread-safe reads."""
+
+    @property
+    def partitioning(self) -> Partitioning: ...
+
+    def bucket_counts(self) -> NDArray[np.int64]:
+        """(p, p) number of train edges of bucket (head partition, tail partition)."""
+        ...
+
+    def num_edges(self, split: str) -> int:
+        """Edges of split "train", "valid" or "test" (0 if the graph has no such split)."""
+        ...
+
+    def read(self, split: str, bucket: Bucket | None = None) -> Edges:
+        """(E, 3) edges of a split, or of one bucket of the train split."""
+        ...
+
+    def read_range(self, split: str, start: int, stop: int) -> Edges:
+        """(stop − start, 3) edges of a split by position in the file, for streaming in blocks."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,80 @@
+"""Words of the package as types (floor 0): no torch, no h5py, nothing but the standard library.
+
+Shape letters used in all docstrings: N nodes, R relations, D embedding width, S optimizer-state width,
+B batch, C chunks, P = B/C edges a chunk, K negatives a chunk, U unique nodes of a batch, p partitions,
+c buffer capacity in partitions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+Side = Literal["head", "tail"]
+"""The corrupted (or ranked) end of an edge."""
+
+SIDES: tuple[Side, Side] = ("head", "tail")
+
+
+class Bucket(NamedTuple):
+    """The edges whose head lies in partition `head` and whose tail lies in partition `tail`."""
+
+    head: int
+    tail: int
+
+
+class Position(NamedTuple):
+    """A point of a training run: `batch` batches of step `step` of epoch `epoch` are done (all from 0)."""
+
+    epoch: int
+    step: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One state of the buffer with the buckets that run in it.
+
+    Attributes:
+        resident: the c resident partitions after the swap, ascending.
+        admit: partitions loaded on entering (empty for the first step, whose residents are `initial`).
+        evict: partitions written back on entering, as many as `admit`.
+        buckets: buckets that run in this step; both ends are resident.
+    """
+
+    resident: tuple[int, ...]
+    admit: tuple[int, ...]
+    evict: tuple[int, ...]
+    buckets: tuple[Bucket, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """An epoch's order: `p` partitions pass through a buffer of `c`, each of the p² buckets runs once.
+
+    Attributes:
+        p: number of partitions.
+        c: buffer capacity in partitions.
+        initial: partitions resident at the start, ascending.
+        steps: states in order; `steps[0].resident == initial`.
+    """
+
+    p: int
+    c: int
+    initial: tuple[int, ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def swaps(self) -> int:
+        """Partitions admitted after the start (S of the literature)."""
+        return sum(len(step.admit) for step in self.steps)
+
+    @property
+    def loads(self) -> int:
+        """Partitions read in an epoch that starts with an empty buffer: c + swaps."""
+        return self.c + self.swaps
+
+    @property
+    def final(self) -> tuple[int, ...]:
+        """Partitions resident after the last step, ascending."""
+        return self.steps[-1].resident if self.steps else self.initial
