@@ -35,5 +35,5 @@ class PipelineError(MariusError, RuntimeError):
         self.stage = stage
 
 
-class Interrupted(MariusError):
+class InterruptedRunError(MariusError):
     """SIGINT or SIGTERM arrived; the state was committed first. Exit code 130."""

@@ -1,0 +1,1 @@
+"""From a step's buckets to batches of ids (floor 2)."""

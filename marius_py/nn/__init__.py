@@ -1,0 +1,1 @@
+"""Model floor (1): batch types, decoders, losses, negatives, sparse row optimizers."""

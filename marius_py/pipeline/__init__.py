@@ -1,0 +1,1 @@
+"""Stages, bounded queues, inline and threaded runners (floor 3)."""

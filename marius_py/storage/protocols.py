@@ -61,7 +61,9 @@ class PartitionStore(Protocol):
     """Versioned node partitions: reads see the newest write, a crash returns to the last commit."""
 
     @property
-    def table(self) -> NodeTable: ...
+    def table(self) -> NodeTable:
+        """Shape of the stored node table."""
+        ...
 
     def read_into(self, part: int, embeddings: Float32, state: Float32) -> int:
         """Fill `embeddings` (slot_rows, D) and `state` (slot_rows, S) with partition `part`.
@@ -97,22 +99,26 @@ class EdgeStore(Protocol):
     """Edges of a prepared graph; train edges lie in bucket order. Thread-safe reads."""
 
     @property
-    def partitioning(self) -> Partitioning: ...
+    def partitioning(self) -> Partitioning:
+        """The partition ranges by which train edges are sorted into buckets."""
+        ...
 
     def bucket_counts(self) -> NDArray[np.int64]:
-        """(p, p) number of train edges of bucket (head partition, tail partition)."""
+        """Count the train edges by bucket: (p, p), number of train edges of bucket (head partition, tail partition)."""
         ...
 
     def num_edges(self, split: str) -> int:
-        """Edges of split "train", "valid" or "test" (0 if the graph has no such split)."""
+        """Count the edges of split "train", "valid" or "test" (0 if the graph has no such split)."""
         ...
 
     def read(self, split: str, bucket: Bucket | None = None) -> Edges:
-        """(E, 3) edges of a split, or of one bucket of the train split."""
+        """Read the (E, 3) edges of a split, or of one bucket of the train split."""
         ...
 
     def read_range(self, split: str, start: int, stop: int) -> Edges:
-        """(stop − start, 3) edges of a split by position in the file, for streaming in blocks."""
+        """Read the (stop − start, 3) edges of a split by position in the file, for streaming in blocks."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release the files. May be called twice."""
+        ...
