@@ -1,0 +1,39 @@
+"""Shared fixtures: the real data folder, one torch thread, no thread left behind."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+DEFAULT_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Folder of the real graphs: MARIUS_DATA, else shared/data beside the checkout."""
+    path = Path(os.environ.get("MARIUS_DATA", DEFAULT_DATA))
+    if not (path / "umls" / "train.tsv.gz").exists():
+        pytest.skip(f"no real graphs in {path}; set MARIUS_DATA to a folder with FB15k-237, WN18RR, umls, hackage")
+    return path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_torch_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    left = [t for t in threading.enumerate() if t not in before and t.is_alive() and not t.daemon]
+    for thread in left:
+        thread.join(timeout=5)
+    alive = [t.name for t in left if t.is_alive()]
+    assert not alive, f"threads left running: {alive}"
