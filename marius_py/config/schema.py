@@ -1,0 +1,401 @@
+"""The settings of a command as frozen dataclasses (floor 5): default, unit and range of every key.
+
+In: keyword arguments, or nested plain values through `fields.build`. Out: objects whose every value has been
+checked, so that nothing below needs to check it again. No torch, no hydra.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from marius_py.config.fields import Component, check_fields, section, setting
+from marius_py.errors import ConfigError
+
+EVEN_WIDTH = ("complex", "rotate")
+"""Registered decoders whose rows are complex numbers: real parts, then imaginary parts."""
+
+MAX_SEED = 2**63 - 1
+MEBIBYTE = 2**20
+
+
+class _Checked:
+    """Checks the leaves on construction; `PREFIX` is the dotted key that messages name."""
+
+    __slots__ = ()
+    PREFIX: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        check_fields(self, self.PREFIX)
+        self.check()
+
+    def check(self) -> None:
+        """Check what concerns several fields at once; ConfigError when they do not fit together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(_Checked):
+    """The score function and its parameters."""
+
+    PREFIX: ClassVar[str] = "model"
+
+    decoder: Component = setting(
+        Component("complex"), "score function: dot, distmult, complex, transe, rotate or a class of yours"
+    )
+    dim: int = setting(
+        128, "width of a node's embedding; even for complex and rotate", unit="floats a node", low=1
+    )
+    reciprocal: bool = setting(True, "learn a second embedding of each relation for ranking heads")
+    node_dropout: float = setting(
+        0.0, "share of a node row's entries zeroed in training", unit="probability", low=0.0, below=1.0
+    )
+    relation_dropout: float = setting(
+        0.0, "share of a relation row's entries zeroed in training", unit="probability", low=0.0, below=1.0
+    )
+    init_scale: float | None = setting(
+        None,
+        "standard deviation of the initial embeddings; null = the decoder's own",
+        unit="float",
+        above=0.0,
+    )
+
+    def check(self) -> None:
+        """Widths that the registered decoders cannot split into real and imaginary parts are refused."""
+        if self.decoder.target in EVEN_WIDTH and self.dim % 2:
+            raise ConfigError(
+                f"model.dim={self.dim} is odd: model.decoder={self.decoder.target} stores real and imaginary "
+                f"parts, so model.dim must be even (say {self.dim + 1})"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NegativesConfig(_Checked):
+    """Negatives: corrupted ends, drawn from the resident nodes and shared by the edges of a chunk."""
+
+    PREFIX: ClassVar[str] = "negatives"
+
+    count: int = setting(500, "negatives of each chunk on each side", unit="nodes", low=1)
+    chunks: int = setting(
+        1, "chunks of a batch, each with its own negatives; divides training.batch_size", low=1
+    )
+    degree_fraction: float = setting(
+        0.0, "share of negatives drawn by degree instead of uniformly", unit="share", low=0.0, high=1.0
+    )
+    mask_known: bool = setting(False, "leave out negatives that form a known training edge")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig(_Checked):
+    """The row optimizer, whose state is stored and paged with the rows; other keys go to its class."""
+
+    PREFIX: ClassVar[str] = "optimizer"
+    SPREAD: ClassVar[str] = "arguments"
+
+    name: str = setting("adagrad", "adagrad, adagrad_row, adam, sgd or the dotted path of a class of yours")
+    lr: float = setting(0.1, "learning rate", unit="step size", above=0.0)
+    arguments: Mapping[str, Any] = setting(None, "further arguments of the optimizer's class")
+
+    def __post_init__(self) -> None:
+        arguments = dict(self.arguments or {})
+        if "_target_" in arguments:
+            object.__setattr__(self, "name", arguments.pop("_target_"))
+        object.__setattr__(self, "arguments", arguments)
+        super().__post_init__()
+
+    @property
+    def component(self) -> Component:
+        """The optimizer as a component; `lr` is one of its arguments."""
+        return Component(self.name, {"lr": self.lr, **self.arguments})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegularizerConfig(_Checked):
+    """Penalties on the rows of a batch, added to the loss with these weights."""
+
+    PREFIX: ClassVar[str] = "training.regularizer"
+
+    n3: float = setting(0.0, "weight of the cubed absolute values (N3)", unit="weight", low=0.0)
+    l2: float = setting(0.0, "weight of the squared values (L2)", unit="weight", low=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig(_Checked):
+    """How long and in what portions."""
+
+    PREFIX: ClassVar[str] = "training"
+
+    epochs: int = setting(
+        20, "passes over the training edges, in all, resumed ones included", unit="epochs", low=1
+    )
+    batch_size: int = setting(1024, "edges of a batch", unit="edges", low=1)
+    seed: int = setting(0, "seed of every random draw of the run", low=0, high=MAX_SEED)
+    valid_every: int = setting(5, "epochs between validations; 0 = never", unit="epochs", low=0)
+    regularizer: RegularizerConfig = section(RegularizerConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageConfig(_Checked):
+    """Partitions on disk and in the buffer."""
+
+    PREFIX: ClassVar[str] = "storage"
+
+    partitions: int | None = setting(
+        None, "partitions of the node table; null = as the graph was prepared", unit="partitions", low=1
+    )
+    capacity: int | None = setting(
+        None,
+        "partitions in the buffer; = partitions: all in memory; null = chosen from the memory available",
+        unit="partitions",
+        low=1,
+    )
+    device: str = setting("cpu", "where the buffer lives", choices=("cpu", "cuda"))
+
+    def check(self) -> None:
+        """The buffer has to hold both ends of a bucket."""
+        if self.partitions is not None and self.capacity is not None:
+            check_buffer(self.partitions, self.capacity)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderingConfig(_Checked):
+    """The order in which partitions pass through the buffer."""
+
+    PREFIX: ClassVar[str] = "ordering"
+
+    name: str = setting("beta", "order of the buffer's states", choices=("beta", "sequential", "random"))
+    policy: str = setting(
+        "deadline",
+        "which of the steps that hold both ends runs a bucket",
+        choices=("deadline", "eager", "random"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineConfig(_Checked):
+    """Stages, threads and staleness."""
+
+    PREFIX: ClassVar[str] = "pipeline"
+
+    mode: str = setting(
+        "threaded", "stages in threads, or one after the other", choices=("threaded", "inline")
+    )
+    max_in_flight: int = setting(
+        4,
+        "batches between gather and write-back: the bound of staleness; 1 = synchronous",
+        unit="batches",
+        low=1,
+    )
+    compute_threads: int | None = setting(
+        None, "threads of the numeric kernels; null = the cores of the machine", unit="threads", low=1
+    )
+    trace: bool = setting(False, "write trace.json, a timeline of every stage, for Perfetto or Chrome")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig(_Checked):
+    """Commits inside an epoch, besides the one at its end."""
+
+    PREFIX: ClassVar[str] = "checkpoint"
+
+    every_steps: int | None = setting(
+        None, "steps of the schedule between commits; null = at the end of an epoch only", unit="steps", low=1
+    )
+    every_seconds: float | None = setting(
+        None, "seconds between commits; null = at the end of an epoch only", unit="seconds", above=0.0
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig(_Checked):
+    """Link-prediction metrics."""
+
+    PREFIX: ClassVar[str] = "evaluation"
+
+    ks: tuple[int, ...] = setting((1, 3, 10), "the k of the Hits@k to report", unit="ranks", low=1)
+    mode: str = setting(
+        "full", "rank against all nodes (full) or a random sample (sampled)", choices=("full", "sampled")
+    )
+    candidates: int = setting(1000, "candidates a query when mode=sampled", unit="nodes", low=1)
+    memory_bytes: int = setting(
+        256 * MEBIBYTE, "bound of the evaluator's working memory", unit="bytes", low=MEBIBYTE
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(_Checked):
+    """All settings of `marius-train`."""
+
+    graph: str | None = setting(None, "folder of a prepared graph; null = the built-in demo graph", path=True)
+    output: str | None = setting(
+        None, "folder of the run, new or empty; null = runs/ and the date and time", path=True
+    )
+    resume: bool = setting(False, "go on with the run in output; settings not given are those of that run")
+    device: str = setting("auto", "where batches are computed", choices=("auto", "cpu", "cuda"))
+    model: ModelConfig = section(ModelConfig)
+    loss: Component = setting(Component("softmax"), "softmax, logistic, margin or a class of yours")
+    negatives: NegativesConfig = section(NegativesConfig)
+    optimizer: OptimizerConfig = section(OptimizerConfig)
+    training: TrainingConfig = section(TrainingConfig)
+    storage: StorageConfig = section(StorageConfig)
+    ordering: OrderingConfig = section(OrderingConfig)
+    pipeline: PipelineConfig = section(PipelineConfig)
+    checkpoint: CheckpointConfig = section(CheckpointConfig)
+    evaluation: EvaluationConfig = section(EvaluationConfig)
+
+    def check(self) -> None:
+        """Sections that do not fit together are refused."""
+        if self.training.batch_size % self.negatives.chunks:
+            raise ConfigError(
+                f"negatives.chunks={self.negatives.chunks} does not divide training.batch_size="
+                f"{self.training.batch_size}: a batch is cut into equal chunks; take a divisor "
+                f"from 1 to {self.training.batch_size}"
+            )
+        if self.device == "cpu" and self.storage.device == "cuda":
+            raise ConfigError(
+                "storage.device=cuda needs the batches there too: set device=cuda (or auto), "
+                "or storage.device=cpu"
+            )
+        if self.resume and self.output is None:
+            raise ConfigError("resume=true needs output=RUN, the folder of the run to go on with")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig(_Checked):
+    """All settings of `marius-evaluate`."""
+
+    run: str = setting("???", "folder of a run", path=True)
+    split: str = setting("test", "edges to rank", choices=("train", "valid", "test"))
+    mode: str = setting(
+        "full", "rank against all nodes (full) or a random sample (sampled)", choices=("full", "sampled")
+    )
+    ks: tuple[int, ...] = setting((1, 3, 10), "the k of the Hits@k to report", unit="ranks", low=1)
+    candidates: int = setting(1000, "candidates a query when mode=sampled", unit="nodes", low=1)
+    seed: int = setting(0, "seed of the sample when mode=sampled", low=0, high=MAX_SEED)
+    memory_bytes: int = setting(
+        256 * MEBIBYTE, "bound of the evaluator's working memory", unit="bytes", low=MEBIBYTE
+    )
+    device: str = setting("auto", "where scores are computed", choices=("auto", "cpu", "cuda"))
+    compute_threads: int | None = setting(
+        None, "threads of the numeric kernels; null = the cores of the machine", unit="threads", low=1
+    )
+    output: str | None = setting(None, "JSON file for the metrics; null = print only", path=True)
+
+    def check(self) -> None:
+        """A run has to be named."""
+        if self.run == "???":
+            raise ConfigError("run is missing: give run=RUN, the folder that marius-train wrote")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputConfig(_Checked):
+    """Edge lists and how to read them."""
+
+    PREFIX: ClassVar[str] = "input"
+
+    train: str | None = setting(None, "file of the training edges, or of all edges", path=True)
+    valid: str | None = setting(None, "file of the validation edges; null = split off or none", path=True)
+    test: str | None = setting(None, "file of the test edges; null = split off or none", path=True)
+    format: str = setting(
+        "auto",
+        "file format; auto = by the name's ending",
+        choices=("auto", "tsv", "csv", "parquet", "npy", "npz"),
+    )
+    columns: tuple[str, ...] | None = setting(
+        None,
+        "columns of head, relation, tail (or head, tail): names or numbers from 0; null = the first ones",
+    )
+    header: bool | None = setting(None, "the first line holds column names; null = only if columns are named")
+    delimiter: str | None = setting(None, "one character between columns; null = by the format")
+    split: tuple[float, ...] | None = setting(
+        None,
+        "shares of train, valid and test edges when only train is given; null = 0.90, 0.05, 0.05",
+        unit="shares that add up to 1",
+        low=0.0,
+        high=1.0,
+    )
+
+    def check(self) -> None:
+        """Columns, delimiter and shares have to make sense together."""
+        if self.columns is not None and len(self.columns) not in (2, 3):
+            raise ConfigError(
+                f"input.columns={list(self.columns)} has {len(self.columns)} entries: it takes three columns "
+                "(head, relation, tail) or two (head, tail) for a graph without relations"
+            )
+        if self.columns is not None and len(set(self.columns)) != len(self.columns):
+            raise ConfigError(f"input.columns={list(self.columns)} names a column twice")
+        if self.delimiter is not None and len(self.delimiter) != 1:
+            raise ConfigError(f"input.delimiter={self.delimiter!r} is not one character, such as ',' or ';'")
+        if self.split is not None and (
+            len(self.split) != 3 or abs(sum(self.split) - 1) > 1e-6 or self.split[0] <= 0
+        ):
+            raise ConfigError(
+                f"input.split={list(self.split)} is not allowed: it takes three shares (train, valid, test) "
+                "that add up to 1, the first above 0"
+            )
+        if self.split is not None and (self.valid is not None or self.test is not None):
+            raise ConfigError("input.split is for a single file: leave it out, or input.valid and input.test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetConfig(_Checked):
+    """A public data set that `marius-prepare` fetches, checks and unpacks by itself."""
+
+    PREFIX: ClassVar[str] = "dataset"
+
+    name: str | None = setting(None, "name of the data set; null = the files of input.*")
+    url: str | None = setting(None, "address of the archive")
+    archive: str | None = setting(None, "file name of the archive")
+    folder: str = setting(
+        "data", "folder for the archive and its files; a file already there is not fetched", path=True
+    )
+    train: str | None = setting(None, "the training edges inside the archive")
+    valid: str | None = setting(None, "the validation edges inside the archive")
+    test: str | None = setting(None, "the test edges inside the archive")
+    sha256: tuple[str, ...] | None = setting(
+        None, "SHA-256 of the train, valid and test files, in hexadecimal"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareConfig(_Checked):
+    """All settings of `marius-prepare`."""
+
+    input: InputConfig = section(InputConfig)
+    dataset: DatasetConfig = section(DatasetConfig)
+    output: str = setting("???", "folder of the prepared graph", path=True)
+    partitions: int = setting(8, "partitions of the node table", unit="partitions", low=1)
+    seed: int = setting(0, "seed of the node order and of the split", low=0, high=MAX_SEED)
+    overwrite: bool = setting(False, "replace a graph that output already holds")
+
+    def check(self) -> None:
+        """Files and a folder have to be named."""
+        if self.input.train is None and self.dataset.name is None:
+            raise ConfigError(
+                "input.train is missing: give input.train=FILE, the edge list, or dataset=fb15k_237 "
+                "for a public one"
+            )
+        if self.input.train is not None and self.dataset.name is not None:
+            raise ConfigError(
+                f"dataset={self.dataset.name} brings its own files: leave out input.train, or dataset"
+            )
+        if self.output == "???":
+            raise ConfigError("output is missing: give output=DIR, the folder of the prepared graph")
+
+
+def check_buffer(partitions: int, capacity: int) -> None:
+    """Refuse a buffer of `capacity` slots for `partitions` partitions that no schedule exists for.
+
+    Raises:
+        ConfigError: capacity > partitions, or capacity < 2 while something has to be swapped.
+    """
+    if capacity > partitions:
+        raise ConfigError(
+            f"storage.capacity={capacity} is out of range: it takes at most storage.partitions={partitions} "
+            "(then everything is in memory)"
+        )
+    if capacity < 2 and partitions > capacity:
+        raise ConfigError(
+            f"storage.capacity={capacity} is out of range: an edge needs the partitions of both its ends, "
+            f"so it takes from 2 to storage.partitions={partitions}"
+        )
