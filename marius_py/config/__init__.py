@@ -2,6 +2,7 @@
 
 from marius_py.config.compose import CONFIG_FILE, compose, conf_dir, load_config, read_yaml, write_yaml
 from marius_py.config.fields import Component, build, plain
+from marius_py.config.registry import Components, make_components
 from marius_py.config.schema import (
     CheckpointConfig,
     DatasetConfig,
@@ -25,6 +26,7 @@ __all__ = [
     "CONFIG_FILE",
     "CheckpointConfig",
     "Component",
+    "Components",
     "DatasetConfig",
     "EvaluateConfig",
     "EvaluationConfig",
@@ -44,6 +46,7 @@ __all__ = [
     "compose",
     "conf_dir",
     "load_config",
+    "make_components",
     "plain",
     "read_yaml",
     "write_yaml",

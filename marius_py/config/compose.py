@@ -22,8 +22,11 @@ T = TypeVar("T", TrainConfig, EvaluateConfig, PrepareConfig)
 NAMES: dict[type[Any], str] = {TrainConfig: "train", EvaluateConfig: "evaluate", PrepareConfig: "prepare"}
 """Configuration class → name of its primary file in conf/."""
 
-OPEN = ("model.decoder", "loss", "optimizer")
+OPEN = ("model.decoder", "model.init", "negatives.sampler", "loss", "optimizer")
 """Keys whose mapping also takes the arguments of the class they name."""
+
+NESTED = OPEN[:3]
+"""Those of them that are keys inside a section, not groups of files."""
 
 CONFIG_FILE = "config.yaml"
 """The resolved settings in a run folder."""
@@ -88,7 +91,6 @@ def prepare_overrides(
     """
     words: list[str] = []
     parsed = [_split(word) for word in overrides]
-    has_arguments = any(key.startswith("model.decoder.") for _, key, _ in parsed)
     for prefix, key, value in parsed:
         _check_key(kind, key)
         if value is None:
@@ -97,12 +99,12 @@ def prepare_overrides(
             words += _choose(
                 key, prefix, value, sweep, [conf_dir(), *([Path(config_dir)] if config_dir else [])]
             )
-        elif key == "model.decoder" and (
-            value.startswith("{") or (has_arguments and _IDENTIFIER.match(value))
+        elif key in NESTED and (
+            value.startswith("{") or (_IDENTIFIER.match(value) and _has_arguments(key, parsed))
         ):
             # A mapping replaces the one of the group's file instead of being merged into it.
             mapping = value if value.startswith("{") else f"{{_target_:{value}}}"
-            words += ["~model.decoder", f"+model.decoder={mapping}"]
+            words += [f"~{key}", f"+{key}={mapping}"]
         elif any(key.startswith(name + ".") for name in OPEN):
             words.append(f"++{key}={value}")
         elif key in _path_keys(kind) and not sweep:
@@ -206,6 +208,10 @@ def _split(word: str) -> tuple[str, str, str | None]:
     if match["value"] is None and match["prefix"] != "~":
         raise ConfigError(f"{word!r} has no value: settings have the form key=value, such as model.dim=64")
     return match["prefix"], match["key"], match["value"]
+
+
+def _has_arguments(key: str, parsed: Sequence[tuple[str, str, str | None]]) -> bool:
+    return any(other.startswith(key + ".") for _, other, _ in parsed)
 
 
 def _groups(kind: type[Any]) -> set[str]:

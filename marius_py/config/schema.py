@@ -16,6 +16,19 @@ from marius_py.errors import ConfigError
 EVEN_WIDTH = ("complex", "rotate")
 """Registered decoders whose rows are complex numbers: real parts, then imaginary parts."""
 
+ORDERS = (
+    "auto",
+    "optimal",
+    "cyclic",
+    "beta",
+    "comet",
+    "hilbert",
+    "hilbert_symmetric",
+    "sequential",
+    "random",
+)
+"""Orderings by name; the same as `marius_py.ordering` knows, listed here so that help imports nothing."""
+
 MAX_SEED = 2**63 - 1
 MEBIBYTE = 2**20
 
@@ -53,11 +66,9 @@ class ModelConfig(_Checked):
     relation_dropout: float = setting(
         0.0, "share of a relation row's entries zeroed in training", unit="probability", low=0.0, below=1.0
     )
-    init_scale: float | None = setting(
-        None,
-        "standard deviation of the initial embeddings; null = the decoder's own",
-        unit="float",
-        above=0.0,
+    init: Component = setting(
+        Component("xavier_normal"),
+        "initial embeddings: normal, uniform, xavier_normal, xavier_uniform or a class",
     )
 
     def check(self) -> None:
@@ -81,6 +92,9 @@ class NegativesConfig(_Checked):
     )
     degree_fraction: float = setting(
         0.0, "share of negatives drawn by degree instead of uniformly", unit="share", low=0.0, high=1.0
+    )
+    sampler: Component = setting(
+        Component("degree"), "degree (by degree_fraction, the rest uniform), uniform or a class of yours"
     )
     mask_known: bool = setting(False, "leave out negatives that form a known training edge")
 
@@ -115,8 +129,11 @@ class RegularizerConfig(_Checked):
 
     PREFIX: ClassVar[str] = "training.regularizer"
 
-    n3: float = setting(0.0, "weight of the cubed absolute values (N3)", unit="weight", low=0.0)
-    l2: float = setting(0.0, "weight of the squared values (L2)", unit="weight", low=0.0)
+    n3: float = setting(0.0, "weight of the cubed absolute values (N3) of node rows", unit="weight", low=0.0)
+    n3_relation: float | None = setting(None, "the same for relation rows; null = n3", unit="weight", low=0.0)
+    l2: float = setting(0.0, "weight of the squares (L2) of node rows", unit="weight", low=0.0)
+    l2_relation: float | None = setting(None, "the same for relation rows; null = l2", unit="weight", low=0.0)
+    weighted: bool = setting(True, "count a row once for each of its edges in the batch, not once a batch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +180,9 @@ class OrderingConfig(_Checked):
 
     PREFIX: ClassVar[str] = "ordering"
 
-    name: str = setting("beta", "order of the buffer's states", choices=("beta", "sequential", "random"))
+    name: str = setting(
+        "auto", "order of the buffer's states; auto = the one with the fewest loads", choices=ORDERS
+    )
     policy: str = setting(
         "deadline",
         "which of the steps that hold both ends runs a bucket",

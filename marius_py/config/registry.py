@@ -1,0 +1,218 @@
+"""Classes named in a configuration (floor 5): found, checked for their base, arguments bound, made.
+
+In: components, by registered name or dotted path. Out: objects of the model floor. All of it happens before
+any data is opened, so that a misspelt argument costs seconds, not an epoch. torch is imported on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from marius_py.config.fields import Component, suggest
+from marius_py.config.schema import TrainConfig
+from marius_py.errors import ConfigError, MariusError
+
+if TYPE_CHECKING:
+    from marius_py.nn.decoders import Decoder
+    from marius_py.nn.initializers import Initializer
+    from marius_py.nn.losses import Loss
+    from marius_py.nn.negatives import NegativeSampler
+    from marius_py.nn.optimizers import SparseOptimizer
+    from marius_py.nn.regularizers import Regularizer
+
+B = TypeVar("B")
+
+
+@dataclass(frozen=True, slots=True)
+class Components:
+    """The parts of a model that a configuration names.
+
+    Attributes:
+        decoder, loss, optimizer, sampler, initializer: one object each.
+        regularizers: those with a weight above 0.
+    """
+
+    decoder: Decoder
+    loss: Loss
+    optimizer: SparseOptimizer
+    sampler: NegativeSampler
+    initializer: Initializer
+    regularizers: tuple[Regularizer, ...]
+
+
+def make_components(config: TrainConfig) -> Components:
+    """Make all parts of the model.
+
+    Raises:
+        ConfigError: a class cannot be found or imported, has the wrong base, leaves methods abstract, or
+            refuses its arguments.
+    """
+    from marius_py.nn import registry as names
+    from marius_py.nn.decoders import Decoder
+    from marius_py.nn.initializers import Initializer
+    from marius_py.nn.losses import Loss
+    from marius_py.nn.negatives import NegativeSampler
+    from marius_py.nn.optimizers import SparseOptimizer
+
+    negatives = config.negatives
+    sampling = {
+        "count": negatives.count,
+        "chunks": negatives.chunks,
+        "degree_fraction": negatives.degree_fraction,
+    }
+    return Components(
+        decoder=make(
+            config.model.decoder,
+            Decoder,
+            names.DECODERS,
+            "model.decoder",
+            {"dim": config.model.dim},
+        ),
+        loss=make(config.loss, Loss, names.LOSSES, "loss", {}),
+        optimizer=make(
+            Component(config.optimizer.name, config.optimizer.arguments),
+            SparseOptimizer,
+            names.OPTIMIZERS,
+            "optimizer.name",
+            {"lr": config.optimizer.lr},
+            arguments_key="optimizer",
+        ),
+        sampler=make(
+            negatives.sampler,
+            NegativeSampler,
+            names.SAMPLERS,
+            "negatives.sampler",
+            sampling,
+            only_accepted=True,
+        ),
+        initializer=make(config.model.init, Initializer, names.INITIALIZERS, "model.init", {}),
+        regularizers=_regularizers(config),
+    )
+
+
+def _regularizers(config: TrainConfig) -> tuple[Regularizer, ...]:
+    from marius_py.nn.regularizers import L2, N3
+
+    settings = config.training.regularizer
+    made: list[Regularizer] = []
+    for kind, weight, relation in (
+        (N3, settings.n3, settings.n3_relation),
+        (L2, settings.l2, settings.l2_relation),
+    ):
+        if weight > 0 or (relation or 0) > 0:
+            made.append(kind(weight, relation, settings.weighted))
+    return tuple(made)
+
+
+def make(
+    component: Component,
+    base: type[Any],
+    names: Mapping[str, type[B]],
+    key: str,
+    given: Mapping[str, Any],
+    *,
+    arguments_key: str | None = None,
+    only_accepted: bool = False,
+) -> B:
+    """Make one object: find the class, check it, bind its arguments, call it.
+
+    Args:
+        component: name or path, and arguments.
+        base: class it must derive from.
+        names: registered name → class.
+        key: configuration key for messages.
+        given: arguments that the package passes.
+        arguments_key: key whose members are the arguments; `key` if None.
+        only_accepted: pass of `given` only what the constructor takes.
+
+    Raises:
+        ConfigError: as `make_components`.
+    """
+    kind = find(component.target, base, names, key)
+    where = arguments_key or key
+    parameters = inspect.signature(kind).parameters
+    taken = [name for name, one in parameters.items() if one.kind in _BY_NAME]
+    takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    if only_accepted and not takes_any:
+        given = {name: value for name, value in given.items() if name in taken}
+    own = [name for name in taken if name not in given]
+    for name in component.arguments:
+        if name in given:
+            raise ConfigError(
+                f"{where}.{name} is passed to {component.target} by the package: leave it out there"
+            )
+        if name not in taken and not takes_any:
+            allowed = ", ".join(f"{where}.{one}" for one in own) or "none"
+            raise ConfigError(
+                f"{where}.{name} is no argument of {component.target}{suggest(name, own)} "
+                f"(allowed: {allowed})"
+            )
+    try:
+        bound = inspect.signature(kind).bind(**given, **component.arguments)
+    except TypeError as error:
+        raise ConfigError(f"{key}={component.target} cannot be made: {error}") from error
+    try:
+        return kind(*bound.args, **bound.kwargs)
+    except MariusError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"{key}={component.target} cannot be made: {type(error).__name__}: {error}"
+        ) from error
+
+
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def find(target: str, base: type[Any], names: Mapping[str, type[B]], key: str) -> type[B]:
+    """The class that `target` names, checked for its base.
+
+    Raises:
+        ConfigError: unknown name, failed import, wrong base, abstract methods left.
+    """
+    found: Any = names.get(target)
+    if found is None:
+        if "." not in target and ":" not in target:
+            raise ConfigError(
+                f"{key}={target} is unknown: it takes one of {', '.join(names)}, or the dotted path of "
+                f"a class derived from {base.__module__}.{base.__qualname__}{suggest(target, names)}"
+            )
+        found = _import(target, key)
+    if not (inspect.isclass(found) and issubclass(found, base)):
+        raise ConfigError(f"{key}={target} is no class derived from {base.__module__}.{base.__qualname__}")
+    missing = sorted(getattr(found, "__abstractmethods__", ()))
+    if missing:
+        raise ConfigError(
+            f"{key}={target} leaves methods of {base.__qualname__} undefined: {', '.join(missing)}"
+        )
+    return found
+
+
+def _import(target: str, key: str) -> Any:
+    module_name, _, name = target.rpartition(":" if ":" in target else ".")
+    here = os.getcwd()
+    # A console command does not search the current folder, where a user's own module most often lies. Last
+    # in the path, it cannot hide an installed module.
+    if here not in sys.path and "" not in sys.path:
+        sys.path.append(here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{key}={target}: no module named {error.name}; install it, or run the command in its folder"
+        ) from error
+    except Exception as error:
+        raise ConfigError(
+            f"{key}={target}: importing {module_name} failed: {type(error).__name__}: {error}"
+        ) from error
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        known = [one for one in vars(module) if inspect.isclass(getattr(module, one))]
+        raise ConfigError(f"{key}={target}: {module_name} has no {name}{suggest(name, known)}") from None
