@@ -1,1 +1,41 @@
 """Model floor (1): batch types, decoders, losses, negatives, sparse row optimizers."""
+
+from marius_py.nn.batch import Batch, Corruption, Update
+from marius_py.nn.decoders import ClosedFormDecoder, ComplEx, Decoder, DistMult, Dot, RotatE, TransE
+from marius_py.nn.initializers import Initializer
+from marius_py.nn.losses import LogisticLoss, Loss, MarginLoss, SoftmaxLoss
+from marius_py.nn.model import LinkPredictionModel
+from marius_py.nn.negatives import DegreeNegatives, NegativeSampler, ResidentNodes, UniformNegatives
+from marius_py.nn.optimizers import SGD, Adagrad, AdagradRow, Adam, SparseOptimizer
+from marius_py.nn.regularizers import L2, N3, Regularizer
+
+__all__ = [
+    "L2",
+    "N3",
+    "SGD",
+    "Adagrad",
+    "AdagradRow",
+    "Adam",
+    "Batch",
+    "ClosedFormDecoder",
+    "ComplEx",
+    "Corruption",
+    "Decoder",
+    "DegreeNegatives",
+    "DistMult",
+    "Dot",
+    "Initializer",
+    "LinkPredictionModel",
+    "LogisticLoss",
+    "Loss",
+    "MarginLoss",
+    "NegativeSampler",
+    "Regularizer",
+    "ResidentNodes",
+    "RotatE",
+    "SoftmaxLoss",
+    "SparseOptimizer",
+    "TransE",
+    "UniformNegatives",
+    "Update",
+]

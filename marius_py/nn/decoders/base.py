@@ -1,0 +1,121 @@
+"""What a decoder is (floor 1): rows of nodes and relations in, scores out.
+
+A decoder splits a score into a query, made of the known node and the relation, and a comparison of queries
+with candidate rows, so that the candidates of a chunk are shared by all of its edges.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal
+
+import numpy as np
+from torch import Tensor
+
+from marius_py.errors import ConfigError
+from marius_py.nn.initializers import Initializer
+from marius_py.types import Side
+
+
+class Decoder(ABC):
+    """Scores edges; higher means more likely. A subclass defines `query` and `compare`.
+
+    For every side pair, compare(query(head, relation, "tail"), tail) and
+    compare(query(tail, relation, "head"), head) are the same score of the same edge.
+
+    Args:
+        dim: embedding width D in floats, at least 1.
+
+    Raises:
+        ConfigError: `dim` is not a positive integer.
+    """
+
+    complex_halves: ClassVar[bool] = False
+    """True if a row is a complex vector, real parts in its first half, imaginary parts in the second."""
+
+    def __init__(self, dim: int) -> None:
+        if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
+            raise ConfigError(f"model.dim is {dim!r}; it must be a whole number of floats, at least 1")
+        self.dim = dim
+
+    @property
+    def relation_dim(self) -> int:
+        """Width Dr of a relation's row; 0 if the decoder has no relation parameters."""
+        return self.dim
+
+    @abstractmethod
+    def query(self, node: Tensor, relation: Tensor, side: Side) -> Tensor:
+        """Queries for the corrupted (or ranked) side.
+
+        Args:
+            node: (*, D) rows of the known end: heads if `side` is "tail", tails if it is "head".
+            relation: (*, Dr) relation rows.
+            side: the end that candidates will stand in for.
+
+        Returns:
+            (*, D) queries.
+        """
+
+    @abstractmethod
+    def compare(self, query: Tensor, candidates: Tensor) -> Tensor:
+        """Scores of every query of a chunk with every candidate of that chunk.
+
+        Args:
+            query: (C, P, D).
+            candidates: (C, K, D) node rows.
+
+        Returns:
+            (C, P, K) scores, higher is better.
+        """
+
+    def score(self, query: Tensor, candidate: Tensor) -> Tensor:
+        """Scores of queries with one candidate each: (*, D) and (*, D) give (*)."""
+        one_by_one = self.compare(query.reshape(-1, 1, self.dim), candidate.reshape(-1, 1, self.dim))
+        return one_by_one.reshape(query.shape[:-1])
+
+    def init_rows(self, out: np.ndarray, rng: np.random.Generator, initializer: Initializer) -> None:
+        """Fill (n, D) float32 node rows with initial values."""
+        initializer.fill(out, rng)
+
+    def init_relations(self, out: np.ndarray, rng: np.random.Generator, initializer: Initializer) -> None:
+        """Fill (R, Dr) float32 relation rows with initial values."""
+        initializer.fill(out, rng)
+
+
+class ClosedFormDecoder(Decoder):
+    """A decoder whose gradients are known in closed form, so that the fused step can train it.
+
+    Attributes:
+        similarity: how `compare` reduces to a matrix product: "dot" is query · candidate, "l2" is minus the
+            euclidean distance, computed by expanded squares; None if it does not (then autograd is used).
+    """
+
+    similarity: Literal["dot", "l2"] | None
+
+    @abstractmethod
+    def query_into(self, node: Tensor, relation: Tensor, side: Side, out: Tensor) -> None:
+        """Write `query(node, relation, side)` into `out` (n, D), which may be strided; no graph is built."""
+
+    @abstractmethod
+    def query_backward(
+        self, node: Tensor, relation: Tensor, side: Side, gradient: Tensor, d_node: Tensor, d_relation: Tensor
+    ) -> None:
+        """Add the gradients of `query` to `d_node` (n, D) and `d_relation` (n, Dr).
+
+        Args:
+            node: (n, D) rows the query was made of.
+            relation: (n, Dr) relation rows the query was made of.
+            side: side of the query.
+            gradient: (n, D) gradient of the loss with respect to the query; may be overwritten.
+            d_node: (n, D) accumulated in place.
+            d_relation: (n, Dr) accumulated in place.
+        """
+
+
+def require_even(dim: int, decoder: str) -> None:
+    """Raise ConfigError if a complex decoder's dim cannot be split into real and imaginary halves."""
+    if dim % 2:
+        raise ConfigError(
+            f"model.dim is {dim}; {decoder} keeps real and imaginary halves and needs an even dim, "
+            f"such as {dim + 1}"
+        )

@@ -1,0 +1,75 @@
+"""Distances between queries and candidates (floor 1): (C, P, D) and (C, K, D) in, (C, P, K) out.
+
+Plain broadcasting would make a (C, P, K, D) tensor. The euclidean distance is one batched matrix product by
+expanded squares; the sum of moduli has no such form and is computed in blocks, forward and backward.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SQUARE_FLOOR = 1e-12
+"""Squared distances below this are rounding noise of the expansion: they count as zero, without gradient."""
+
+_BLOCK_FLOATS = 1 << 20
+
+
+def pairwise_l2(query: Tensor, candidates: Tensor) -> Tensor:
+    """Euclidean distances ‖q − k‖ = √(‖q‖² + ‖k‖² − 2 q·k), (C, P, K), by one batched matrix product."""
+    norms = query.square().sum(-1, keepdim=True) + candidates.square().sum(-1).unsqueeze(1)
+    squares = torch.baddbmm(norms, query, candidates.transpose(1, 2), alpha=-2)
+    return squares.clamp_min(SQUARE_FLOOR).sqrt()
+
+
+def _differences(query: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Real and imaginary differences and their moduli, each (P, k, D/2)."""
+    difference = query.unsqueeze(1) - candidates.unsqueeze(0)
+    re, im = difference.chunk(2, -1)
+    return re, im, torch.hypot(re, im)
+
+
+class _Moduli(torch.autograd.Function):
+    """Sum over coordinates of |q_j − k_j| for complex rows, recomputed block by block in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, candidates: Tensor) -> Tensor:
+        ctx.save_for_backward(query, candidates)
+        distance = query.new_empty(query.shape[0], query.shape[1], candidates.shape[1])
+        for chunk, start, stop in _blocks(query, candidates):
+            moduli = _differences(query[chunk], candidates[chunk, start:stop])[2]
+            distance[chunk, :, start:stop] = moduli.sum(-1)
+        return distance
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        query, candidates = ctx.saved_tensors
+        (gradient,) = gradients
+        d_query, d_candidates = torch.zeros_like(query), torch.zeros_like(candidates)
+        for chunk, start, stop in _blocks(query, candidates):
+            re, im, modulus = _differences(query[chunk], candidates[chunk, start:stop])
+            weight = gradient[chunk, :, start:stop].unsqueeze(-1) / modulus.clamp_min_(SQUARE_FLOOR)
+            flow = torch.cat((re * weight, im * weight), -1)
+            d_query[chunk] += flow.sum(1)
+            d_candidates[chunk, start:stop] -= flow.sum(0)
+        return d_query, d_candidates
+
+
+def _blocks(query: Tensor, candidates: Tensor) -> list[tuple[int, int, int]]:
+    """(chunk, start, stop) blocks of candidates whose differences stay around 4 MiB."""
+    num_chunks, num_edges, dim = query.shape
+    size = max(1, _BLOCK_FLOATS // max(1, num_edges * dim))
+    count = candidates.shape[1]
+    return [
+        (chunk, start, min(start + size, count))
+        for chunk in range(num_chunks)
+        for start in range(0, count, size)
+    ]
+
+
+def pairwise_moduli(query: Tensor, candidates: Tensor) -> Tensor:
+    """Σ_j |q_j − k_j| over complex coordinates (real half, imaginary half), (C, P, K), in bounded memory."""
+    distance: Tensor = _Moduli.apply(query, candidates)  # type: ignore[no-untyped-call]
+    return distance

@@ -1,0 +1,102 @@
+"""Losses (floor 1): scores of B edges and of their K shared negatives in, one number out."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from marius_py.errors import ConfigError
+
+
+class Loss(ABC):
+    """Mean loss of the edges of one corrupted side; the model adds the sides."""
+
+    @abstractmethod
+    def __call__(self, positive: Tensor, negative: Tensor, keep: Tensor | None) -> Tensor:
+        """Mean loss an edge.
+
+        Args:
+            positive: (B,) scores of true edges.
+            negative: (B, K) scores of their corruptions.
+            keep: (B, K) bool, False for corruptions that must not count; None counts all.
+
+        Returns:
+            () mean over the B edges, differentiable in both scores.
+        """
+
+
+class SoftmaxLoss(Loss):
+    """Cross-entropy of the true answer among [true answer, negatives]: the contrastive loss.
+
+    loss = −log( e^positive / (e^positive + Σ_k e^negative_k) )
+    """
+
+    def __call__(self, positive: Tensor, negative: Tensor, keep: Tensor | None) -> Tensor:
+        """Mean cross-entropy, ()."""
+        if keep is not None:
+            negative = negative.masked_fill(~keep, -math.inf)
+        others = torch.logsumexp(negative, 1)
+        return functional.softplus(others - positive).mean()
+
+
+def _check_finite(key: str, value: float, low: float = -math.inf) -> float:
+    if not math.isfinite(value) or value < low:
+        raise ConfigError(f"loss.{key} is {value!r}; it must be a finite number, at least {low:g}")
+    return float(value)
+
+
+def _average(values: Tensor, scores: Tensor, keep: Tensor | None, temperature: float) -> Tensor:
+    """Average (B, K) values over the kept negatives of each edge, weighted by softmax(temperature · scores).
+
+    An edge none of whose negatives is kept averages to 0. No gradient flows through the weights.
+    """
+    if temperature > 0:
+        weights = scores.detach() * temperature
+        if keep is not None:
+            weights = weights.masked_fill(~keep, -math.inf)
+        return (torch.softmax(weights, 1).nan_to_num(0.0) * values).sum(1)
+    if keep is None:
+        return values.mean(1)
+    return (values * keep).sum(1) / keep.sum(1).clamp_min(1)
+
+
+class LogisticLoss(Loss):
+    """Binary cross-entropy, −log σ(positive + margin) − average_k log σ(−negative_k − margin).
+
+    Args:
+        margin: added to every score; distances need it (γ of RotatE), since they are never above 0.
+        adversarial_temperature: 0 averages negatives evenly; above 0 weights them by softmax(temperature ·
+            score), detached (self-adversarial sampling; Sun et al., 2019).
+    """
+
+    def __init__(self, margin: float = 0.0, adversarial_temperature: float = 0.0) -> None:
+        self.margin = _check_finite("margin", margin)
+        self.adversarial_temperature = _check_finite("adversarial_temperature", adversarial_temperature, 0)
+
+    def __call__(self, positive: Tensor, negative: Tensor, keep: Tensor | None) -> Tensor:
+        """Mean binary cross-entropy, ()."""
+        values = functional.softplus(negative + self.margin)
+        average = _average(values, negative, keep, self.adversarial_temperature)
+        return (functional.softplus(-positive - self.margin) + average).mean()
+
+
+class MarginLoss(Loss):
+    """Margin ranking, average_k max(0, margin − positive + negative_k).
+
+    Args:
+        margin: gap wanted between a true edge and its corruptions, at least 0.
+        adversarial_temperature: as for `LogisticLoss`.
+    """
+
+    def __init__(self, margin: float = 1.0, adversarial_temperature: float = 0.0) -> None:
+        self.margin = _check_finite("margin", margin, 0)
+        self.adversarial_temperature = _check_finite("adversarial_temperature", adversarial_temperature, 0)
+
+    def __call__(self, positive: Tensor, negative: Tensor, keep: Tensor | None) -> Tensor:
+        """Mean hinge, ()."""
+        values = torch.relu(negative - positive.unsqueeze(1) + self.margin)
+        return _average(values, negative, keep, self.adversarial_temperature).mean()

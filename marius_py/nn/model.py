@@ -1,0 +1,226 @@
+"""The link-prediction model (floor 1): Batch in, Update out; relation parameters live here.
+
+Node rows come with each batch and leave as deltas; relation rows are few, stay on the model's device and are
+updated in place before `step` returns.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from marius_py.errors import ConfigError
+from marius_py.nn.batch import Batch, Update
+from marius_py.nn.decoders.base import Decoder
+from marius_py.nn.dropout import Masks, check_rate, draw_masks
+from marius_py.nn.gradients import StepInput, autograd_gradients
+from marius_py.nn.initializers import Initializer, XavierNormal
+from marius_py.nn.losses import Loss
+from marius_py.nn.optimizers import SparseOptimizer
+from marius_py.nn.regularizers import Regularizer
+from marius_py.streams import Purpose, stream
+from marius_py.types import SIDES, Side
+
+INIT_BLOCK = 4096
+"""Nodes a random stream: initial rows depend on node ids alone, not on how they are partitioned."""
+
+
+class LinkPredictionModel:
+    """A decoder with its relation parameters, loss, sparse optimizer and regularization.
+
+    `step` may be called by several threads at once: gradients are computed side by side, relation rows are
+    read and updated one batch at a time.
+
+    Args:
+        decoder: scores edges.
+        loss: applied to each corrupted side; sides are summed.
+        optimizer: for node rows, and for relation rows unless `relation_optimizer` is given.
+        num_relations: R, at least 1 (a graph without relations has one).
+        reciprocal: keep 2R relation rows; a head is then asked as the tail of relation r + R.
+        node_dropout: probability that a coordinate of a node row is dropped, at each use, in [0, 1).
+        relation_dropout: likewise for relation rows.
+        regularizers: penalties of the rows of a batch's edges.
+        initializer: initial node rows.
+        relation_initializer: initial relation rows; None takes `initializer`.
+        relation_optimizer: optimizer of relation rows; None takes `optimizer`.
+        device: where relation rows live and batches must lie.
+        seed: seed of the initial relation rows.
+        fused: compute gradients in closed form where decoder and loss allow; False always uses autograd.
+
+    Raises:
+        ConfigError: a setting is out of range.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        loss: Loss,
+        optimizer: SparseOptimizer,
+        *,
+        num_relations: int = 1,
+        reciprocal: bool = False,
+        node_dropout: float = 0.0,
+        relation_dropout: float = 0.0,
+        regularizers: Sequence[Regularizer] = (),
+        initializer: Initializer | None = None,
+        relation_initializer: Initializer | None = None,
+        relation_optimizer: SparseOptimizer | None = None,
+        device: torch.device | str = "cpu",
+        seed: int = 0,
+        fused: bool = True,
+    ) -> None:
+        if num_relations < 1:
+            raise ConfigError(f"num_relations is {num_relations}; a graph has at least 1 relation")
+        self.decoder = decoder
+        self.loss = loss
+        self.optimizer = optimizer
+        self.relation_optimizer = optimizer if relation_optimizer is None else relation_optimizer
+        self.num_relations = num_relations
+        self.reciprocal = bool(reciprocal)
+        self.node_dropout = check_rate("model.node_dropout", node_dropout)
+        self.relation_dropout = check_rate("model.relation_dropout", relation_dropout)
+        self.regularizers = tuple(regularizers)
+        self.initializer = XavierNormal() if initializer is None else initializer
+        self.device = torch.device(device)
+        self.fused = bool(fused)
+        self._lock = threading.Lock()
+        rows = np.empty((num_relations * (2 if reciprocal else 1), decoder.relation_dim), np.float32)
+        rng = stream(seed, Purpose.INIT_RELATIONS)
+        decoder.init_relations(rows, rng, relation_initializer or self.initializer)
+        state = np.empty((len(rows), self.relation_optimizer.state_dim(rows.shape[1])), np.float32)
+        self.relation_optimizer.init_state(state)
+        self._relations = torch.from_numpy(rows).to(self.device)
+        self._relation_state = torch.from_numpy(state).to(self.device)
+
+    @property
+    def dim(self) -> int:
+        """Embedding width D."""
+        return self.decoder.dim
+
+    @property
+    def node_state_dim(self) -> int:
+        """Optimizer-state width S of a node row."""
+        return self.optimizer.state_dim(self.decoder.dim)
+
+    def init_nodes(self, out: np.ndarray, start_id: int, seed: int) -> None:
+        """Fill the initial rows of nodes start_id … start_id + n, the same whatever the ranges asked for.
+
+        Args:
+            out: (n, D) float32, filled in place.
+            start_id: id of the first node.
+            seed: the run's seed.
+        """
+        stop = start_id + len(out)
+        block = np.empty((INIT_BLOCK, self.dim), np.float32)
+        for first in range(start_id - start_id % INIT_BLOCK, stop, INIT_BLOCK):
+            rng = stream(seed, Purpose.INIT_NODES, first // INIT_BLOCK)
+            self.decoder.init_rows(block, rng, self.initializer)
+            low, high = max(first, start_id), min(first + INIT_BLOCK, stop)
+            out[low - start_id : high - start_id] = block[low - first : high - first]
+
+    def init_node_state(self, out: np.ndarray) -> None:
+        """Fill (n, S) float32 with the optimizer state of untrained nodes."""
+        self.optimizer.init_state(out)
+
+    def step(self, batch: Batch) -> Update:
+        """Loss, gradients and optimizer step of one batch; relation rows are updated before it returns.
+
+        Args:
+            batch: on the model's device; it is not changed.
+
+        Returns:
+            Row deltas in tensors of their own, which the caller may keep. A loss that is not finite says that
+            training diverged; it is not checked here, since that would make a device wait.
+        """
+        with torch.no_grad():
+            index, unique = self._relation_index(batch)
+            with self._lock:
+                relations = self._relations[unique]
+            given = StepInput(batch, relations, index, self._masks(batch), self.reciprocal)
+            gradients = autograd_gradients(self.decoder, self.loss, self.regularizers, given)
+            d_rows, d_state = self.optimizer.delta(batch.rows, batch.state, gradients.rows)
+            self._update_relations(unique, gradients.relations)
+        return Update(d_rows, d_state, gradients.loss)
+
+    def _relation_index(self, batch: Batch) -> tuple[dict[Side, Tensor], Tensor]:
+        """Local relation index of each side (B,), and the (V,) ids of the relation rows they point to."""
+        sides = [side for side in SIDES if side in batch.negatives]
+        if self.reciprocal:
+            first = {"head": self.num_relations, "tail": 0}
+            ids = torch.cat([batch.relation + first[side] for side in sides])
+            unique, inverse = torch.unique(ids, return_inverse=True)
+            return dict(zip(sides, inverse.view(len(sides), -1), strict=True)), unique
+        unique, inverse = torch.unique(batch.relation, return_inverse=True)
+        return dict.fromkeys(sides, inverse), unique
+
+    def _masks(self, batch: Batch) -> Masks:
+        sizes = {side: (c.nodes.shape[0], c.nodes.shape[1]) for side, c in batch.negatives.items()}
+        return draw_masks(
+            batch.seed,
+            batch.rows.device,
+            len(batch.head),
+            (self.decoder.dim, self.decoder.relation_dim),
+            sizes,
+            (self.node_dropout, self.relation_dropout),
+            self.reciprocal,
+        )
+
+    def _update_relations(self, unique: Tensor, gradient: Tensor) -> None:
+        """Optimizer step of the relation rows with these ids, on their newest values."""
+        with self._lock:
+            rows, state = self._relations[unique], self._relation_state[unique]
+            d_rows, d_state = self.relation_optimizer.delta(rows, state, gradient)
+            self._relations[unique] = rows + d_rows
+            self._relation_state[unique] = state + d_state
+
+    def queries(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
+        """Queries for ranking, without dropout.
+
+        Args:
+            anchors: (Q, D) rows of the known ends.
+            relations: (Q,) int64 relation ids, below R.
+            side: the end to rank.
+
+        Returns:
+            (Q, D).
+        """
+        with torch.no_grad():
+            if self.reciprocal and side == "head":
+                relations, side = relations + self.num_relations, "tail"
+            return self.decoder.query(anchors, self._relations[relations], side)
+
+    def compare(self, query: Tensor, candidates: Tensor) -> Tensor:
+        """Scores (1, Q, K) of queries (1, Q, D) with candidate rows (1, K, D); higher is better."""
+        with torch.no_grad():
+            return self.decoder.compare(query, candidates)
+
+    def state_arrays(self) -> dict[str, np.ndarray]:
+        """Copies of the relation rows and their optimizer state, for a checkpoint."""
+        with self._lock:
+            return {
+                "relations": self._relations.cpu().numpy().copy(),
+                "relation_state": self._relation_state.cpu().numpy().copy(),
+            }
+
+    def load_state_arrays(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Take over what `state_arrays` returned.
+
+        Raises:
+            ConfigError: an array is missing or has another shape than this model's.
+        """
+        ours = {"relations": self._relations, "relation_state": self._relation_state}
+        for key, tensor in ours.items():
+            found = None if key not in arrays else tuple(arrays[key].shape)
+            if found != tuple(tensor.shape):
+                raise ConfigError(
+                    f"the checkpoint's array {key!r} has shape {found}, the model's {tuple(tensor.shape)}: "
+                    "model.decoder, model.dim, model.reciprocal or optimizer.name differ from the run's, "
+                    "or the graph has other relations"
+                )
+        with self._lock:
+            for key, tensor in ours.items():
+                tensor.copy_(torch.from_numpy(np.ascontiguousarray(arrays[key], dtype=np.float32)))

@@ -1,0 +1,165 @@
+"""Negative sampling over resident nodes (floor 1): edges and the buffer's content in, node ids out; numpy.
+
+The edges of a chunk share their negatives, so that their scores are one matrix product. Samplers keep no
+random state: every call gets the generator of its batch and side.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from marius_py.errors import ConfigError
+from marius_py.types import Side
+
+
+@dataclass(frozen=True, slots=True)
+class ResidentNodes:
+    """The nodes whose rows are in the buffer, as c ranges of ids.
+
+    Attributes:
+        starts: (c,) int64 first id of each resident partition.
+        sizes: (c,) int64 nodes of each.
+        degree_cumsum: for each partition its (size,) int64 running sum of degrees, in the order of ids; None
+            if nobody draws by degree.
+    """
+
+    starts: np.ndarray
+    sizes: np.ndarray
+    degree_cumsum: Sequence[np.ndarray] | None = None
+    _ends: np.ndarray = field(init=False, repr=False)
+    _degree_ends: np.ndarray | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_ends", np.cumsum(self.sizes, dtype=np.int64))
+        totals = None
+        if self.degree_cumsum is not None:
+            totals = np.cumsum([sums[-1] if len(sums) else 0 for sums in self.degree_cumsum], dtype=np.int64)
+        object.__setattr__(self, "_degree_ends", totals)
+
+    @property
+    def count(self) -> int:
+        """Number of resident nodes."""
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def uniform(self, rng: np.random.Generator, size: int) -> np.ndarray:
+        """Draw (size,) int64 ids, each resident node equally likely, with replacement."""
+        place = rng.integers(0, self.count, size, dtype=np.int64)
+        part = np.searchsorted(self._ends, place, side="right")
+        ids: np.ndarray = place + (self.starts - self._ends + self.sizes)[part]
+        return ids
+
+    def by_degree(self, rng: np.random.Generator, size: int) -> np.ndarray:
+        """Draw (size,) int64 ids with probability in proportion to degree, with replacement.
+
+        Falls back to uniform if no resident node has an edge.
+
+        Raises:
+            ConfigError: built without degrees.
+        """
+        if self.degree_cumsum is None or self._degree_ends is None:
+            raise ConfigError(
+                "negatives.degree_fraction is above 0, but the graph's degrees were not loaded; set it to 0"
+            )
+        total = int(self._degree_ends[-1]) if len(self._degree_ends) else 0
+        if total == 0:
+            return self.uniform(rng, size)
+        place = rng.integers(0, total, size, dtype=np.int64)
+        part = np.searchsorted(self._degree_ends, place, side="right")
+        ids = np.empty(size, np.int64)
+        for index in range(len(self.sizes)):
+            mine = np.flatnonzero(part == index)
+            sums = self.degree_cumsum[index]
+            before = self._degree_ends[index] - (sums[-1] if len(sums) else 0)
+            ids[mine] = np.searchsorted(sums, place[mine] - before, side="right") + self.starts[index]
+        return ids
+
+
+class NegativeSampler(ABC):
+    """Draws the negatives that a chunk's edges share.
+
+    A subclass that needs `ResidentNodes.by_degree` sets `needs_degrees`.
+    """
+
+    needs_degrees: bool = False
+
+    @abstractmethod
+    def sample(
+        self, edges: np.ndarray, resident: ResidentNodes, side: Side, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Draw negatives for one corrupted side of a batch.
+
+        Args:
+            edges: (B, 3) int64 head, relation, tail with global node ids.
+            resident: nodes to draw from.
+            side: the corrupted end.
+            rng: generator of this batch and side.
+
+        Returns:
+            (C, K) int64 global ids of resident nodes; C divides B, edge b belongs to chunk b // (B / C).
+        """
+
+
+def chunks_of(batch: int, chunks: int) -> int:
+    """Number of chunks for a batch of `batch` edges: the largest divisor of it that is at most `chunks`.
+
+    A step's last batch is seldom a multiple of the chunk count; its chunks must be equal all the same.
+
+    >>> chunks_of(10_000, 10), chunks_of(9_999, 10), chunks_of(7, 10), chunks_of(11, 10)
+    (10, 9, 7, 1)
+    """
+    return next(count for count in range(min(chunks, batch), 0, -1) if batch % count == 0)
+
+
+class UniformNegatives(NegativeSampler):
+    """Negatives drawn uniformly from resident nodes, with replacement.
+
+    Args:
+        count: negatives K a chunk and side, at least 1.
+        chunks: chunks C a batch, at least 1; fewer where the batch is no multiple of it.
+    """
+
+    def __init__(self, count: int = 1000, chunks: int = 10) -> None:
+        for key, value in (("count", count), ("chunks", chunks)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"negatives.{key} is {value!r}; it must be a whole number, at least 1")
+        self.count = count
+        self.chunks = chunks
+
+    def sample(
+        self, edges: np.ndarray, resident: ResidentNodes, side: Side, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Draw (C, K) int64 ids."""
+        chunks = chunks_of(len(edges), self.chunks)
+        return resident.uniform(rng, chunks * self.count).reshape(chunks, self.count)
+
+
+class DegreeNegatives(UniformNegatives):
+    """A part of each chunk's negatives by degree, the rest uniform.
+
+    Args:
+        count: negatives K a chunk and side, at least 1.
+        chunks: chunks C a batch, at least 1.
+        degree_fraction: share of K drawn in proportion to degree, in [0, 1]; 0 is `UniformNegatives`.
+    """
+
+    def __init__(self, count: int = 1000, chunks: int = 10, degree_fraction: float = 0.5) -> None:
+        super().__init__(count, chunks)
+        if not 0 <= degree_fraction <= 1:
+            raise ConfigError(f"negatives.degree_fraction is {degree_fraction!r}; it must lie in [0, 1]")
+        self.degree_fraction = float(degree_fraction)
+        self.needs_degrees = round(count * self.degree_fraction) > 0
+
+    def sample(
+        self, edges: np.ndarray, resident: ResidentNodes, side: Side, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Draw (C, K) int64 ids, those by degree first in each row."""
+        chunks = chunks_of(len(edges), self.chunks)
+        by_degree = round(self.count * self.degree_fraction)
+        parts = [resident.uniform(rng, chunks * (self.count - by_degree)).reshape(chunks, -1)]
+        if by_degree:
+            parts.insert(0, resident.by_degree(rng, chunks * by_degree).reshape(chunks, by_degree))
+        return np.concatenate(parts, axis=1)

@@ -1,0 +1,154 @@
+"""Sparse row optimizers (floor 1): rows, state and gradient in, deltas of rows and state out.
+
+The whole state of a row is one float row of width S that pages with the node's partition, step counts
+included; a row that is not in a batch is neither read nor changed.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from marius_py.errors import ConfigError
+
+
+class SparseOptimizer(ABC):
+    """Turns gradients of rows into deltas; keeps nothing itself but its settings.
+
+    Args:
+        lr: learning rate, above 0. It may be changed between batches (schedules).
+    """
+
+    def __init__(self, lr: float) -> None:
+        if not lr > 0 or not math.isfinite(lr):
+            raise ConfigError(f"optimizer.lr is {lr!r}; it must be a finite number above 0")
+        self.lr = float(lr)
+
+    @abstractmethod
+    def state_dim(self, dim: int) -> int:
+        """State width S for rows of `dim` floats."""
+
+    def init_state(self, out: np.ndarray) -> None:
+        """Fill (n, S) float32 with the state of untrained rows: zeros unless a subclass says otherwise."""
+        out[...] = 0
+
+    @abstractmethod
+    def delta(self, rows: Tensor, state: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Deltas to be added to rows and state; the arguments are not changed.
+
+        Args:
+            rows: (U, D) float32, each row once.
+            state: (U, S) float32.
+            gradient: (U, D) float32.
+
+        Returns:
+            d_rows (U, D) and d_state (U, S), new tensors.
+        """
+
+
+def _check_range(key: str, value: float, low: float, high: float) -> float:
+    if not low <= value < high:
+        raise ConfigError(f"optimizer.{key} is {value!r}; it must lie in [{low:g}, {high:g})")
+    return float(value)
+
+
+class SGD(SparseOptimizer):
+    """Plain gradient descent; no state."""
+
+    def __init__(self, lr: float = 0.1) -> None:
+        super().__init__(lr)
+
+    def state_dim(self, dim: int) -> int:
+        """No state."""
+        return 0
+
+    def delta(self, rows: Tensor, state: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """d_rows = −lr · gradient."""
+        return gradient * -self.lr, torch.zeros_like(state)
+
+
+class Adagrad(SparseOptimizer):
+    """Adagrad with a sum of squares for each coordinate (Duchi et al., 2011).
+
+    Args:
+        lr: learning rate.
+        eps: added to the root, at least 0.
+        initial: value the sums start from, at least 0.
+    """
+
+    def __init__(self, lr: float = 0.1, eps: float = 1e-10, initial: float = 0.0) -> None:
+        super().__init__(lr)
+        self.eps = _check_range("eps", eps, 0, math.inf)
+        self.initial = _check_range("initial", initial, 0, math.inf)
+
+    def state_dim(self, dim: int) -> int:
+        """One sum for each coordinate."""
+        return dim
+
+    def init_state(self, out: np.ndarray) -> None:
+        """Fill with the initial sum."""
+        out[...] = self.initial
+
+    def delta(self, rows: Tensor, state: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """d_state = g², d_rows = −lr · g / (√(state + g²) + eps)."""
+        d_state = gradient * gradient
+        root = (state + d_state).sqrt_().add_(max(self.eps, torch.finfo(torch.float32).tiny))
+        return torch.div(gradient, root, out=root).mul_(-self.lr), d_state
+
+
+class AdagradRow(Adagrad):
+    """Adagrad with one sum a row, the mean square of its gradient: 1 float of state instead of D."""
+
+    def state_dim(self, dim: int) -> int:
+        """One sum a row."""
+        return 1
+
+    def delta(self, rows: Tensor, state: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """d_state = mean(g²), d_rows = −lr · g / (√(state + mean(g²)) + eps)."""
+        width = max(1, gradient.shape[1])
+        d_state = torch.linalg.vector_norm(gradient, dim=1, keepdim=True).square_().div_(width)
+        root = (state + d_state).sqrt_().add_(max(self.eps, torch.finfo(torch.float32).tiny))
+        return gradient * (-self.lr / root), d_state
+
+
+class Adam(SparseOptimizer):
+    """Adam whose moments and step count belong to each row (lazy Adam; Kingma and Ba, 2015).
+
+    A row's bias correction counts the batches that the row was part of, so that a row seen first in a late
+    epoch starts like any other, and a partition that was paged out has nothing to catch up.
+
+    Args:
+        lr: learning rate.
+        beta1, beta2: decay of the first and the second moment, in [0, 1).
+        eps: added to the root, at least 0.
+    """
+
+    def __init__(self, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> None:
+        super().__init__(lr)
+        self.beta1 = _check_range("beta1", beta1, 0, 1)
+        self.beta2 = _check_range("beta2", beta2, 0, 1)
+        self.eps = _check_range("eps", eps, 0, math.inf)
+
+    def state_dim(self, dim: int) -> int:
+        """First moment, second moment, step count."""
+        return 2 * dim + 1
+
+    def delta(self, rows: Tensor, state: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """State columns: [0, D) first moment, [D, 2D) second moment, 2D the row's step count."""
+        dim = gradient.shape[1]
+        first, second, step = state[:, :dim], state[:, dim : 2 * dim], state[:, 2 * dim :] + 1
+        d_state = torch.empty_like(state)
+        d_first, d_second = d_state[:, :dim], d_state[:, dim : 2 * dim]
+        torch.sub(gradient, first, out=d_first).mul_(1 - self.beta1)
+        torch.mul(gradient, gradient, out=d_second).sub_(second).mul_(1 - self.beta2)
+        d_state[:, 2 * dim :] = 1
+        # In float64: float32 loses 1 − beta2ᵗ for the first steps.
+        correction = step.double()
+        rate = (self.lr / (1 - self.beta1**correction)).to(state.dtype)
+        scale = (1 / (1 - self.beta2**correction)).sqrt_().to(state.dtype)
+        root = (second + d_second).clamp_min_(0).sqrt_().mul_(scale).add_(max(self.eps, 1e-38))
+        return (first + d_first).div_(root).mul_(-rate), d_state

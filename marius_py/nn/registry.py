@@ -1,0 +1,36 @@
+"""Plain names of the built-in parts (floor 1), for configuration: name → class.
+
+A user's own class is named by its import path instead and needs no entry here.
+"""
+
+from __future__ import annotations
+
+from marius_py.nn.decoders import ComplEx, Decoder, DistMult, Dot, RotatE, TransE
+from marius_py.nn.initializers import Initializer, Normal, Uniform, XavierNormal, XavierUniform
+from marius_py.nn.losses import LogisticLoss, Loss, MarginLoss, SoftmaxLoss
+from marius_py.nn.negatives import DegreeNegatives, NegativeSampler, UniformNegatives
+from marius_py.nn.optimizers import SGD, Adagrad, AdagradRow, Adam, SparseOptimizer
+from marius_py.nn.regularizers import L2, N3, Regularizer
+
+DECODERS: dict[str, type[Decoder]] = {
+    "dot": Dot,
+    "distmult": DistMult,
+    "complex": ComplEx,
+    "transe": TransE,
+    "rotate": RotatE,
+}
+LOSSES: dict[str, type[Loss]] = {"softmax": SoftmaxLoss, "logistic": LogisticLoss, "margin": MarginLoss}
+OPTIMIZERS: dict[str, type[SparseOptimizer]] = {
+    "adagrad": Adagrad,
+    "adagrad_row": AdagradRow,
+    "adam": Adam,
+    "sgd": SGD,
+}
+SAMPLERS: dict[str, type[NegativeSampler]] = {"uniform": UniformNegatives, "degree": DegreeNegatives}
+INITIALIZERS: dict[str, type[Initializer]] = {
+    "uniform": Uniform,
+    "normal": Normal,
+    "xavier_uniform": XavierUniform,
+    "xavier_normal": XavierNormal,
+}
+REGULARIZERS: dict[str, type[Regularizer]] = {"l2": L2, "n3": N3}

@@ -1,0 +1,88 @@
+"""Regularizers of batch rows (floor 1): rows in, a penalty for each row out.
+
+A penalty applies to the rows of a batch's true edges, without dropout: to heads and tails by `weight`, to
+relations by `relation_weight`. With `weighted` a row counts as often as it occurs in the batch's edges (so
+that penalties follow the data's frequencies; Lacroix et al., 2018), otherwise once. The sum is divided by
+the number of edges, like the loss. Rows that occur as negatives only are left alone.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from marius_py.errors import ConfigError
+
+
+class Regularizer(ABC):
+    """A differentiable penalty of single rows; a subclass defines `penalty`.
+
+    Args:
+        weight: factor for head and tail rows, at least 0.
+        relation_weight: factor for relation rows, at least 0; None takes `weight`.
+        weighted: count a row once for each occurrence in the batch's edges, instead of once.
+    """
+
+    def __init__(self, weight: float, relation_weight: float | None = None, weighted: bool = True) -> None:
+        if relation_weight is None:
+            relation_weight = weight
+        for key, value in (("weight", weight), ("relation_weight", relation_weight)):
+            if not value >= 0 or not math.isfinite(value):
+                raise ConfigError(f"regularizer {key} is {value!r}; it must be a finite number, at least 0")
+        self.weight = float(weight)
+        self.relation_weight = float(relation_weight)
+        self.weighted = bool(weighted)
+
+    @abstractmethod
+    def penalty(self, rows: Tensor, complex_halves: bool) -> Tensor:
+        """Penalties of rows.
+
+        Args:
+            rows: (n, width) node or relation rows.
+            complex_halves: whether a row is a complex vector, real parts first.
+
+        Returns:
+            (n,) penalties, differentiable.
+        """
+
+    def gradient(self, rows: Tensor, complex_halves: bool) -> Tensor:
+        """Gradient of `penalty`, (n, width); by autograd unless a subclass knows it in closed form."""
+        leaf = rows.detach().requires_grad_()
+        with torch.enable_grad():
+            total = self.penalty(leaf, complex_halves).sum()
+            return torch.autograd.grad(total, leaf)[0]
+
+
+class L2(Regularizer):
+    """Σ_j x_j²."""
+
+    def penalty(self, rows: Tensor, complex_halves: bool) -> Tensor:
+        """Squared norms, (n,)."""
+        return rows.square().sum(1)
+
+    def gradient(self, rows: Tensor, complex_halves: bool) -> Tensor:
+        """2 x."""
+        return rows * 2
+
+
+class N3(Regularizer):
+    """Σ_j |x_j|³, the nuclear 3-norm; |x_j| is the modulus where rows are complex (Lacroix et al., 2018)."""
+
+    def penalty(self, rows: Tensor, complex_halves: bool) -> Tensor:
+        """Cubed 3-norms, (n,)."""
+        if complex_halves:
+            # A norm over two stacked parts has gradient zero, not NaN, where both parts are zero.
+            moduli: Tensor = torch.linalg.vector_norm(torch.stack(rows.chunk(2, 1), -1), dim=-1)
+        else:
+            moduli = rows.abs()
+        return moduli.pow(3).sum(1)
+
+    def gradient(self, rows: Tensor, complex_halves: bool) -> Tensor:
+        """3 |x| x."""
+        if not complex_halves:
+            return rows.abs().mul_(rows).mul_(3)
+        re, im = rows.chunk(2, 1)
+        return rows * torch.hypot(re, im).mul_(3).repeat(1, 2)
