@@ -1,0 +1,64 @@
+"""Checks and hashes that the store on disk and its twin share (floor 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import xxhash
+
+from marius_py.errors import ConfigError, StorageError
+from marius_py.graph import Partitioning
+from marius_py.storage.protocols import Float32, NodeTable
+
+
+def check_table(table: NodeTable, spare_slots: int) -> None:
+    """Raise ConfigError unless a node store of this shape can exist."""
+    if table.partitioning.num_nodes < 1:
+        raise ConfigError("the node table has no nodes; a store needs at least one")
+    if table.dim < 1 or table.state_dim < 0:
+        raise ConfigError(f"dim is {table.dim}, state_dim {table.state_dim}; allowed: dim ≥ 1, state_dim ≥ 0")
+    if spare_slots < 0:
+        raise ConfigError(f"spare_slots is {spare_slots}; allowed: 0 or more")
+
+
+def check_arrays(table: NodeTable, part: int, embeddings: Float32, state: Float32) -> None:
+    """Raise StorageError unless `part` exists and the arrays have the shape of a slot."""
+    check_part(table.partitioning, part)
+    check_part(table.partitioning, part)
+    for name, array, width in (("embeddings", embeddings, table.dim), ("state", state, table.state_dim)):
+        shape = (table.slot_rows, width)
+        if array.shape != shape or array.dtype != np.float32 or not array.flags.c_contiguous:
+            raise StorageError(
+                f"{name} must be C-contiguous float32 of shape {shape}, got {array.dtype} {array.shape}"
+            )
+
+
+def check_part(partitioning: Partitioning, part: int) -> None:
+    """Raise StorageError unless `part` is a partition."""
+    if not 0 <= part < partitioning.num_partitions:
+        raise StorageError(
+            f"partition {part} does not exist; allowed: 0 to {partitioning.num_partitions - 1}"
+        )
+
+
+def check_range(partitioning: Partitioning, start: int, stop: int) -> None:
+    """Raise StorageError unless start:stop is a range of node ids."""
+    if not 0 <= start <= stop <= partitioning.num_nodes:
+        raise StorageError(f"node range {start}:{stop} lies outside 0:{partitioning.num_nodes}")
+
+
+def hash_rows(array: Float32) -> int:
+    """xxh3_64 of a C-contiguous array's bytes; releases the GIL for long ones."""
+    return xxhash.xxh3_64_intdigest(array.reshape(-1).view(np.uint8).data)
+
+
+def spans(partitioning: Partitioning, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """Pieces (partition, first row, last row + 1) of the node ids start:stop, ascending."""
+    while start < stop:
+        located, _ = partitioning.locate(np.array([start]))
+        part = int(located[0])
+        begin = partitioning.start(part)
+        end = min(stop, partitioning.start(part + 1))
+        yield part, start - begin, end - begin
+        start = end

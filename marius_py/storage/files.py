@@ -1,0 +1,219 @@
+"""Every system call that storage makes on a file's content (floor 1).
+
+In: descriptors, buffers, offsets. Out: whole transfers, or one StorageError that names the file and the
+cause. A hook sees each call before it is made: the fault kit of `marius_py.testing` fails or tears it there.
+All calls release the GIL while the disk works.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from marius_py.errors import StorageError
+
+logger = logging.getLogger(__name__)
+
+CALL_LIMIT = 0x7FFF_F000
+"""Bytes that Linux moves in one call at most: 2 GiB less a page, a multiple of 4096."""
+
+TEMPORARY_SUFFIX = ".tmp"
+
+CallHook = Callable[[str, str, int], int]
+"""(call, path, bytes asked) -> bytes allowed; raises OSError to fail the call."""
+
+_hook: CallHook | None = None
+
+
+def set_call_hook(hook: CallHook | None) -> CallHook | None:
+    """Install `hook` before every call of this module (None: none); returns the one before. For tests."""
+    global _hook
+    previous, _hook = _hook, hook
+    return previous
+
+
+def _enter(call: str, path: Path, size: int = 0) -> int:
+    return size if _hook is None else _hook(call, str(path), size)
+
+
+def storage_error(action: str, path: Path, cause: OSError, size: int = 0) -> StorageError:
+    """Build the StorageError for a failed call; `errno` is carried over, the bytes needed are named."""
+    if cause.errno in (errno.ENOSPC, errno.EDQUOT):
+        need = f" {size:,} bytes were needed" if size else ""
+        try:
+            disk = os.statvfs(path.parent)
+            free = f", {disk.f_bavail * disk.f_frsize:,} are free"
+        except OSError:
+            free = ""
+        text = f"disk full: cannot {action} {path}:{need}{free}; free space or use a folder on another disk"
+    else:
+        text = f"cannot {action} {path}: {cause.strerror or cause}"
+    error = StorageError(text)
+    error.errno = cause.errno
+    return error
+
+
+def open_file(path: Path, flags: int) -> int:
+    """Open `path` with os.open flags; raises StorageError that says whether it is missing."""
+    try:
+        _enter("open", path)
+        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+    except FileNotFoundError as error:
+        raise StorageError(f"{path} is missing") from error
+    except OSError as error:
+        raise storage_error("open", path, error) from error
+
+
+def open_direct(path: Path, flags: int) -> int | None:
+    """Open `path` past the page cache, or None where the file system refuses it."""
+    if not hasattr(os, "O_DIRECT"):
+        return None
+    try:
+        _enter("open", path)
+        return os.open(path, flags | os.O_DIRECT | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP):
+            logger.info("%s: no O_DIRECT on this file system, buffered transfers instead", path)
+            return None
+        raise storage_error("open", path, error) from error
+
+
+def read_into(descriptor: int, buffer: memoryview, offset: int, path: Path) -> None:
+    """Fill `buffer` (bytes) from `offset`: one call unless it is over the limit or comes up short.
+
+    Raises:
+        OSError: EINVAL of the first call, for the caller to fall back from O_DIRECT.
+        StorageError: the device fails or the file ends too early.
+    """
+    done = 0
+    while done < len(buffer):
+        want = min(len(buffer) - done, CALL_LIMIT)
+        try:
+            want = _enter("preadv", path, want)
+            count = os.preadv(descriptor, [buffer[done : done + want]], offset + done)
+        except OSError as error:
+            if error.errno == errno.EINVAL and done == 0:
+                raise
+            raise storage_error("read", path, error) from error
+        if count == 0:
+            raise StorageError(
+                f"{path} is truncated: it ends at byte {offset + done:,}, {offset + len(buffer):,} are needed"
+            )
+        done += count
+
+
+def write_from(descriptor: int, buffer: memoryview, offset: int, path: Path) -> None:
+    """Write all of `buffer` (bytes) at `offset`; the counterpart of `read_into`, with the same errors."""
+    done = 0
+    while done < len(buffer):
+        want = min(len(buffer) - done, CALL_LIMIT)
+        try:
+            want = _enter("pwritev", path, want)
+            done += os.pwritev(descriptor, [buffer[done : done + want]], offset + done)
+        except OSError as error:
+            if error.errno == errno.EINVAL and done == 0:
+                raise
+            raise storage_error("write", path, error, len(buffer)) from error
+
+
+def drop_cache(descriptor: int, offset: int, size: int) -> None:
+    """Tell the kernel that pages of this range are not needed again."""
+    if hasattr(os, "posix_fadvise"):
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_DONTNEED)
+
+
+def sync_data(descriptor: int, path: Path) -> None:
+    """Wait until the file's content is on the disk (fdatasync)."""
+    try:
+        _enter("fdatasync", path)
+        os.fdatasync(descriptor)
+    except OSError as error:
+        raise storage_error("flush", path, error) from error
+
+
+def reserve(path: Path, size: int) -> None:
+    """Allocate the disk blocks of `path` up to `size` bytes, so that no later write finds the disk full."""
+    descriptor = open_file(path, os.O_RDWR)
+    try:
+        _enter("fallocate", path, size)
+        os.posix_fallocate(descriptor, 0, size)
+        _enter("fsync", path)
+        os.fsync(descriptor)
+    except OSError as error:
+        raise storage_error("reserve space for", path, error, size) from error
+    finally:
+        os.close(descriptor)
+
+
+def read_whole(path: Path, limit: int) -> bytes:
+    """All bytes of a small file in one opening; StorageError if it is missing or longer than `limit`."""
+    descriptor = open_file(path, os.O_RDONLY)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size > limit:
+            raise StorageError(f"{path} has {size:,} bytes; at most {limit:,} are read")
+        buffer = bytearray(size)
+        read_into(descriptor, memoryview(buffer), 0, path)
+        return bytes(buffer)
+    except StorageError:
+        raise
+    except OSError as error:
+        raise storage_error("read", path, error) from error
+    finally:
+        os.close(descriptor)
+
+
+def write_temporary(path: Path, content: bytes) -> Path:
+    """Write `content` durably to `path`.tmp; on failure nothing is left. Publish it with `replace`."""
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    descriptor = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        try:
+            write_from(descriptor, memoryview(content), 0, temporary)
+            _enter("fsync", temporary)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        remove(temporary)
+        if isinstance(error, StorageError):
+            raise
+        raise storage_error("write", temporary, error, len(content)) from error
+    return temporary
+
+
+def replace(temporary: Path, path: Path) -> None:
+    """Give `temporary` the name `path`, atomically and durably."""
+    try:
+        _enter("rename", path)
+        os.rename(temporary, path)
+    except OSError as error:
+        raise storage_error("replace", path, error) from error
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the folder's names durable."""
+    descriptor = open_file(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+    try:
+        _enter("fsync", folder)
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some file systems cannot flush a folder and say EINVAL; their renames are ordered anyway.
+        if error.errno != errno.EINVAL:
+            raise storage_error("flush", folder, error) from error
+    finally:
+        os.close(descriptor)
+
+
+def remove(path: Path) -> None:
+    """Remove a file if it is there; a failure is logged, since the caller is already cleaning up."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        logger.warning("cannot remove %s: %s", path, error.strerror)

@@ -1,0 +1,152 @@
+"""One writer a folder (floor 1): a lock file of our own.
+
+In: a folder. Out: an acquired lock, or a StorageError that names the process that has it. The kernel's
+flock decides, so the lock of a dead process is free however it died; the file's text only names its owner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import logging
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from marius_py.errors import StorageError
+
+logger = logging.getLogger(__name__)
+
+LOCK_NAME = "writer.lock"
+
+
+class FolderLock:
+    """Exclusive right to write to a folder, among all processes of this machine. Not thread-safe.
+
+    Args:
+        folder: an existing folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / LOCK_NAME
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        """Take the lock without waiting; StorageError if another process or store has it."""
+        while self._descriptor is None:
+            try:
+                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            except OSError as error:
+                raise StorageError(f"cannot create the lock file {self.path}: {error.strerror}") from error
+            try:
+                self._take(descriptor)
+                # The owner before may have removed the file between our open and flock: then what we
+                # locked has no name any more and shuts nobody out.
+                if not self._is_named(descriptor):
+                    os.close(descriptor)
+                    continue
+                self._sign(descriptor)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.close(descriptor)
+                raise
+            self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Remove the lock file and let go. May be called twice."""
+        if self._descriptor is None:
+            return
+        descriptor, self._descriptor = self._descriptor, None
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+        os.close(descriptor)
+
+    def _take(self, descriptor: int) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = _owner(descriptor)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise StorageError(
+                    f"{self.path.parent} is in use: {_describe(owner)} writes to it; wait for it or stop it, "
+                    "or use another folder"
+                ) from error
+            # No flock on this file system: the recorded process decides.
+            if owner is not None and is_alive(owner):
+                raise StorageError(
+                    f"{self.path.parent} is in use: {_describe(owner)} writes to it"
+                ) from error
+
+    def _is_named(self, descriptor: int) -> bool:
+        try:
+            named, opened = self.path.stat(), os.fstat(descriptor)
+        except FileNotFoundError:
+            return False
+        return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
+
+    def _sign(self, descriptor: int) -> None:
+        before = _owner(descriptor)
+        if before is not None:
+            logger.warning("%s: taking over the lock of %s, which is gone", self.path, _describe(before))
+        text = json.dumps(
+            {"pid": os.getpid(), "started": process_start(os.getpid()), "host": socket.gethostname()}
+        )
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, text.encode(), 0)
+        except OSError as error:
+            # The lock holds without its text, say on a full disk.
+            logger.warning("cannot write to %s: %s", self.path, error.strerror)
+
+
+def process_start(pid: int) -> int | None:
+    """Start time of a process in clock ticks since boot, None if unknown; tells recycled pids apart."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+def is_alive(owner: dict[str, Any]) -> bool:
+    """Whether the process that a lock's text names still runs, as far as this machine can tell."""
+    if owner.get("host") != socket.gethostname():
+        return True
+    try:
+        os.kill(int(owner["pid"]), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    started = process_start(int(owner["pid"]))
+    return started is None or started == owner.get("started")
+
+
+def lock_owner(folder: Path) -> dict[str, Any] | None:
+    """What the folder's lock file says: pid, started, host; None if there is none or it says nothing."""
+    try:
+        descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return _owner(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _owner(descriptor: int) -> dict[str, Any] | None:
+    try:
+        owner = json.loads(os.pread(descriptor, 4096, 0))
+    except (OSError, ValueError):
+        return None
+    valid = isinstance(owner, dict) and type(owner.get("pid")) is int and owner["pid"] > 0
+    return owner if valid else None
+
+
+def _describe(owner: dict[str, Any] | None) -> str:
+    if owner is None:
+        return "another process"
+    return f"process {owner['pid']} on {owner.get('host', 'an unknown host')}"
