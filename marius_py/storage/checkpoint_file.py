@@ -144,8 +144,7 @@ def _add_view(file: h5py.File, name: str, source: str, manifest: Manifest, width
     slots = h5py.VirtualSource(NODES_NAME, source, shape=(manifest.num_slots * rows, width))
     for part, slot in enumerate(manifest.slots.tolist()):
         start, size = parts.start(part), parts.size(part)
-        if size:
-            layout[start : start + size] = slots[slot * rows : slot * rows + size]
+        layout[start : start + size] = slots[slot * rows : slot * rows + size]
     file.create_virtual_dataset(name, layout)
 
 
@@ -183,10 +182,7 @@ def decode(data: bytes, path: Path) -> tuple[Manifest, Checkpoint]:
 
 
 def _parse(content: bytes) -> tuple[Manifest, Checkpoint]:
-    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
-    access.set_fapl_core(1 << 20, False)
-    access.set_file_image(content)
-    with h5py.File(h5py.h5f.open(uuid.uuid4().hex.encode(), h5py.h5f.ACC_RDONLY, fapl=access)) as file:
+    with _open_image(content) as file:
         facts = {
             name: int(file.attrs[name])
             for name in ("generation", "num_nodes", "num_partitions", "dim", "state_dim", "num_slots")
@@ -238,3 +234,55 @@ def _checked(facts: dict[str, int], store_id: str, slots: NDArray[Any], hashes: 
         raise FormatError(f"partition_slot {slots.tolist()[:20]} does not fit {num_slots} slots")
     table = NodeTable(Partitioning(facts["num_nodes"], num_parts), facts["dim"], facts["state_dim"])
     return Manifest(store_id, facts["generation"], table, num_slots, slots, hashes)
+
+
+def view_problems(data: bytes, manifest: Manifest) -> list[str]:
+    """What is wrong with the virtual data sets that h5py users read; `data` has passed `decode`."""
+    if manifest.generation == 0:
+        return []
+    problems = []
+    with _open_image(data[HEADER_BYTES:]) as file:
+        for name, source, width in (
+            ("embeddings", EMBEDDINGS, manifest.table.dim),
+            ("state", STATE, manifest.table.state_dim),
+        ):
+            data_set = file.get(name) if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
+            shape = (manifest.table.partitioning.num_nodes, width)
+            if not isinstance(data_set, h5py.Dataset) or data_set.shape != shape:
+                problems.append(f"data set {name!r} is missing or not of shape {shape}")
+            elif width and _sources(data_set) != _expected_sources(manifest, source, width):
+                problems.append(f"virtual data set {name!r} does not map the committed slots of {NODES_NAME}")
+    return problems
+
+
+def _sources(data_set: h5py.Dataset) -> list[tuple[Any, ...]]:
+    if not data_set.is_virtual:
+        return []
+    return sorted(
+        (
+            *item.vspace.get_select_bounds(),
+            item.file_name,
+            item.dset_name,
+            *item.src_space.get_select_bounds(),
+        )
+        for item in data_set.virtual_sources()
+    )
+
+
+def _expected_sources(manifest: Manifest, source: str, width: int) -> list[tuple[Any, ...]]:
+    parts, rows = manifest.table.partitioning, manifest.table.slot_rows
+    expected = []
+    for part, slot in enumerate(manifest.slots.tolist()):
+        start, size, first = parts.start(part), parts.size(part), slot * rows
+        node_range = ((start, 0), (start + size - 1, width - 1))
+        slot_range = ((first, 0), (first + size - 1, width - 1))
+        expected.append((*node_range, NODES_NAME, source, *slot_range))
+    return expected
+
+
+def _open_image(content: bytes) -> h5py.File:
+    """Open the bytes of an HDF5 file; its name is never used, but HDF5 tells files in memory apart by it."""
+    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    access.set_fapl_core(1 << 20, False)
+    access.set_file_image(content)
+    return h5py.File(h5py.h5f.open(uuid.uuid4().hex.encode(), h5py.h5f.ACC_RDONLY, fapl=access))

@@ -62,3 +62,30 @@ def spans(partitioning: Partitioning, start: int, stop: int) -> Iterator[tuple[i
         end = min(stop, partitioning.start(part + 1))
         yield part, start - begin, end - begin
         start = end
+
+
+class StreamedHashes:
+    """Hashes of partitions whose embeddings pass by in blocks: costs no read of its own.
+
+    A partition that is read from its first row to its last in ascending blocks gets a hash; one that is
+    read in another order gets none.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[int, tuple[int, xxhash.xxh3_64]] = {}
+
+    def feed(self, part: int, first: int, rows: Float32, size: int) -> int | None:
+        """Take rows first:first + n of a partition of `size` rows; returns its hash with the last ones."""
+        done, running = (0, xxhash.xxh3_64()) if first == 0 else self._running.get(part, (-1, None))
+        if running is None or done != first:
+            return None
+        running.update(rows.reshape(-1).view(np.uint8).data)
+        if first + len(rows) < size:
+            self._running[part] = (first + len(rows), running)
+            return None
+        self._running.pop(part, None)
+        return running.intdigest()
+
+    def forget(self, part: int) -> None:
+        """Drop what was seen of `part`, since it has a new version."""
+        self._running.pop(part, None)

@@ -148,7 +148,7 @@ class MemoryEdgeStore:
         p = partitioning.num_partitions
         unsorted = self._edges["train"]
         buckets = partitioning.locate(unsorted[:, 0])[0] * p + partitioning.locate(unsorted[:, 2])[0]
-        self._edges["train"] = cast("Edges", unsorted[np.argsort(buckets, kind="stable")])
+        self._edges["train"] = unsorted[np.argsort(buckets, kind="stable")]
         self._counts = np.bincount(buckets, minlength=p * p).astype(np.int64).reshape(p, p)
         self._offsets = np.concatenate([[0], np.cumsum(self._counts)])
 

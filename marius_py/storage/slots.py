@@ -40,10 +40,6 @@ class SlotTable:
             raise StorageError(f"partition {part} has never been written")
         return slot
 
-    def is_committed(self, part: int) -> bool:
-        """Whether the newest version is the committed one."""
-        return part not in self._newer and part not in self._damaged and self._committed[part] != EMPTY
-
     def claim(self, part: int) -> int:
         """Slot to write the next version of `part` into: its uncommitted one again, else the lowest free.
 

@@ -1,0 +1,238 @@
+"""The node store on disk (floor 1): `PartitionStore` over nodes.h5 and checkpoint.h5.
+
+In: whole partitions from the I/O thread, a Checkpoint at each commit. Out: the newest version of a
+partition; after a crash, the last commit. A version never overwrites the one that checkpoint.h5 refers to:
+it goes to a free slot, and the atomic replacement of checkpoint.h5 commits all of them at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from marius_py.errors import FormatError, MariusError, StorageError
+from marius_py.storage import files
+from marius_py.storage.checkpoint_file import (
+    CHECKPOINT_NAME,
+    Manifest,
+    copy_checkpoint,
+    encode,
+    read_checkpoint,
+)
+from marius_py.storage.checks import StreamedHashes, check_arrays, check_range, hash_rows, spans
+from marius_py.storage.lock import FolderLock
+from marius_py.storage.node_file import NODES_NAME, NodeFile, read_facts
+from marius_py.storage.protocols import Checkpoint, Float32, NodeTable
+from marius_py.storage.slots import SlotTable
+
+
+def open_nodes(folder: Path, manifest: Manifest, *, writable: bool) -> NodeFile:
+    """Open nodes.h5 if it is the one that `manifest` describes; StorageError or FormatError otherwise."""
+    path = folder / NODES_NAME
+    facts = read_facts(path)
+    if facts.store_id != manifest.store_id:
+        raise FormatError(
+            f"{path} belongs to another run than {CHECKPOINT_NAME} (store {facts.store_id[:8]}…, expected "
+            f"{manifest.store_id[:8]}…); restore the right one"
+        )
+    expected = (manifest.num_slots, manifest.table.slot_rows, manifest.table.dim, manifest.table.state_dim)
+    found = (facts.num_slots, facts.slot_rows, facts.dim, facts.state_dim)
+    if found != expected:
+        raise FormatError(
+            f"{path} has (slots, rows, dim, state_dim) {found}, {CHECKPOINT_NAME} says {expected}"
+        )
+    return NodeFile(path, facts, writable=writable)
+
+
+def damaged_partition(path: Path, part: int, slot: int, generation: int) -> StorageError:
+    """The error for a partition whose hash is not the committed one."""
+    return StorageError(
+        f"{path} is damaged: the checksum of partition {part} differs (slot {slot}, generation "
+        f"{generation}); restore the file from a copy, or train anew"
+    )
+
+
+class Hdf5PartitionStore:
+    """`PartitionStore` on disk; made by `hdf5_nodes.create_node_store` or `open_node_store`.
+
+    Bulk methods run on one thread at a time, `commit` and `rollback` only while none of them runs. After a
+    flush or rename that failed it is unknown what is on the disk: the store then refuses all writes until
+    it is opened anew, at a state that is surely whole.
+
+    Args:
+        folder: folder of the store.
+        lock: its acquired lock, released by `close`.
+    """
+
+    def __init__(self, folder: Path, lock: FolderLock) -> None:
+        self.folder = folder
+        self._lock = lock
+        self._manifest, self._checkpoint = read_checkpoint(folder / CHECKPOINT_NAME)
+        self._nodes = open_nodes(folder, self._manifest, writable=True)
+        self._slots = SlotTable(self._manifest.num_slots, self._manifest.slots)
+        self._hashes = self._manifest.hashes.copy()
+        self._unverified = set(range(self.table.partitioning.num_partitions))
+        self._streamed = StreamedHashes()
+        self._refusal: str | None = None
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def table(self) -> NodeTable:
+        """Shape of the stored node table."""
+        return self._manifest.table
+
+    @property
+    def generation(self) -> int:
+        """Commits so far."""
+        return self._manifest.generation
+
+    @property
+    def num_slots(self) -> int:
+        """Slots on the disk, each of `table.slot_bytes`."""
+        return self._manifest.num_slots
+
+    def read_into(self, part: int, embeddings: Float32, state: Float32) -> int:
+        """Fill slot-shaped arrays with the newest version of `part`; returns bytes read.
+
+        Rows past the partition's size are undefined. Arrays from `aligned.allocate` go past the page cache.
+        """
+        self._check_open()
+        check_arrays(self.table, part, embeddings, state)
+        rows = self.table.partitioning.size(part)
+        size = self._nodes.read_slot(self._slots.current(part), rows, embeddings, state)
+        if part in self._unverified:
+            self._verify(part, embeddings[:rows], state[:rows])
+        return size
+
+    def read_rows(self, start: int, stop: int) -> Float32:
+        """Read the newest embeddings of the node ids start:stop into a new (stop − start, D) array.
+
+        Goes through the page cache, so that a second pass may be served from memory. The hash of a partition
+        that is read in ascending blocks from its first row is checked with its last one.
+        """
+        self._check_open()
+        partitioning = self.table.partitioning
+        check_range(partitioning, start, stop)
+        out = np.empty((stop - start, self.table.dim), np.float32)
+        done = 0
+        for part, first, last in spans(partitioning, start, stop):
+            rows = out[done : done + last - first]
+            self._nodes.read_rows(self._slots.current(part), first, rows)
+            if part in self._unverified:
+                found = self._streamed.feed(part, first, rows, partitioning.size(part))
+                if found is not None and found != int(self._hashes[part, 0]):
+                    raise self._damaged(part)
+            done += last - first
+        return out
+
+    def write(self, part: int, embeddings: Float32, state: Float32) -> int:
+        """Store a new, uncommitted version of `part` from slot-shaped arrays; returns bytes written.
+
+        Raises:
+            StorageError: no free slot (commit first), or the disk fails: the committed version is intact,
+                and the partition must be written again before it is read or committed.
+        """
+        self._check_writable()
+        check_arrays(self.table, part, embeddings, state)
+        slot = self._slots.claim(part)
+        rows = self.table.partitioning.size(part)
+        hashes = hash_rows(embeddings[:rows]), hash_rows(state[:rows])
+        size = self._nodes.write_slot(slot, rows, embeddings, state)
+        self._hashes[part] = hashes
+        self._unverified.discard(part)
+        self._slots.confirm(part)
+        return size
+
+    def uncommitted(self) -> tuple[int, ...]:
+        """Partitions, ascending, that were written since the last commit."""
+        return self._slots.uncommitted()
+
+    def free_slots(self) -> int:
+        """How many further partitions can be written before a commit is due."""
+        return self._slots.num_free()
+
+    def commit(self, checkpoint: Checkpoint) -> None:
+        """Make all writes so far and `checkpoint` the committed state, atomically and durably.
+
+        Raises:
+            StorageError: a partition is missing or the disk fails; the last commit stays.
+            FormatError: an array or the meta cannot be stored; nothing has changed.
+        """
+        self._check_writable()
+        manifest = replace(
+            self._manifest,
+            generation=self._manifest.generation + 1,
+            slots=self._slots.proposal(),
+            hashes=self._hashes.copy(),
+        )
+        content = encode(manifest, checkpoint)
+        path = self.folder / CHECKPOINT_NAME
+        try:
+            self._nodes.sync()
+        except MariusError as error:
+            self._refusal = str(error)
+            raise
+        temporary = files.write_temporary(path, content)
+        try:
+            files.replace(temporary, path)
+        except MariusError as error:
+            self._refusal = str(error)
+            raise
+        self._slots.commit()
+        self._manifest = manifest
+        self._checkpoint = copy_checkpoint(checkpoint)
+
+    def rollback(self) -> None:
+        """Forget all writes since the last commit."""
+        self._check_writable()
+        changed = self._slots.uncommitted()
+        self._slots.rollback()
+        for part in changed:
+            self._hashes[part] = self._manifest.hashes[part]
+            self._unverified.add(part)
+            self._streamed.forget(part)
+
+    def checkpoint(self) -> Checkpoint | None:
+        """A copy of the last committed checkpoint, or None before the first commit."""
+        return copy_checkpoint(self._checkpoint) if self._manifest.generation else None
+
+    def close(self) -> None:
+        """Release files and lock; uncommitted writes are forgotten. May be called twice."""
+        if not self._closed:
+            self._closed = True
+            self._nodes.close()
+            self._lock.release()
+
+    def _verify(self, part: int, embeddings: Float32, state: Float32) -> None:
+        found = (hash_rows(embeddings), hash_rows(state))
+        expected = tuple(int(value) for value in self._hashes[part])
+        if found != expected:
+            raise self._damaged(part)
+        self._unverified.discard(part)
+
+    def _damaged(self, part: int) -> StorageError:
+        return damaged_partition(self._nodes.path, part, self._slots.current(part), self.generation)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StorageError(f"the node store in {self.folder} is closed")
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self._refusal is not None:
+            raise StorageError(
+                f"the node store in {self.folder} takes no more writes, since what is on the disk is "
+                f"unknown after: {self._refusal}; open it again to go on from the last commit"
+            )

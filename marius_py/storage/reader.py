@@ -1,0 +1,212 @@
+"""Read the last commit of a node store without its lock (floor 1), while a trainer may be writing.
+
+In: a folder. Out: embeddings by node id, by partition, or a few by id, and the Checkpoint. What is read is
+the commit that was the last one at the opening. A trainer may free and reuse a slot of it after its next
+commit; since that commit replaces checkpoint.h5 before any reuse, a look at checkpoint.h5 after each read
+tells whether the read can be trusted. If not, an error says so: never a mixture of two versions.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marius_py.errors import StorageError
+from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, copy_checkpoint, read_checkpoint
+from marius_py.storage.checks import (
+    StreamedHashes,
+    check_arrays,
+    check_part,
+    check_range,
+    hash_rows,
+    spans,
+)
+from marius_py.storage.hdf5_store import damaged_partition, open_nodes
+from marius_py.storage.protocols import Checkpoint, Float32, NodeTable
+
+_VERIFY_ROWS = 65_536
+"""Rows a block when a partition is read only to be hashed."""
+
+
+def open_node_reader(folder: str | os.PathLike[str]) -> NodeReader:
+    """Open the last commit of the node store in `folder` for reading.
+
+    Raises:
+        StorageError: a file is missing, truncated or damaged, or nothing was committed yet.
+        FormatError: a file is of another format version, of another run, or not ours.
+    """
+    return NodeReader(Path(folder))
+
+
+class NodeReader:
+    """The committed nodes of a run; made by `open_node_reader`. One thread at a time.
+
+    The hash of a partition is checked when all of it has passed by in ascending blocks, and by `verify`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._path = folder / CHECKPOINT_NAME
+        # The look before the reading: a replacement in between shows up as a change, never goes unseen.
+        self._seen = self._look()
+        self._manifest, self._checkpoint = read_checkpoint(self._path)
+        if self._manifest.generation == 0:
+            raise StorageError(f"{folder} holds no committed nodes yet; train first")
+        self._nodes = open_nodes(folder, self._manifest, writable=False)
+        self._hashes = StreamedHashes()
+        self._verified: set[int] = set()
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def table(self) -> NodeTable:
+        """Shape of the stored node table."""
+        return self._manifest.table
+
+    @property
+    def generation(self) -> int:
+        """Number of the commit that is read."""
+        return self._manifest.generation
+
+    def checkpoint(self) -> Checkpoint:
+        """A copy of what was committed with the nodes."""
+        return copy_checkpoint(self._checkpoint)
+
+    def read_rows(self, start: int, stop: int) -> Float32:
+        """Read the embeddings of the node ids start:stop: a new (stop − start, D) float32 array.
+
+        Raises:
+            StorageError: the disk fails, a partition is damaged, or a trainer has replaced it.
+        """
+        self._check_open()
+        partitioning = self.table.partitioning
+        check_range(partitioning, start, stop)
+        out = np.empty((stop - start, self.table.dim), np.float32)
+        done = 0
+        for part, first, last in spans(partitioning, start, stop):
+            rows = out[done : done + last - first]
+            self._nodes.read_rows(self._slot(part), first, rows)
+            self._check_current(part)
+            self._feed(part, first, rows)
+            done += last - first
+        return out
+
+    def read_into(self, part: int, embeddings: Float32, state: Float32 | None = None) -> int:
+        """Fill slot-shaped arrays, (slot_rows, D) and (slot_rows, S), with a partition; returns bytes read.
+
+        Rows past the partition's size are undefined. Its hash is checked the first time.
+        """
+        self._check_open()
+        table = self.table
+        check_part(table.partitioning, part)
+        no_state = np.empty((table.slot_rows, 0), np.float32)
+        shape = table if state is not None else NodeTable(table.partitioning, table.dim, 0)
+        check_arrays(shape, part, embeddings, no_state if state is None else state)
+        rows = table.partitioning.size(part)
+        size = self._nodes.read_slot(self._slot(part), rows, embeddings, state)
+        self._check_current(part)
+        if part not in self._verified:
+            self._compare(part, 0, hash_rows(embeddings[:rows]))
+            if state is not None:
+                self._compare(part, 1, hash_rows(state[:rows]))
+            self._verified.add(part)
+        return size
+
+    def gather(self, nodes: NDArray[np.integer]) -> Float32:
+        """Read the embeddings of a few node ids (n,), in their order: a new (n, D) float32 array.
+
+        Every id costs a read of its own and no hash is checked: meant for a handful.
+        """
+        self._check_open()
+        ids = np.asarray(nodes, np.int64)
+        count = self.table.partitioning.num_nodes
+        if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= count):
+            wrong = ids[(ids < 0) | (ids >= count)][0]
+            raise StorageError(f"node id {wrong} does not exist; allowed: 0 to {count - 1}")
+        out = np.empty((len(ids), self.table.dim), np.float32)
+        parts, rows = self.table.partitioning.locate(ids)
+        for index in np.argsort(ids, kind="stable").tolist():
+            self._nodes.read_rows(self._slot(int(parts[index])), int(rows[index]), out[index : index + 1])
+        for part in np.unique(parts).tolist():
+            self._check_current(part)
+        return out
+
+    def verify(self, part: int) -> None:
+        """Read all of partition `part`, state included, and check its hashes; StorageError if damaged."""
+        self._check_open()
+        check_part(self.table.partitioning, part)
+        size = self.table.partitioning.size(part)
+        for tensor, width in enumerate((self.table.dim, self.table.state_dim)):
+            block = np.empty((min(size, _VERIFY_ROWS), width), np.float32)
+            hashes = StreamedHashes()
+            found: int | None = None
+            for first in range(0, size, _VERIFY_ROWS):
+                rows = block[: size - first]
+                self._nodes.read_rows(self._slot(part), first, rows, tensor=tensor)
+                found = hashes.feed(part, first, rows, size)
+            self._check_current(part)
+            self._compare(part, tensor, found)
+        self._verified.add(part)
+
+    def close(self) -> None:
+        """Release the file. May be called twice."""
+        if not self._closed:
+            self._closed = True
+            self._nodes.close()
+
+    def _slot(self, part: int) -> int:
+        return int(self._manifest.slots[part])
+
+    def _feed(self, part: int, first: int, rows: Float32) -> None:
+        if part in self._verified:
+            return
+        found = self._hashes.feed(part, first, rows, self.table.partitioning.size(part))
+        if found is not None:
+            self._compare(part, 0, found)
+            self._verified.add(part)
+
+    def _compare(self, part: int, tensor: int, found: int | None) -> None:
+        if found != int(self._manifest.hashes[part, tensor]):
+            raise damaged_partition(self._nodes.path, part, self._slot(part), self.generation)
+
+    def _look(self) -> tuple[int, int, int]:
+        try:
+            status = self._path.stat()
+        except FileNotFoundError as error:
+            raise StorageError(f"{self._path} is missing") from error
+        except OSError as error:
+            raise StorageError(f"cannot look at {self._path}: {error.strerror}") from error
+        return status.st_ino, status.st_mtime_ns, status.st_size
+
+    def _check_current(self, part: int) -> None:
+        """Raise StorageError if the slot just read may have been reused since the opening."""
+        seen = self._look()
+        if seen == self._seen:
+            return
+        newest, _ = read_checkpoint(self._path)
+        same = (
+            newest.store_id == self._manifest.store_id
+            and newest.slots[part] == self._manifest.slots[part]
+            and (newest.hashes[part] == self._manifest.hashes[part]).all()
+        )
+        if not same:
+            raise StorageError(
+                f"partition {part} in {self.folder} was replaced while it was read (generation "
+                f"{self.generation}, now {newest.generation}); read again, or when training has ended"
+            )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StorageError(f"the node reader of {self.folder} is closed")

@@ -1,0 +1,129 @@
+"""Check a node store on disk (floor 1), for `marius-verify`: reads everything, changes nothing.
+
+In: a folder. Out: findings, each with the file, what is wrong, and what can be done.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from marius_py.errors import MariusError
+from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, SIZE_LIMIT, decode, view_problems
+from marius_py.storage.files import TEMPORARY_SUFFIX, read_whole
+from marius_py.storage.lock import LOCK_NAME, is_alive, lock_owner
+from marius_py.storage.node_file import NODES_NAME, read_facts
+from marius_py.storage.reader import open_node_reader
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong with a store.
+
+    Attributes:
+        file: path of the file.
+        problem: what is wrong, complete without the other fields.
+        remedy: what can be done, or what is not lost.
+        partition: the damaged partition, None if it is not about one.
+        harmless: nothing is lost; the next start cleans it up.
+    """
+
+    file: str
+    problem: str
+    remedy: str
+    partition: int | None = None
+    harmless: bool = False
+
+
+def verify_node_store(folder: str | os.PathLike[str]) -> list[Finding]:
+    """Check every file and every partition's hash of the node store in `folder`.
+
+    Safe while a trainer writes: a partition that it replaces meanwhile is then read from the newer commit.
+
+    Returns:
+        Findings, most important first; empty if all is well. Never raises for a damaged store.
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        return [Finding(str(path), f"{path} is missing", "nothing to recover here")]
+    return _files(path) + _leftovers(path)
+
+
+def _files(folder: Path) -> list[Finding]:
+    checkpoint, nodes = folder / CHECKPOINT_NAME, folder / NODES_NAME
+    findings: list[Finding] = []
+    try:
+        data = read_whole(checkpoint, SIZE_LIMIT)
+        manifest, _ = decode(data, checkpoint)
+        remedy = "this package reads the nodes without it; do not read them by h5py from this file"
+        findings += [
+            Finding(str(checkpoint), f"{checkpoint}: {problem}", remedy)
+            for problem in view_problems(data, manifest)
+        ]
+    except MariusError as error:
+        remedy = (
+            f"restore {CHECKPOINT_NAME} from a copy of the same run; without it {NODES_NAME} cannot be read"
+        )
+        findings.append(Finding(str(checkpoint), str(error), remedy))
+        try:
+            read_facts(nodes)
+        except MariusError as other:
+            findings.append(Finding(str(nodes), str(other), "restore it from a copy, or train anew"))
+        return findings
+    if manifest.generation == 0:
+        return [Finding(str(checkpoint), f"{folder}: nothing was committed yet", "start the run anew")]
+    try:
+        reader = open_node_reader(folder)
+    except MariusError as error:
+        remedy = f"restore {NODES_NAME} from a copy of the same run; relations and settings are whole"
+        return [*findings, Finding(str(nodes), str(error), remedy)]
+    reader.close()
+    return findings + _partitions(folder, nodes, manifest.table.partitioning.num_partitions)
+
+
+def _partitions(folder: Path, nodes: Path, num_partitions: int) -> list[Finding]:
+    damaged: list[tuple[int, str]] = []
+    for part in range(num_partitions):
+        problem = _check_partition(folder, part)
+        if problem is not None:
+            damaged.append((part, problem))
+    whole = f"{num_partitions - len(damaged)} of {num_partitions} partitions are whole"
+    remedy = f"restore {NODES_NAME} from a copy of the same commit, or train anew; {whole}"
+    return [Finding(str(nodes), problem, remedy, partition=part) for part, problem in damaged]
+
+
+def _check_partition(folder: Path, part: int) -> str | None:
+    # A new opening a partition sees the newest commit; a second try covers a commit during the first.
+    problem = None
+    for _ in range(2):
+        try:
+            with open_node_reader(folder) as reader:
+                reader.verify(part)
+            return None
+        except MariusError as error:
+            problem = str(error)
+    return problem
+
+
+def _leftovers(folder: Path) -> list[Finding]:
+    owner = lock_owner(folder)
+    if owner is not None and is_alive(owner):
+        return []
+    findings = []
+    for name in (CHECKPOINT_NAME, NODES_NAME):
+        stray = folder / (name + TEMPORARY_SUFFIX)
+        if stray.exists():
+            findings.append(
+                Finding(
+                    str(stray),
+                    f"{stray} is left from an interrupted write",
+                    "the next start removes it",
+                    harmless=True,
+                )
+            )
+    if owner is not None:
+        lock = folder / LOCK_NAME
+        problem = f"{lock} is left from process {owner['pid']}, which is gone"
+        findings.append(Finding(str(lock), problem, "the next start takes it over", harmless=True))
+    return findings
