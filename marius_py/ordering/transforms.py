@@ -1,0 +1,107 @@
+"""One schedule from another (floor 0): reversed in time, or with other names for the partitions.
+
+Both keep the number of loads and the coverage. Both let an epoch start from what the last one left resident,
+so that it costs S loads and not c + S: `reverse` starts where the schedule ended, and `relabel` with
+`start=schedule.final` does so while all other partitions change places at random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import SupportsIndex
+
+from marius_py.errors import ScheduleError
+from marius_py.ordering.arguments import as_integer, check_seed, check_sizes, check_start, generator
+from marius_py.types import Bucket, Schedule, Step
+
+
+def reverse(schedule: Schedule) -> Schedule:
+    """The schedule run backwards: it starts with `schedule.final`, each bucket runs in the same state.
+
+    Example:
+        >>> from marius_py.ordering import beta
+        >>> reverse(beta(6, 3)).initial == beta(6, 3).final
+        True
+    """
+    swapped = [((), ()), *((step.admit, step.evict) for step in reversed(schedule.steps[1:]))]
+    steps = tuple(
+        Step(step.resident, admit, evict, step.buckets)
+        for step, (evict, admit) in zip(reversed(schedule.steps), swapped, strict=True)
+    )
+    return replace(schedule, initial=schedule.final, steps=steps)
+
+
+def relabel(
+    schedule: Schedule,
+    permutation: Sequence[SupportsIndex] | None = None,
+    *,
+    seed: SupportsIndex = 0,
+    start: Sequence[SupportsIndex] | None = None,
+) -> Schedule:
+    """The same schedule with other partitions in each role.
+
+    Args:
+        schedule: any valid schedule.
+        permutation: (p,) new number of each partition; None draws one from `seed`.
+        seed: of the draw; unused with a permutation.
+        start: c partitions that the drawn permutation makes the initial set, say the last epoch's `final`;
+            None leaves it to chance.
+
+    Returns:
+        A schedule whose buckets moved with their partitions; assign them anew if costs differ.
+
+    Raises:
+        ScheduleError: not a permutation, or a start set of the wrong size, or both were given.
+
+    Example:
+        >>> from marius_py.ordering import beta
+        >>> first = beta(8, 4)
+        >>> following = relabel(first, seed=1, start=first.final)
+        >>> following.initial == first.final, following.swaps == first.swaps
+        (True, True)
+    """
+    p, c = check_sizes(schedule.p, schedule.c)
+    if permutation is None:
+        names = _draw(schedule, check_seed(seed), None if start is None else check_start(start, p, c))
+    elif start is not None:
+        raise ScheduleError("permutation and start are both given; allowed: one of them")
+    else:
+        names = [as_integer(part, "a member of permutation", f"0 to {p - 1}") for part in permutation]
+        if sorted(names) != list(range(p)):
+            raise ScheduleError(f"permutation is {names}; allowed: each of 0 to {p - 1} once")
+    return _rename(schedule, names)
+
+
+def _draw(schedule: Schedule, seed: int, start: tuple[int, ...] | None) -> list[int]:
+    """A random permutation, which maps the initial set onto `start` where that is given."""
+    rng = generator(seed, "relabel")
+    names = list(range(schedule.p))
+    if start is None:
+        rng.shuffle(names)
+        return names
+    inside, outside = list(start), [part for part in range(schedule.p) if part not in set(start)]
+    rng.shuffle(inside)
+    rng.shuffle(outside)
+    first = set(schedule.initial)
+    for part in range(schedule.p):
+        names[part] = inside.pop() if part in first else outside.pop()
+    return names
+
+
+def _rename(schedule: Schedule, names: list[int]) -> Schedule:
+    """Applies new names; resident sets stay ascending."""
+
+    def rename(parts: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(sorted(names[part] for part in parts))
+
+    steps = tuple(
+        Step(
+            rename(step.resident),
+            rename(step.admit),
+            rename(step.evict),
+            tuple(Bucket(names[head], names[tail]) for head, tail in step.buckets),
+        )
+        for step in schedule.steps
+    )
+    return replace(schedule, initial=rename(schedule.initial), steps=steps)
