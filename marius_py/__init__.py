@@ -1,3 +1,44 @@
-"""marius_py: embeddings of graphs larger than GPU memory or RAM, on one machine."""
+"""marius_py: embeddings of graphs larger than GPU memory or RAM, on one machine.
+
+Importing the package imports nothing else: `marius_py.ordering` works with neither torch nor h5py installed,
+and what the names below stand for is imported when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+_LAZY = {
+    "TrainConfig": "marius_py.config",
+    "evaluate": "marius_py.build",
+    "load": "marius_py.run",
+    "load_config": "marius_py.config",
+    "open_graph": "marius_py.graph",
+    "train": "marius_py.build",
+}
+"""Name → module that holds it."""
+
+__all__ = ["TrainConfig", "__version__", "evaluate", "load", "load_config", "open_graph", "train"]
+
+if TYPE_CHECKING:
+    from marius_py.build import evaluate, train
+    from marius_py.config import TrainConfig, load_config
+    from marius_py.graph import open_graph
+    from marius_py.run import load
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name of `__all__` on first use."""
+    if name in _LAZY:
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Names without importing what they stand for."""
+    return sorted({*globals(), *__all__})

@@ -95,7 +95,7 @@ def prepare_overrides(
         _check_key(kind, key)
         if value is None:
             words.append(prefix + key)
-        elif key in _groups(kind):
+        elif key in groups_of(kind):
             words += _choose(
                 key, prefix, value, sweep, [conf_dir(), *([Path(config_dir)] if config_dir else [])]
             )
@@ -214,7 +214,7 @@ def _has_arguments(key: str, parsed: Sequence[tuple[str, str, str | None]]) -> b
     return any(other.startswith(key + ".") for _, other, _ in parsed)
 
 
-def _groups(kind: type[Any]) -> set[str]:
+def groups_of(kind: type[Any]) -> set[str]:
     """Keys that hydra takes as the choice of a file: the folders of conf/ that this command uses."""
     if kind is TrainConfig:
         names = {"model", "loss", "negatives", "optimizer", "training", "storage", "ordering", "pipeline"}
@@ -235,7 +235,7 @@ def _path_keys(kind: type[Any]) -> set[str]:
 
 def _check_key(kind: type[Any], key: str) -> None:
     known = [name for name, _, _ in keys_of(kind)]
-    if key.startswith(("hydra.", "hydra/")) or key in _groups(kind) or key in _sections(kind):
+    if key.startswith(("hydra.", "hydra/")) or key in groups_of(kind) or key in _sections(kind):
         return
     if key in known or any(key.startswith(name + ".") for name in OPEN if kind is TrainConfig):
         return
@@ -254,7 +254,7 @@ def _choose(group: str, prefix: str, value: str, sweep: bool, folders: Sequence[
             f"{group}={value}: choose the class with {group}=mypkg.MyClass, its arguments with "
             f"{group}.argument=value"
         )
-    options = sorted({name for folder in folders for name in _options(folder / group)} - {"base"})
+    options = sorted({name for folder in folders for name in group_options(folder, group)})
     if _CHOICE.match(bare) and bare not in (*options, "null") and not sweep:
         raise ConfigError(
             f"{group}={bare} is unknown: it takes one of {', '.join(options)}{suggest(bare, options)}"
@@ -267,9 +267,12 @@ def _choose(group: str, prefix: str, value: str, sweep: bool, folders: Sequence[
     return [f"{prefix}{group}={value}"]
 
 
-def _options(folder: Path) -> Iterator[str]:
-    for file in folder.rglob("*.yaml"):
-        yield file.relative_to(folder).with_suffix("").as_posix()
+def group_options(folder: Path, group: str) -> list[str]:
+    """The choices of a group: the files in its folder, without those that only others build upon."""
+    root = folder / group
+    return sorted(
+        {file.relative_to(root).with_suffix("").as_posix() for file in root.rglob("*.yaml")} - {"base"}
+    )
 
 
 def _quote(value: str) -> str:

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from marius_py.config.fields import Component, suggest
 from marius_py.config.schema import TrainConfig
@@ -191,7 +191,8 @@ def find(target: str, base: type[Any], names: Mapping[str, type[B]], key: str) -
         raise ConfigError(
             f"{key}={target} leaves methods of {base.__qualname__} undefined: {', '.join(missing)}"
         )
-    return found
+    kind: type[Any] = found
+    return kind
 
 
 def _import(target: str, key: str) -> Any:

@@ -1,0 +1,136 @@
+"""Public data sets (floor 4): fetched once, unpacked, checked; then ordinary files for `prepare`.
+
+In: a description (address, members, checksums). Out: paths of edge lists on this machine. A file that is
+already in its folder is checked, not fetched, so a machine without a network needs only the archive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import tarfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from marius_py.errors import FormatError, StorageError
+
+log = logging.getLogger(__name__)
+
+BLOCK_BYTES = 1 << 20
+TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A data set in a tar archive.
+
+    Attributes:
+        name: what messages call it.
+        url: address of the archive.
+        archive: file name of the archive in `folder`.
+        folder: where the archive and its files lie.
+        members: split ("train", "valid", "test") → file name inside the archive and in `folder`.
+        sha256: split → SHA-256 of that file, hexadecimal.
+    """
+
+    name: str
+    url: str
+    archive: str
+    folder: Path
+    members: Mapping[str, str]
+    sha256: Mapping[str, str]
+
+
+def fetch(dataset: Dataset, progress: Callable[[int, int | None], None] | None = None) -> dict[str, Path]:
+    """Provide the files of a data set.
+
+    Args:
+        dataset: what to provide.
+        progress: called with bytes fetched so far and in all (None if unknown).
+
+    Returns:
+        Split → path of its edge list.
+
+    Raises:
+        StorageError: no network, or the folder cannot be written; says where to put the file by hand.
+        FormatError: a file is not the published one, by its checksum.
+    """
+    paths = {split: dataset.folder / name for split, name in dataset.members.items()}
+    if not all(path.is_file() for path in paths.values()):
+        archive = dataset.folder / dataset.archive
+        if not archive.is_file():
+            _download(dataset, archive, progress)
+        _unpack(dataset, archive, paths)
+    for split, path in paths.items():
+        found = _sha256(path)
+        if found != dataset.sha256[split]:
+            raise FormatError(
+                f"{path} is not the published {split} file of {dataset.name}: its SHA-256 is {found}, "
+                f"expected {dataset.sha256[split]}; remove it and {dataset.archive} beside it, "
+                "and run again"
+            )
+    return paths
+
+
+def _download(dataset: Dataset, target: Path, progress: Callable[[int, int | None], None] | None) -> None:
+    part = target.with_name(target.name + ".part")
+    log.info("fetching %s from %s", dataset.name, dataset.url)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with urllib.request.urlopen(dataset.url, timeout=TIMEOUT_S) as source, part.open("wb") as sink:
+            length = source.headers.get("Content-Length")
+            total = int(length) if length else None
+            done = 0
+            while block := source.read(BLOCK_BYTES):
+                sink.write(block)
+                done += len(block)
+                if progress is not None:
+                    progress(done, total)
+        if total is not None and done != total:
+            raise urllib.error.URLError(f"only {done} of {total} bytes arrived")
+        os.replace(part, target)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise StorageError(
+            f"{dataset.name} could not be fetched from {dataset.url} ({reason}). Without a network: download "
+            f"that file elsewhere and put it at {target}, or put {', '.join(dataset.members.values())} into "
+            f"{target.parent}, then run the command again"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
+def _unpack(dataset: Dataset, archive: Path, paths: Mapping[str, Path]) -> None:
+    """Copy the wanted members out by their last name; nothing in the archive can choose where it lands."""
+    wanted = {path.name: path for path in paths.values()}
+    try:
+        with tarfile.open(archive, "r:*") as files:
+            for member in files:
+                path = wanted.get(member.name.rsplit("/", 1)[-1])
+                source = files.extractfile(member) if path is not None and member.isfile() else None
+                if path is None or source is None:
+                    continue
+                part = path.with_name(path.name + ".part")
+                with source, part.open("wb") as sink:
+                    while block := source.read(BLOCK_BYTES):
+                        sink.write(block)
+                os.replace(part, path)
+                del wanted[path.name]
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise FormatError(f"{archive} cannot be unpacked ({error}); remove it and run again") from error
+    if wanted:
+        raise FormatError(f"{archive} lacks {', '.join(sorted(wanted))}; remove it and run again")
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as source:
+        while block := source.read(BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()

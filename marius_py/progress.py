@@ -1,0 +1,63 @@
+"""Progress bars for the commands (floor 6): counts in, one line on a terminal, nothing elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Any, ClassVar
+
+
+class Bars:
+    """One bar at a time, a stage each, on stderr if that is a terminal; silent otherwise.
+
+    Call it with (stage, done, total or None, unit) as often as convenient, from one thread. Use it in a
+    `with` block, which clears the last bar.
+    """
+
+    _open: ClassVar[Any] = None
+
+    def __init__(self) -> None:
+        self._enabled = sys.stderr.isatty()
+        self._stage: str | None = None
+
+    def __enter__(self) -> Bars:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def __call__(self, stage: str, done: int, total: int | None, unit: str) -> None:
+        """Show `done` of `total` units of `stage`; a new stage starts a new bar."""
+        if not self._enabled:
+            return
+        if stage != self._stage:
+            self._close()
+            from tqdm import tqdm
+
+            Bars._open = tqdm(
+                desc=stage, total=total, unit=unit, unit_scale=True, leave=False, file=sys.stderr
+            )
+            self._stage = stage
+        bar = Bars._open
+        if total is not None and bar.total != total:
+            bar.total = total
+        bar.update(max(0, done - bar.n))
+
+    def _close(self) -> None:
+        if Bars._open is not None:
+            Bars._open.close()
+        Bars._open = None
+        self._stage = None
+
+    @staticmethod
+    def write(line: str) -> None:
+        """Write a line to stderr, above the bar if there is one."""
+        if Bars._open is not None:
+            from tqdm import tqdm
+
+            tqdm.write(line, file=sys.stderr)
+        else:
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()

@@ -1,0 +1,79 @@
+"""What a command shows and hears while a run trains (floor 6): a bar, Ctrl-C, SIGTERM."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from types import FrameType, TracebackType
+from typing import Any
+
+from marius_py.build import Watcher
+from marius_py.progress import Bars
+from marius_py.trainer import Trainer
+
+log = logging.getLogger(__name__)
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class CommandWatcher(Watcher):
+    """Draws an epoch's bar and turns the first Ctrl-C or SIGTERM into a commit and an orderly end.
+
+    The second one stops at once; the last commit is intact then, too. Use it in a `with` block, which puts
+    the previous handlers back. Outside the main thread signals are left to whoever started it.
+
+    Args:
+        bars: where progress is drawn.
+        epochs: epochs of the run in all.
+    """
+
+    def __init__(self, bars: Bars, epochs: int) -> None:
+        self._bars = bars
+        self._epochs = epochs
+        self._epoch = 0
+        self._done = 0
+        self._num_edges = 0
+        self._handlers: dict[signal.Signals, Any] = {}
+        self._interrupt: Callable[[], None] | None = None
+
+    def __enter__(self) -> CommandWatcher:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore()
+
+    def on_start(self, trainer: Trainer, num_edges: int, epochs_done: int) -> None:
+        """Take over the signals; an epoch has `num_edges` edges."""
+        self._num_edges = num_edges
+        self._epoch = epochs_done
+        self._interrupt = trainer.interrupt
+        if threading.current_thread() is threading.main_thread():
+            self._handlers = {one: signal.signal(one, self._on_signal) for one in SIGNALS}
+
+    def on_progress(self, edges: int) -> None:
+        """Move the bar by a batch of `edges` edges."""
+        self._done += edges
+        self._bars(f"epoch {self._epoch + 1}/{self._epochs}", self._done, self._num_edges, "edges")
+
+    def on_epoch(self, line: Mapping[str, Any]) -> None:
+        """Start the next epoch's bar."""
+        self._epoch += 1
+        self._done = 0
+
+    def _on_signal(self, signum: int, frame: FrameType | None) -> None:
+        if self._interrupt is None:
+            raise KeyboardInterrupt
+        interrupt, self._interrupt = self._interrupt, None
+        log.warning(
+            "%s: committing the state, then stopping; once more to stop now", signal.Signals(signum).name
+        )
+        interrupt()
+
+    def _restore(self) -> None:
+        for one, handler in self._handlers.items():
+            signal.signal(one, handler)
+        self._handlers = {}
