@@ -176,8 +176,11 @@ def explain(error: BaseException) -> str:
     cause = error.__cause__
     if cause is not None and _one_line(cause) not in text:
         text = f"{text} ({_one_line(cause)})"
-    if type(error).__name__ == "OverrideParseException":
-        text += "; quote values with special characters, for the shell too: 'key=\"a value\"'"
+    override = getattr(error, "override", None)
+    if override is not None:
+        text = text.split(" See https")[0]
+        hint = "quote special characters, for the shell too: 'key=\"a value\"'"
+        text = f"{override!r} cannot be read ({text}): {hint}"
     return text
 
 

@@ -8,6 +8,7 @@ table of the documentation) is derived from that declaration.
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 import types
 import typing
@@ -111,7 +112,12 @@ def default_of(item: Field[Any]) -> Any:
 
 def type_of(owner: type[Any], name: str) -> Any:
     """The resolved type of a field."""
-    return typing.get_type_hints(owner)[name]
+    return _hints(owner)[name]
+
+
+@functools.cache
+def _hints(owner: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(owner)
 
 
 def join(prefix: str, name: str) -> str:

@@ -1,0 +1,503 @@
+"""Settings: composition, checks, messages, classes named in YAML."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import FrozenInstanceError, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marius_py.config import (
+    Component,
+    DatasetConfig,
+    EvaluateConfig,
+    InputConfig,
+    ModelConfig,
+    PrepareConfig,
+    TrainConfig,
+    build,
+    check_buffer,
+    compose,
+    conf_dir,
+    load_config,
+    make_components,
+    plain,
+    read_yaml,
+    write_yaml,
+)
+from marius_py.config.compose import group_options, groups_of, prepare_overrides
+from marius_py.config.fields import keys_of, type_of
+from marius_py.config.help import help_text
+from marius_py.config.schema import ORDERS
+from marius_py.errors import ConfigError, FormatError
+
+COMMANDS: list[tuple[type[Any], list[str]]] = [
+    (TrainConfig, ["graph=g"]),
+    (EvaluateConfig, ["run=r"]),
+    (PrepareConfig, ["input.train=f", "output=o"]),
+]
+
+MODULE = """
+from marius_py.nn.decoders import DistMult
+from marius_py.nn.losses import Loss
+from marius_py.nn.optimizers import SGD
+
+class MyDecoder(DistMult):
+    def __init__(self, dim, gamma=1.0):
+        super().__init__(dim)
+        self.gamma = gamma
+
+class MyLoss(Loss):
+    def __init__(self, *, alpha):
+        if alpha == 13:
+            raise RuntimeError("unlucky")
+        self.alpha = alpha
+    def __call__(self, positive, negative, keep):
+        return (negative.mean() - positive.mean()) * self.alpha
+
+class HalfLoss(Loss):
+    pass
+
+class MyOptimizer(SGD):
+    def __init__(self, lr, momentum=0.0):
+        super().__init__(lr)
+        self.momentum = momentum
+"""
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "userparts.py").write_text(MODULE)
+    (tmp_path / "brokenparts.py").write_text("import marius_py\nraise OSError('no licence')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("userparts", "brokenparts"):
+        sys.modules.pop(name, None)
+    return "userparts"
+
+
+def _error(*overrides: str, kind: type[Any] = TrainConfig) -> str:
+    with pytest.raises(ConfigError) as caught:
+        compose(kind, list(overrides))
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+# ------------------------------------------------------------------ composition
+
+
+def test_files_and_dataclasses_hold_the_same_defaults() -> None:
+    assert load_config(["graph=g"]) == TrainConfig(graph="g")
+    assert compose(EvaluateConfig, ["run=r"]) == EvaluateConfig(run="r")
+    expected = PrepareConfig(input=InputConfig(train="f"), output="o")
+    assert compose(PrepareConfig, ["input.train=f", "output=o"]) == expected
+    assert expected.dataset == DatasetConfig()
+
+
+@pytest.mark.parametrize(
+    ("group", "option"),
+    [
+        (group, option)
+        for group in sorted(groups_of(TrainConfig))
+        for option in group_options(conf_dir(), group)
+    ],
+)
+def test_every_group_file_composes_and_its_parts_are_made(group: str, option: str, parts: str) -> None:
+    words = ["graph=g", f"{group}={option}"]
+    if option == "custom":
+        words += {
+            "loss": [f"loss._target_={parts}.MyLoss", "loss.alpha=2"],
+            "optimizer": [f"optimizer.name={parts}.MyOptimizer", "optimizer.momentum=0.9"],
+        }[group]
+    if (group, option) == ("storage", "cuda"):
+        words.append("device=auto")
+    config = load_config(words)
+    made = make_components(config)
+    assert made.decoder.dim == config.model.dim
+
+
+@pytest.mark.parametrize("option", [name for name in group_options(conf_dir(), "dataset") if name != "none"])
+def test_every_data_set_composes(option: str) -> None:
+    dataset = compose(PrepareConfig, [f"dataset={option}", "output=o"]).dataset
+    assert dataset.url is not None
+    assert dataset.url.startswith("https://")
+    assert dataset.sha256 is not None
+    assert [len(one) for one in dataset.sha256] == [64, 64, 64]
+
+
+def test_every_file_below_conf_is_reached() -> None:
+    known = {f"{kind}.yaml" for kind in ("train", "evaluate", "prepare")}
+    for kind, _ in COMMANDS:
+        for group in groups_of(kind):
+            known |= {f"{group}/{option}.yaml" for option in group_options(conf_dir(), group)}
+    known.add("model/base.yaml")
+    assert {
+        file.relative_to(conf_dir()).as_posix() for file in conf_dir().rglob("*") if file.is_file()
+    } == known
+
+
+def test_without_a_graph_the_demo_settings_come_first_and_can_be_overridden() -> None:
+    demo = load_config([])
+    assert demo.graph is None
+    assert demo.storage.capacity == 4
+    assert load_config(["training.epochs=3"]).training.epochs == 3
+    assert load_config(["training.epochs=3"]).model == demo.model
+
+
+def test_orders_are_those_the_scheduler_knows() -> None:
+    from marius_py.ordering.orders import ORDERS as KNOWN
+
+    assert set(ORDERS) == set(KNOWN)
+
+
+def test_experiment_can_be_overridden() -> None:
+    config = load_config(["graph=g", "experiment=fb15k_237/complex", "storage.capacity=8", "model.dim=64"])
+    assert (config.optimizer.lr, config.storage.capacity, config.model.dim) == (0.18, 8, 64)
+    memory = load_config(["graph=g", "experiment=fb15k_237/complex_memory"])
+    assert memory.storage.capacity == memory.storage.partitions == 8
+    assert memory.model.node_dropout == 0.3
+
+
+def test_a_folder_of_groups_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "mine.yaml").write_text("defaults: [base, _self_]\ndim: 32\n")
+    assert load_config(["graph=g", "model=mine"], config_dir=tmp_path).model.dim == 32
+    assert "mine" not in _error("graph=g", "model=nosuch")
+    with pytest.raises(ConfigError, match="mine"):
+        load_config(["graph=g", "model=nosuch"], config_dir=tmp_path)
+    with pytest.raises(ConfigError, match="is not a folder"):
+        load_config(["graph=g"], config_dir=tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "plain",
+        "with space",
+        "a=b",
+        "a,b",
+        "{x}",
+        "[y]",
+        "quote'd",
+        'double"d',
+        "back\\slash\\",
+        "ünï",
+        "#1",
+        "~h",
+    ],
+)
+def test_any_file_name_is_a_path(name: str) -> None:
+    config = load_config([f"graph=/data/{name}", f"output={name}"])
+    assert (config.graph, config.output) == (f"/data/{name}", name)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1, max_size=20))
+def test_any_text_is_a_path(name: str) -> None:
+    name = "p" + name
+    if "${" not in name:
+        assert compose(EvaluateConfig, [f"run={name}"]).run == name
+
+
+def test_quoted_and_interpolated_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MARIUS_TEST_HOME", "/home/x")
+    assert load_config(["graph='a b'"]).graph == "a b"
+    assert load_config(["graph=${oc.env:MARIUS_TEST_HOME}/g"]).graph == "/home/x/g"
+    assert load_config(["graph=2024"]).graph == "2024"
+
+
+def test_yaml_round_trip(tmp_path: Path) -> None:
+    words = [
+        "graph=g",
+        "model=transe",
+        "model.decoder.norm=l1",
+        "optimizer=adam",
+        "optimizer.beta1=0.8",
+        "loss=margin",
+    ]
+    config = load_config(words)
+    write_yaml(plain(config), tmp_path / "config.yaml")
+    assert build(TrainConfig, read_yaml(tmp_path / "config.yaml")) == config
+    for content in ("{", "- 1\n", "\xff\xfe", ""):
+        (tmp_path / "bad.yaml").write_bytes(content.encode("latin-1"))
+        if content:
+            with pytest.raises(FormatError, match=r"bad\.yaml"):
+                read_yaml(tmp_path / "bad.yaml")
+
+
+# ------------------------------------------------------------------ resume
+
+
+def _saved(tmp_path: Path, *words: str) -> str:
+    saved = load_config(["graph=g", f"output={tmp_path}", *words])
+    write_yaml(plain(saved), tmp_path / "config.yaml")
+    return f"output={tmp_path}"
+
+
+def test_resume_takes_the_settings_of_the_run(tmp_path: Path) -> None:
+    output = _saved(tmp_path, "model.dim=64", "model=distmult", "optimizer=adam", "training.epochs=7")
+    again = load_config([output, "resume=true"])
+    assert again.graph == "g"
+    assert (again.model.dim, again.model.decoder.target, again.optimizer.name) == (64, "distmult", "adam")
+    assert again.training.epochs == 7
+    assert again.resume
+
+
+def test_resume_takes_what_is_given_even_if_it_is_the_default(tmp_path: Path) -> None:
+    output = _saved(tmp_path, "model.dim=64", "training.epochs=7")
+    again = load_config([output, "resume=true", "model.dim=128", "training.epochs=9"])
+    assert (again.model.dim, again.training.epochs) == (128, 9)
+    assert load_config([output, "resume=true", "model=complex"]).model.dim == 128
+
+
+def test_resume_keeps_arguments_of_classes(tmp_path: Path) -> None:
+    output = _saved(
+        tmp_path, "model=transe", "model.decoder.norm=l1", "optimizer=adam", "optimizer.beta1=0.8"
+    )
+    again = load_config([output, "resume=true"])
+    assert again.model.decoder == Component("transe", {"norm": "l1"})
+    assert dict(again.optimizer.arguments) == {"beta1": 0.8}
+    assert load_config([output, "resume=true", "loss=margin"]).loss == Component("margin")
+
+
+def test_resume_without_a_run(tmp_path: Path) -> None:
+    assert load_config([f"output={tmp_path}", "resume=true", "graph=g"]).resume
+    assert "output" in _error("resume=true")
+    (tmp_path / "config.yaml").write_text("nonsense: 1\n")
+    assert "nonsense" in _error("resume=true", f"output={tmp_path}")
+
+
+# ------------------------------------------------------------------ what is refused
+
+BAD: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
+    (("model.dimm=3",), ("model.dimm", "did you mean model.dim?")),
+    (("batch_size=3",), ("batch_size", "did you mean training.batch_size?")),
+    (("modl.dim=3",), ("modl.dim", "did you mean model.dim?")),
+    (("zzz=3",), ("zzz", "graph")),
+    (("+model.extra=3",), ("model.extra",)),
+    (("model.dim=abc",), ("model.dim='abc'", "integer")),
+    (("model.dim=1.5",), ("model.dim=1.5", "integer")),
+    (("model.dim=true",), ("model.dim=True", "integer")),
+    (("model.dim=null",), ("model.dim=null", "integer")),
+    (("model.dim=[1]",), ("model.dim",)),
+    (("model.dim=0",), ("model.dim=0", "at least 1")),
+    (("model.dim=63",), ("model.dim=63", "even")),
+    (("model=rotate", "model.dim=7"), ("model.dim=7", "even")),
+    (("model.reciprocal=yes",), ("model.reciprocal='yes'", "true or false")),
+    (("model.reciprocal=1",), ("model.reciprocal=1", "true or false")),
+    (("model.node_dropout=1",), ("model.node_dropout=1", "below 1")),
+    (("model.node_dropout=-0.1",), ("model.node_dropout=-0.1", "at least 0")),
+    (("model.decoder=[1]",), ("model.decoder",)),
+    (("model.decoder={a: 1}",), ("model.decoder", "_target_")),
+    (("training.batch_size=0",), ("training.batch_size=0", "at least 1")),
+    (("training.batch_size=-1",), ("training.batch_size=-1", "at least 1")),
+    (("training.epochs=0",), ("training.epochs=0",)),
+    (("training.seed=-1",), ("training.seed=-1", "from 0")),
+    (("training=3",), ("training",)),
+    (("storage.partitions=8", "storage.capacity=9"), ("storage.capacity=9", "8")),
+    (("storage.partitions=8", "storage.capacity=1"), ("storage.capacity=1", "from 2")),
+    (("storage.capacity=0",), ("storage.capacity=0", "at least 1")),
+    (("storage.device=tpu",), ("storage.device=tpu", "cpu, cuda")),
+    (("storage.device=cuda", "device=cpu"), ("storage.device=cuda", "device=cuda")),
+    (("negatives.chunks=3",), ("negatives.chunks=3", "1024")),
+    (("negatives.chunks=2048",), ("negatives.chunks=2048", "1024")),
+    (("negatives.count=0",), ("negatives.count=0",)),
+    (("negatives.degree_fraction=1.1",), ("negatives.degree_fraction=1.1", "to 1")),
+    (("optimizer.lr=0",), ("optimizer.lr=0", "above 0")),
+    (("optimizer.lr=nan",), ("optimizer.lr=nan",)),
+    (("optimizer.lr=inf",), ("optimizer.lr=inf",)),
+    (("ordering.name=bta",), ("ordering.name=bta", "did you mean beta?")),
+    (("pipeline.mode=thread",), ("pipeline.mode=thread", "did you mean threaded?")),
+    (("pipeline.max_in_flight=0",), ("pipeline.max_in_flight=0",)),
+    (("checkpoint.every_seconds=0",), ("checkpoint.every_seconds=0",)),
+    (("evaluation.ks=[1,0]",), ("evaluation.ks=[1, 0]", "at least 1")),
+    (("evaluation.ks=[]",), ("evaluation.ks",)),
+    (("device=tpu",), ("device=tpu", "auto, cpu, cuda")),
+    (("loss=margn",), ("loss=margn", "did you mean margin?")),
+    (("model=complx",), ("model=complx", "did you mean complex?")),
+    (("experiment=nope",), ("experiment=nope", "demo")),
+    (("loss={_target_:a.B}",), ("loss", "loss.argument")),
+    (("model.dim",), ("model.dim", "key=value")),
+    (("=3",), ("=3", "key=value")),
+    (("model.dim={",), ("model.dim",)),
+    (("graph=${nosuch}",), ("nosuch",)),
+    (("graph=",), ("graph",)),
+]
+
+
+@pytest.mark.parametrize(("words", "parts_of_message"), BAD, ids=[" ".join(words) for words, _ in BAD])
+def test_bad_settings_are_refused_by_name(words: tuple[str, ...], parts_of_message: tuple[str, ...]) -> None:
+    given_graph = () if any(word.startswith("graph=") for word in words) else ("graph=g",)
+    message = _error(*given_graph, *words)
+    for part in parts_of_message:
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ((), "input.train"),
+        (("input.train=f",), "output"),
+        (("dataset=fb15k_237", "input.train=f", "output=o"), "dataset"),
+        (("dataset=fb15k",), "did you mean fb15k_237?"),
+        (("input.train=f", "output=o", "partitions=0"), "partitions=0"),
+        (("input.train=f", "output=o", "input.columns=[a,b,c,d]"), "input.columns"),
+        (("input.train=f", "output=o", "input.columns=[a,a]"), "twice"),
+        (("input.train=f", "output=o", "input.delimiter=ab"), "one character"),
+        (("input.train=f", "output=o", "input.split=[0.5,0.4]"), "input.split"),
+        (("input.train=f", "output=o", "input.split=[0.5,0.4,0.2]"), "add up to 1"),
+        (("input.train=f", "input.test=g", "output=o", "input.split=[0.8,0.1,0.1]"), "input.test"),
+        (("input.train=f", "output=o", "input.format=xls"), "input.format=xls"),
+        (("input.train=f", "output=o", "input.trian=g"), "did you mean input.train?"),
+    ],
+)
+def test_bad_inputs_are_refused(words: tuple[str, ...], part: str) -> None:
+    assert part in _error(*words, kind=PrepareConfig)
+
+
+def test_run_is_needed() -> None:
+    assert "run" in _error(kind=EvaluateConfig)
+
+
+def test_python_values_are_checked_too() -> None:
+    assert ModelConfig(dim=6).dim == 6
+    with pytest.raises(ConfigError, match=r"model\.dim=0"):
+        ModelConfig(dim=0)
+    with pytest.raises(ConfigError, match=r"model\.dim"):
+        ModelConfig(dim="6")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"evaluation\.ks"):
+        TrainConfig(evaluation=build(type(TrainConfig().evaluation), {"ks": [0]}, "evaluation"))
+    with pytest.raises(FrozenInstanceError):
+        ModelConfig().dim = 3  # type: ignore[misc]
+
+
+@given(st.integers(-3, 40), st.integers(-3, 40))
+def test_buffers_that_hold_a_bucket_are_allowed(p: int, c: int) -> None:
+    possible = 1 <= c <= p and (c >= 2 or p == 1)
+    if possible:
+        check_buffer(p, c)
+    elif p >= 1 and c >= 1:
+        with pytest.raises(ConfigError, match=r"storage\.capacity"):
+            check_buffer(p, c)
+
+
+@given(
+    st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.booleans()
+    | st.none()
+    | st.text()
+    | st.lists(st.integers())
+)
+def test_a_value_is_taken_or_refused_with_one_line(value: Any) -> None:
+    for key, owner, item in keys_of(TrainConfig):
+        section, _, name = key.rpartition(".")
+        try:
+            built = build(owner, {name: value}, section)
+        except ConfigError as error:
+            refused = str(error)
+        else:
+            refused = key if getattr(built, item.name) is not None or value is None else ""
+        assert key in refused
+
+
+# ------------------------------------------------------------------ classes
+
+
+def test_own_classes_by_path_with_arguments(parts: str) -> None:
+    config = load_config(
+        [
+            "graph=g",
+            f"model.decoder={{_target_: {parts}.MyDecoder, gamma: 3}}",
+            f"loss={parts}.MyLoss",
+            "loss.alpha=0.5",
+            f"optimizer={parts}.MyOptimizer",
+            "optimizer.momentum=0.9",
+            "optimizer.lr=0.25",
+        ]
+    )
+    made = make_components(config)
+    assert type(made.decoder).__name__ == "MyDecoder"
+    assert made.decoder.gamma == 3  # type: ignore[attr-defined]
+    assert made.loss.alpha == 0.5  # type: ignore[attr-defined]
+    assert (made.optimizer.lr, made.optimizer.momentum) == (0.25, 0.9)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["model=transe", "model.decoder.norm=l1"],
+        ["model.decoder=transe", "model.decoder.norm=l1"],
+        ["model.decoder={_target_: transe, norm: l1}"],
+        ["model=rotate", "model.decoder={name: transe, norm: l1}"],
+        ["model.decoder.norm=l1", "model.decoder._target_=transe"],
+    ],
+)
+def test_arguments_of_a_decoder_in_every_form(words: list[str]) -> None:
+    assert load_config(["graph=g", *words]).model.decoder == Component("transe", {"norm": "l1"})
+
+
+def test_regularizers_with_a_weight_are_made() -> None:
+    assert make_components(TrainConfig()).regularizers == ()
+    words = ["graph=g", "training.regularizer.n3=0.1", "training.regularizer.l2_relation=0.2"]
+    n3, l2 = make_components(load_config(words)).regularizers
+    assert (n3.weight, n3.relation_weight, l2.weight, l2.relation_weight) == (0.1, 0.1, 0.0, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["model.decoder=compl"], "did you mean complex"),
+        (["model.decoder=nosuchpkg.Decoder"], "no module named nosuchpkg"),
+        (["model.decoder=userparts.MyDecode"], "did you mean MyDecoder"),
+        (["loss=userparts.MyDecoder"], "no class derived from marius_py.nn.losses.Loss"),
+        (["loss=userparts.HalfLoss"], "__call__"),
+        (["loss=userparts.MyLoss"], "alpha"),
+        (["loss=userparts.MyLoss", "loss.alpha=13"], "RuntimeError: unlucky"),
+        (["loss=userparts.MyLoss", "loss.alfa=1"], "did you mean alpha"),
+        (["loss=brokenparts.Loss"], "OSError: no licence"),
+        (["loss=margin", "loss.margin=-1"], "loss.margin"),
+        (["optimizer=adam", "optimizer.beta3=1"], "optimizer.beta3"),
+        (["optimizer.name=adagard"], "did you mean adagrad"),
+        (["model.decoder={_target_: distmult, dim: 3}"], "model.decoder.dim"),
+    ],
+)
+def test_classes_that_do_not_fit_are_refused(words: list[str], message: str, parts: str) -> None:
+    config = load_config(["graph=g", *words])
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        make_components(config)
+
+
+# ------------------------------------------------------------------ what is derived
+
+
+@pytest.mark.parametrize("kind", [kind for kind, _ in COMMANDS])
+def test_help_shows_every_key_with_unit_and_range(kind: type[Any]) -> None:
+    text = help_text(kind, "marius-x", "Does x.", ("marius-x a=b",))
+    for key, owner, item in keys_of(kind):
+        if item.name != getattr(owner, "SPREAD", None):
+            assert f"  {key}=" in text
+    assert max(len(line) for line in text.splitlines()) <= 100
+
+
+def test_every_field_is_declared_with_a_text() -> None:
+    def walk(kind: type[Any]) -> None:
+        for item in fields(kind):
+            hint = type_of(kind, item.name)
+            if is_dataclass(hint) and hint is not Component:
+                walk(hint)  # type: ignore[arg-type]
+            else:
+                assert item.metadata["text"]
+
+    for kind, _ in COMMANDS:
+        walk(kind)
+
+
+def test_sweeps_leave_lists_of_values_alone() -> None:
+    words = ["graph=g", "model.dim=64,128", "loss=softmax,margin", "output=a,b"]
+    assert prepare_overrides(TrainConfig, words, sweep=True) == words
