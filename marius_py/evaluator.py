@@ -1,0 +1,261 @@
+"""Evaluates link prediction (floor 4): a model, a row reader and edges in, `Metrics` out.
+
+Embeddings stay where they are: the reader is asked for blocks of rows and for the rows of a block of queries,
+so a table on disk is never held whole.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marius_py.errors import ConfigError
+from marius_py.metrics import (
+    DEFAULT_KS,
+    PROTOCOL,
+    Metrics,
+    by_category,
+    by_degree,
+    by_relation,
+    categorize,
+    check_ks,
+    side_figures,
+)
+from marius_py.ranking.candidates import AllNodes, CandidateSource, Ids, NodeReader, SampledNodes, gather_rows
+from marius_py.ranking.ranker import Counts, Ranker
+from marius_py.ranking.scorer import ModelScorer, RankedModel, Scorer
+from marius_py.relation_counts import count_multiplicity
+from marius_py.storage.protocols import Edges, EdgeStore
+from marius_py.streams import Purpose, stream
+
+logger = logging.getLogger(__name__)
+
+Mode = Literal["full", "sampled"]
+Progress = Callable[[int, int], None]
+SPLITS = ("train", "valid", "test")
+DEFAULT_MEMORY_BYTES = 256 << 20
+_EDGE_BYTES = 64
+"""Bytes an edge needs while it is matched: three ids, two keys, hashes."""
+
+
+class DegreeReader(Protocol):
+    """Train degrees of nodes."""
+
+    def degrees(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Number of train edges (stop − start,) that touch each node id start ≤ id < stop."""
+        ...
+
+
+class Evaluator:
+    """Ranks the edges of a split against all nodes, or against a sample.
+
+    Args:
+        model: `queries` and `compare` (see `ranking.RankedModel`), or a `ranking.Scorer`.
+        reader: node rows; `gather(ids)` is used if it has one.
+        edges: the graph's edges; its splits train, valid and test are the filter.
+        num_nodes: N, the union over all splits.
+        num_relations: R.
+        dim: embedding width D; asked of the reader (one row) if None.
+        memory_bytes: budget for rows, candidate blocks and filter; not for the model or the ranked edges.
+        ks: of Hits@k.
+        seed: of the sample in mode "sampled".
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    def __init__(
+        self,
+        model: RankedModel | Scorer,
+        reader: NodeReader,
+        edges: EdgeStore,
+        num_nodes: int,
+        num_relations: int,
+        *,
+        dim: int | None = None,
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        ks: Sequence[int] = DEFAULT_KS,
+        seed: int = 0,
+    ) -> None:
+        if num_nodes < 1:
+            raise ConfigError(f"the graph has {num_nodes} nodes; there is nothing to rank")
+        self._reader = reader
+        self._edges = edges
+        self._num_nodes = num_nodes
+        self._num_relations = num_relations
+        self._dim = dim if dim is not None else int(reader.read_rows(0, 1).shape[1])
+        self._memory_bytes = memory_bytes
+        self._ks = check_ks(ks)
+        self._seed = seed
+        self._scorer: Scorer = model if hasattr(model, "exact") else ModelScorer(model, self._dim)  # type: ignore[assignment]
+        self._category: NDArray[np.int64] | None = None
+
+    def evaluate(
+        self,
+        split: str = "test",
+        mode: Mode = "full",
+        *,
+        edges: Edges | None = None,
+        max_edges: int | None = None,
+        num_uniform: int = 500,
+        num_by_degree: int = 500,
+        details: bool = False,
+        degrees: DegreeReader | None = None,
+        progress: Progress | None = None,
+    ) -> Metrics:
+        """Rank the head and the tail of every edge of a split.
+
+        Args:
+            split: "train", "valid" or "test".
+            mode: "full" ranks against all nodes; "sampled" against a sample, and says so in the protocol.
+            edges: (E, 3) edges to rank instead of a split; they are filtered like known edges.
+            max_edges: rank a random subset of at most so many edges, and say so.
+            num_uniform: sampled mode: nodes drawn uniformly.
+            num_by_degree: sampled mode: nodes drawn in proportion to their train degree.
+            details: also figures by category, by relation and, given `degrees`, by degree of the answer.
+            degrees: train degrees (a prepared graph), for the figures by degree band.
+            progress: called with (edges done, edges in all) after each block.
+
+        Raises:
+            ConfigError: no such split or mode, or no edges to rank.
+        """
+        started = time.perf_counter()
+        chosen = self._choose(split, edges, max_edges)
+        source, protocol = self._candidates(mode, num_uniform, num_by_degree)
+        total = len(chosen)
+        if max_edges is not None and total == max_edges:
+            protocol += f", {total} random edges of {split}"
+        ranker = Ranker(
+            self._scorer,
+            self._reader,
+            source,
+            num_nodes=self._num_nodes,
+            num_relations=self._num_relations,
+            dim=self._dim,
+            known_edges=lambda: self._known(edges),
+            memory_bytes=self._memory_bytes,
+        )
+        parts = []
+        for done, counts in ranker.rank(total, lambda start, stop: chosen[start:stop]):
+            parts.append(counts)
+            if progress is not None:
+                progress(done, total)
+        counts = Counts.concatenate(parts)
+        both, head, tail = side_figures(counts, self._ks)
+        extra = self._details(counts, chosen, degrees) if details else {}
+        metrics = Metrics(
+            both,
+            head,
+            tail,
+            protocol,
+            edges=chosen,
+            counts=counts,
+            seconds=time.perf_counter() - started,
+            **extra,
+        )
+        logger.info("%s: %s, %.1f s", split if edges is None else "given edges", metrics, metrics.seconds)
+        return metrics
+
+    def _choose(self, split: str, edges: Edges | None, max_edges: int | None) -> Edges:
+        if split not in SPLITS:
+            raise ConfigError(f"split is {split!r}; allowed: {', '.join(SPLITS)}")
+        if max_edges is not None and max_edges < 1:
+            raise ConfigError(f"max_edges is {max_edges}; allowed: 1 or more, or none for all")
+        chosen = self._edges.read(split) if edges is None else edges
+        if chosen.ndim != 2 or chosen.shape[1] != 3:
+            raise ConfigError(f"edges have shape {chosen.shape}; expected (E, 3): head, relation, tail ids")
+        if not len(chosen):
+            raise ConfigError(
+                f"there are no {split} edges to rank; choose another split, or prepare the graph with one"
+            )
+        if edges is not None:
+            self._check_ids(edges)
+        if max_edges is None or max_edges >= len(chosen):
+            return chosen
+        picked = stream(self._seed, Purpose.EVALUATE, 1).choice(len(chosen), max_edges, replace=False)
+        return chosen[np.sort(picked)]
+
+    def _check_ids(self, edges: Edges) -> None:
+        for column, limit, what in (
+            (0, self._num_nodes, "head"),
+            (1, self._num_relations, "relation"),
+            (2, self._num_nodes, "tail"),
+        ):
+            low, high = int(edges[:, column].min()), int(edges[:, column].max())
+            if low < 0 or high >= max(limit, 1):
+                raise ConfigError(f"{what} ids of the edges span {low} to {high}; allowed: 0 to {limit - 1}")
+
+    def _candidates(self, mode: Mode, num_uniform: int, num_by_degree: int) -> tuple[CandidateSource, str]:
+        if mode == "full":
+            return AllNodes(self._reader, self._num_nodes), PROTOCOL
+        if mode != "sampled":
+            raise ConfigError(f"mode is {mode!r}; allowed: full, sampled")
+        if num_uniform < 0 or num_by_degree < 0 or num_uniform + num_by_degree < 1:
+            raise ConfigError(
+                f"sampled ranking with {num_uniform} uniform and {num_by_degree} degree-weighted candidates; "
+                "allowed: 0 or more each, at least 1 together"
+            )
+        ids = self._sample(num_uniform, num_by_degree)
+        rows = gather_rows(self._reader, ids, self._num_nodes, self._dim, self._block_rows())
+        protocol = (
+            f"sampled: {num_uniform} uniform + {num_by_degree} by degree ({ids.size} distinct) candidates, "
+            "filtered, realistic ties"
+        )
+        return SampledNodes(ids, rows), protocol
+
+    def _sample(self, num_uniform: int, num_by_degree: int) -> Ids:
+        """Distinct node ids, ascending; an end of a random train edge is a node drawn by degree."""
+        rng = stream(self._seed, Purpose.EVALUATE, 0)
+        parts = [rng.choice(self._num_nodes, min(num_uniform, self._num_nodes), replace=False)]
+        num_train = self._edges.num_edges("train")
+        if num_train and num_by_degree:
+            positions = np.sort(rng.integers(num_train, size=num_by_degree))
+            ends = np.concatenate([self._edges.read_range("train", i, i + 1) for i in positions.tolist()])
+            parts.append(ends[np.arange(num_by_degree), rng.integers(2, size=num_by_degree) * 2])
+        return np.unique(np.concatenate(parts).astype(np.int64))
+
+    def _block_rows(self) -> int:
+        return max(1, self._memory_bytes // 8 // (4 * self._dim))
+
+    def _blocks(self, split: str) -> Iterator[Edges]:
+        step = max(1024, self._memory_bytes // 8 // _EDGE_BYTES)
+        count = self._edges.num_edges(split)
+        for start in range(0, count, step):
+            yield self._edges.read_range(split, start, min(start + step, count))
+
+    def _known(self, extra: Edges | None) -> Iterator[Edges]:
+        for split in SPLITS:
+            yield from self._blocks(split)
+        if extra is not None:
+            yield extra
+
+    def _details(self, counts: Counts, edges: Edges, degrees: DegreeReader | None) -> dict[str, Any]:
+        if self._category is None:
+            tails, heads = count_multiplicity(
+                lambda: self._blocks("train"), self._num_nodes, self._num_relations, self._memory_bytes // 2
+            )
+            self._category = categorize(tails, heads)
+        extra: dict[str, Any] = {
+            "categories": by_category(counts, edges[:, 1], self._category, self._ks),
+            "relations": by_relation(counts, edges[:, 1], self._ks),
+        }
+        if degrees is not None:
+            extra["bands"] = by_degree(counts, self._degrees_of(edges[:, ::2], degrees), self._ks)
+        return extra
+
+    def _degrees_of(self, nodes: NDArray[np.integer], degrees: DegreeReader) -> NDArray[np.int64]:
+        """Train degrees of node ids of any shape, read in blocks."""
+        ids, inverse = np.unique(nodes, return_inverse=True)
+        found = np.empty(ids.size, dtype=np.int64)
+        step = max(1024, self._memory_bytes // 8 // 8)
+        for start in range(0, self._num_nodes, step):
+            stop = min(start + step, self._num_nodes)
+            first, last = np.searchsorted(ids, (start, stop))
+            if first < last:
+                found[first:last] = degrees.degrees(start, stop)[ids[first:last] - start]
+        return found[inverse].reshape(nodes.shape)

@@ -1,0 +1,246 @@
+"""Figures of link prediction (floor 4): counts of better and equal candidates in, metrics out.
+
+Ranks follow from counts: optimistic g + 1, pessimistic g + q, realistic (the default) the mean of the two,
+with g strictly better candidates and q equal ones including the true one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marius_py.errors import ConfigError
+from marius_py.ranking.ranker import Counts
+from marius_py.types import SIDES
+
+PROTOCOL = "filtered, all entities, realistic ties"
+DEFAULT_KS = (1, 3, 10)
+CATEGORIES = ("1-1", "1-N", "N-1", "N-N")
+CATEGORY_THRESHOLD = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Metrics of a set of ranks.
+
+    Attributes:
+        mrr: mean 1/rank, realistic ties.
+        hits: k → share of realistic ranks ≤ k.
+        mean_rank: mean realistic rank.
+        amr: adjusted mean rank, Σ rank / Σ (n + 1)/2; 1 for random scores, below for better.
+        amri: adjusted mean rank index, 1 − (MR − 1)/(E[MR] − 1): 0 for random scores, 1 for all ranks 1;
+            NaN if every answer is its only candidate.
+        optimistic_mrr: MRR if the true answer came first among equals.
+        pessimistic_mrr: MRR if it came last among equals.
+        count: number of ranks.
+    """
+
+    mrr: float
+    hits: Mapping[int, float]
+    mean_rank: float
+    amr: float
+    amri: float
+    optimistic_mrr: float
+    pessimistic_mrr: float
+    count: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Flat dictionary: "mrr", "hits@k", "mean_rank", "count", … ; NaN becomes None."""
+        values: dict[str, Any] = {"mrr": self.mrr}
+        values.update({f"hits@{k}": share for k, share in self.hits.items()})
+        values.update(
+            mean_rank=self.mean_rank,
+            count=self.count,
+            amr=self.amr,
+            amri=self.amri,
+            optimistic_mrr=self.optimistic_mrr,
+            pessimistic_mrr=self.pessimistic_mrr,
+        )
+        return {
+            key: None if isinstance(value, float) and math.isnan(value) else value
+            for key, value in values.items()
+        }
+
+
+def figures(counts: Counts, columns: Sequence[int] = (0, 1), ks: Sequence[int] = DEFAULT_KS) -> Figures:
+    """Figures of the chosen columns (0 ranks heads, 1 tails) of counts (E, 2); NaN if there are no edges."""
+    chosen = list(columns)
+    better = counts.better[:, chosen].astype(np.float64).ravel()
+    equal = counts.equal[:, chosen].astype(np.float64).ravel()
+    candidates = counts.candidates[:, chosen].astype(np.float64).ravel()
+    if not better.size:
+        nan = math.nan
+        return Figures(nan, dict.fromkeys(ks, nan), nan, nan, nan, nan, nan, 0)
+    rank = better + (equal + 1) / 2
+    expected = (candidates + 1) / 2
+    excess = float(expected.mean()) - 1
+    return Figures(
+        mrr=float((1 / rank).mean()),
+        hits={k: float((rank <= k).mean()) for k in ks},
+        mean_rank=float(rank.mean()),
+        amr=float(rank.sum() / expected.sum()),
+        amri=1 - (float(rank.mean()) - 1) / excess if excess > 0 else math.nan,
+        optimistic_mrr=float((1 / (better + 1)).mean()),
+        pessimistic_mrr=float((1 / (better + equal)).mean()),
+        count=int(rank.size),
+    )
+
+
+def realistic_ranks(counts: Counts) -> NDArray[np.float64]:
+    """Realistic ranks (E, 2); column 0 of the head, column 1 of the tail."""
+    return counts.better + (counts.equal + 1) / 2
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """The result of an evaluation.
+
+    Attributes:
+        both: figures of both sides together.
+        head: figures of ranked heads.
+        tail: figures of ranked tails.
+        protocol: how candidates were chosen, filtered and ties broken; says "sampled" if it was.
+        categories: "1-1", "1-N", "N-1", "N-N" → figures of the edges of such relations.
+        relations: relation id → figures of its edges.
+        bands: lower bound of degree → figures of answers whose train degree lies in [bound, next bound).
+        edges: (E, 3) ranked edges, in order.
+        counts: better, equal and filtered candidates of every edge and side, from which ranks follow.
+        seconds: wall time.
+    """
+
+    both: Figures
+    head: Figures
+    tail: Figures
+    protocol: str
+    categories: Mapping[str, Figures] = field(default_factory=dict)
+    relations: Mapping[int, Figures] = field(default_factory=dict)
+    bands: Mapping[int, Figures] = field(default_factory=dict)
+    edges: NDArray[np.integer] = field(default_factory=lambda: np.zeros((0, 3), dtype=np.int64), repr=False)
+    counts: Counts = field(default_factory=lambda: Counts.concatenate([]), repr=False)
+    seconds: float = 0.0
+
+    @property
+    def mrr(self) -> float:
+        """Mean reciprocal rank of both sides, realistic ties."""
+        return self.both.mrr
+
+    @property
+    def ranks(self) -> NDArray[np.float64]:
+        """Realistic ranks (E, 2); column 0 of the head, column 1 of the tail."""
+        return realistic_ranks(self.counts)
+
+    def to_json(self, *, details: bool = False) -> dict[str, Any]:
+        """Dictionary of a run's result.
+
+        Args:
+            details: add the figures by category, relation and degree band.
+        """
+        result = self.both.to_json()
+        result.update(head=self.head.to_json(), tail=self.tail.to_json(), protocol=self.protocol)
+        result["seconds"] = self.seconds
+        if details:
+            result["categories"] = {name: part.to_json() for name, part in self.categories.items()}
+            result["relations"] = {str(relation): part.to_json() for relation, part in self.relations.items()}
+            result["degree_bands"] = {str(bound): part.to_json() for bound, part in self.bands.items()}
+        return result
+
+    def __str__(self) -> str:
+        hits = "  ".join(f"hits@{k} {share:.4f}" for k, share in self.both.hits.items())
+        return (
+            f"MRR {self.both.mrr:.4f}  {hits}  MR {self.both.mean_rank:.1f}  AMRI {self.both.amri:.4f}  "
+            f"({self.both.count} ranks; {self.protocol})"
+        )
+
+
+def check_ks(ks: Sequence[int]) -> tuple[int, ...]:
+    """Ascending distinct ks of Hits@k; ConfigError unless they are positive integers."""
+    values = tuple(sorted(set(ks)))
+    if not values or any(isinstance(k, bool) or not isinstance(k, int) or k < 1 for k in values):
+        raise ConfigError(
+            f"evaluation.ks is {list(ks)}; it must list whole numbers of at least 1, such as [1, 3, 10]"
+        )
+    return values
+
+
+def select(counts: Counts, mask: NDArray[np.bool_]) -> Counts:
+    """Counts of the edges in mask (E,)."""
+    return Counts(counts.better[mask], counts.equal[mask], counts.candidates[mask])
+
+
+def categorize(tails_per_head: NDArray[np.float64], heads_per_tail: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Category of each relation as an index into `CATEGORIES`, −1 if it has no train edge.
+
+    Args:
+        tails_per_head: (R,) mean tails of a (head, relation) in train; NaN without train edges.
+        heads_per_tail: (R,) mean heads of a (relation, tail) in train; NaN without train edges.
+
+    Returns:
+        (R,) 0 for 1-1, 1 for 1-N (one head, many tails), 2 for N-1, 3 for N-N.
+    """
+    category = (tails_per_head >= CATEGORY_THRESHOLD) + 2 * (heads_per_tail >= CATEGORY_THRESHOLD)
+    return np.where(np.isnan(tails_per_head) | np.isnan(heads_per_tail), -1, category).astype(np.int64)
+
+
+def by_category(
+    counts: Counts, relations: NDArray[np.integer], category: NDArray[np.int64], ks: Sequence[int]
+) -> dict[str, Figures]:
+    """Figures by category of the edge's relation; relations unseen in train are in none.
+
+    Args:
+        counts: counts of E edges.
+        relations: (E,) relation of each edge.
+        category: (R,) of `categorize`.
+        ks: of Hits@k.
+    """
+    of_edge = category[relations]
+    return {name: figures(select(counts, of_edge == i), ks=ks) for i, name in enumerate(CATEGORIES)}
+
+
+def by_relation(
+    counts: Counts, relations: NDArray[np.integer], ks: Sequence[int] = DEFAULT_KS
+) -> dict[int, Figures]:
+    """Figures by relation (E,), for relations that have edges."""
+    order = np.argsort(relations, kind="stable")
+    distinct, starts = np.unique(relations[order], return_index=True)
+    groups = np.split(order, starts[1:])
+    return {
+        int(relation): figures(
+            Counts(counts.better[group], counts.equal[group], counts.candidates[group]), ks=ks
+        )
+        for relation, group in zip(distinct.tolist(), groups, strict=True)
+    }
+
+
+def by_degree(
+    counts: Counts, degrees: NDArray[np.int64], ks: Sequence[int] = DEFAULT_KS
+) -> dict[int, Figures]:
+    """Figures by the train degree of the answer, in bands 0, 1, 2–3, 4–7, 8–15, …
+
+    Args:
+        counts: counts of E edges.
+        degrees: (E, 2) train degree of head and tail; column s belongs to the rank of column s.
+        ks: of Hits@k.
+
+    Returns:
+        Lower bound of the band → figures, ascending, bands without answers left out.
+    """
+    band = np.where(degrees > 0, 1 << np.frexp(np.maximum(degrees, 1))[1].astype(np.int64) - 1, 0)
+    result = {}
+    for bound in np.unique(band).tolist():
+        mask = (band == bound).ravel()
+        part = Counts(
+            *(values.ravel()[mask, None] for values in (counts.better, counts.equal, counts.candidates))
+        )
+        result[int(bound)] = figures(part, columns=(0,), ks=ks)
+    return result
+
+
+def side_figures(counts: Counts, ks: Sequence[int]) -> tuple[Figures, Figures, Figures]:
+    """Figures of both sides together, of heads, of tails."""
+    head, tail = (figures(counts, (column,), ks) for column in range(len(SIDES)))
+    return figures(counts, ks=ks), head, tail

@@ -1,0 +1,21 @@
+"""Exact filtered ranking by streaming (floor 4): queries and a row reader in, better and equal counts out."""
+
+from marius_py.ranking.candidates import AllNodes, CandidateSource, NodeReader, SampledNodes
+from marius_py.ranking.known import KnownAnswers, QueryBlock, group_queries
+from marius_py.ranking.ranker import Counts, Ranker
+from marius_py.ranking.scorer import ModelScorer, RankedModel, Scorer
+
+__all__ = [
+    "AllNodes",
+    "CandidateSource",
+    "Counts",
+    "KnownAnswers",
+    "ModelScorer",
+    "NodeReader",
+    "QueryBlock",
+    "RankedModel",
+    "Ranker",
+    "SampledNodes",
+    "Scorer",
+    "group_queries",
+]

@@ -1,0 +1,122 @@
+"""Whom a true answer competes with (floor 4): a row reader in, blocks of candidate rows out.
+
+Embeddings may lie on disk and need not fit in memory: they are read in blocks of consecutive node ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marius_py.types import SIDES
+
+Float32 = NDArray[np.float32]
+Ids = NDArray[np.int64]
+
+
+class NodeReader(Protocol):
+    """Read access to an (N, D) float32 node table, in memory or on disk."""
+
+    def read_rows(self, start: int, stop: int) -> Float32:
+        """Rows (stop − start, D) of node ids start ≤ id < stop; the caller owns the array."""
+        ...
+
+
+def gather_rows(reader: NodeReader, ids: Ids, num_nodes: int, dim: int, block_rows: int) -> Float32:
+    """Rows (n, D) of ascending, distinct node ids, by random reads if few and by one stream if many.
+
+    Args:
+        reader: the node table; its optional `gather(ids) -> (n, D)` serves random reads.
+        ids: (n,) ascending distinct node ids.
+        num_nodes: N.
+        dim: D.
+        block_rows: rows to read at a time when streaming.
+    """
+    gather = getattr(reader, "gather", None)
+    if gather is not None and ids.size * len(SIDES) * 4 < num_nodes:
+        return np.ascontiguousarray(gather(ids), dtype=np.float32)
+    rows = np.empty((ids.size, dim), dtype=np.float32)
+    for start in range(0, num_nodes, block_rows):
+        stop = min(start + block_rows, num_nodes)
+        first, last = np.searchsorted(ids, (start, stop))
+        if first < last:
+            np.take(reader.read_rows(start, stop), ids[first:last] - start, axis=0, out=rows[first:last])
+    return rows
+
+
+class CandidateSource(Protocol):
+    """An ordered list of candidate nodes, known by index."""
+
+    @property
+    def size(self) -> int:
+        """Number of candidates before filtering."""
+        ...
+
+    def blocks(self, block_rows: int) -> Iterator[tuple[int, Float32]]:
+        """(index of the first row, rows (≤ block_rows, D)) in ascending order, all candidates once."""
+        ...
+
+    def index(self, nodes: Ids) -> Ids:
+        """Index of each node id among the candidates, −1 if it is none of them; (n,)."""
+        ...
+
+
+class AllNodes:
+    """Every node is a candidate; a candidate's index is its node id.
+
+    Args:
+        reader: the node table.
+        num_nodes: N.
+    """
+
+    def __init__(self, reader: NodeReader, num_nodes: int) -> None:
+        self._reader = reader
+        self._num_nodes = num_nodes
+
+    @property
+    def size(self) -> int:
+        """N."""
+        return self._num_nodes
+
+    def blocks(self, block_rows: int) -> Iterator[tuple[int, Float32]]:
+        """Consecutive node ids, read one block at a time."""
+        for start in range(0, self._num_nodes, block_rows):
+            yield start, self._reader.read_rows(start, min(start + block_rows, self._num_nodes))
+
+    def index(self, nodes: Ids) -> Ids:
+        """The ids themselves."""
+        return nodes
+
+
+class SampledNodes:
+    """A fixed sample of nodes, held in memory.
+
+    Args:
+        ids: (n,) ascending distinct node ids.
+        rows: (n, D) float32 rows of these nodes.
+    """
+
+    def __init__(self, ids: Ids, rows: Float32) -> None:
+        self._ids = ids
+        self._rows = rows
+
+    @property
+    def size(self) -> int:
+        """Number of sampled nodes."""
+        return int(self._ids.size)
+
+    def blocks(self, block_rows: int) -> Iterator[tuple[int, Float32]]:
+        """Slices of the sample."""
+        for start in range(0, self.size, block_rows):
+            yield start, self._rows[start : start + block_rows]
+
+    def index(self, nodes: Ids) -> Ids:
+        """Position in the sample or −1."""
+        if not self._ids.size:
+            return np.full(nodes.shape, -1, dtype=np.int64)
+        position = np.searchsorted(self._ids, nodes)
+        position[position == self._ids.size] = 0
+        return np.where(self._ids[position] == nodes, position, -1)

@@ -1,0 +1,200 @@
+"""Scores with a bound on their rounding (floor 4): query and candidate rows in, scores and bands out.
+
+A matrix product rounds differently with its shape, so two equal candidates may come out unequal, and a rank
+would depend on block sizes. Therefore a score has two forms. `scores` is fast and rounded anyhow; `exact`
+depends on nothing but the two rows. `band` says around a true score where the fast form cannot decide.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from marius_py.types import Side
+
+ROUNDOFF = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
+"""Unit roundoff of a dtype: the relative error of one correctly rounded operation."""
+
+_TINY = 2.0**-126
+"""Smallest normal float32; products below it may be flushed to zero."""
+
+_OVERFLOW = 1e37
+"""Magnitudes above this may overflow float32 on the way; the fast scores then bound nothing."""
+
+_MATMUL_ROUNDOFF = {"highest": 2.0**-24, "high": 2.0**-11, "medium": 2.0**-8}
+"""Roundoff of a float32 matrix product under torch.set_float32_matmul_precision."""
+
+_PAIR_FLOATS = 1 << 19
+_QUERY_ROWS = 256
+_PAIR_ROWS = 256
+
+
+class RankedModel(Protocol):
+    """What ranking needs of a model; `nn.model.LinkPredictionModel` is one."""
+
+    @property
+    def device(self) -> torch.device:
+        """Device on which queries and candidates are compared."""
+        ...
+
+    def queries(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
+        """Queries (Q, D) of known nodes' rows (Q, D) and relation ids (Q,); `side` is the ranked end."""
+        ...
+
+    def compare(self, query: Tensor, candidates: Tensor) -> Tensor:
+        """Scores (C, P, K) of queries (C, P, D) with candidate rows (C, K, D); higher is better."""
+        ...
+
+
+class Scorer(Protocol):
+    """Scores queries against candidates fast, and single pairs exactly. Called from several threads."""
+
+    @property
+    def device(self) -> torch.device:
+        """Device of all tensors."""
+        ...
+
+    def queries(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
+        """Queries (Q, W) float32 of rows (Q, D) and relation ids (Q,); rows are independent."""
+        ...
+
+    def scores(self, queries: Tensor, candidates: Tensor) -> Tensor:
+        """Scores (U, K) of queries (U, W) with candidates (K, D), in the dtype of the arguments."""
+        ...
+
+    def exact(self, queries: Tensor, candidates: Tensor) -> Tensor:
+        """Scores (n,) float64 of pairs of rows (n, W) and (n, D), a function of the two rows alone."""
+        ...
+
+    def band(
+        self, true: Tensor, query_norm: Tensor, candidate_norm: float, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """Interval of fast scores that may be equal to the true score.
+
+        Args:
+            true: (T,) float64 exact scores of the true answers.
+            query_norm: (T,) float64 euclidean norms of their queries.
+            candidate_norm: largest norm of the candidates compared.
+            dtype: in which `scores` computes, float32 or float64.
+
+        Returns:
+            low, high (T,) float64. A fast score above `high` belongs to a better candidate, one below `low`
+            to a worse one. low == high promises that fast scores are exact; an infinite interval that
+            nothing is known.
+        """
+        ...
+
+
+class ModelScorer:
+    """`Scorer` of a link prediction model.
+
+    Bounds follow the decoder's `similarity`: "dot" by the classic bound of a sum of D products, "l2" by that
+    of the expanded squares. Any other decoder gets a bound that holds for sums of D terms of the size of
+    ‖query‖·‖candidate‖ or √D·(‖query‖ + ‖candidate‖).
+
+    Args:
+        model: queries and compares rows; its rows must not depend on each other.
+        dim: embedding width D.
+    """
+
+    def __init__(self, model: RankedModel, dim: int) -> None:
+        self._model = model
+        self._dim = dim
+        decoder = getattr(model, "decoder", model)
+        similarity = getattr(decoder, "similarity", None)
+        self._similarity: Literal["dot", "l2", "other"] = (
+            similarity if similarity in ("dot", "l2") else "other"
+        )
+        self._pair_dtype = torch.float64
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the model."""
+        return torch.device(self._model.device)
+
+    def queries(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
+        """Queries (Q, D), computed in chunks of one padded shape, so that they do not depend on Q."""
+        parts = []
+        for start in range(0, anchors.shape[0], _QUERY_ROWS):
+            rows = _pad(anchors[start : start + _QUERY_ROWS], _QUERY_ROWS)
+            ids = _pad(relations[start : start + _QUERY_ROWS], _QUERY_ROWS)
+            parts.append(self._model.queries(rows, ids, side)[: anchors.shape[0] - start])
+        return torch.cat(parts) if parts else anchors.new_empty((0, self._dim))
+
+    def scores(self, queries: Tensor, candidates: Tensor) -> Tensor:
+        """Scores (U, K) by the model's own comparison."""
+        return self._model.compare(queries.unsqueeze(0), candidates.unsqueeze(0)).squeeze(0)
+
+    def exact(self, queries: Tensor, candidates: Tensor) -> Tensor:
+        """Scores (n,) float64: products or differences in float64, summed in one fixed order."""
+        step = max(1, _PAIR_FLOATS // self._dim) if self._similarity != "other" else _PAIR_ROWS
+        parts = [
+            self._exact(queries[start : start + step], candidates[start : start + step])
+            for start in range(0, queries.shape[0], step)
+        ]
+        return torch.cat(parts) if parts else queries.new_empty(0, dtype=torch.float64)
+
+    def _exact(self, queries: Tensor, candidates: Tensor) -> Tensor:
+        if self._similarity == "dot":
+            return ordered_sum(queries.double() * candidates.double())
+        if self._similarity == "l2":
+            return -ordered_sum((queries.double() - candidates.double()).square_()).sqrt_()
+        count = queries.shape[0]
+        query, candidate = _pad(queries, _PAIR_ROWS).unsqueeze(1), _pad(candidates, _PAIR_ROWS).unsqueeze(1)
+        try:
+            scores = self._model.compare(query.to(self._pair_dtype), candidate.to(self._pair_dtype))
+        except RuntimeError:
+            if self._pair_dtype is torch.float32:
+                raise
+            # A decoder with float32 parameters of its own cannot mix in float64 rows.
+            self._pair_dtype = torch.float32
+            scores = self._model.compare(query, candidate)
+        return scores.reshape(-1)[:count].double()
+
+    def band(
+        self, true: Tensor, query_norm: Tensor, candidate_norm: float, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """Bounds of Higham's γ_D kind: D roundings of terms no larger than the norms allow."""
+        dim = self._dim
+        roundoff = ROUNDOFF[dtype]
+        if dtype is torch.float32:
+            roundoff = max(roundoff, _MATMUL_ROUNDOFF[torch.get_float32_matmul_precision()])
+        product = query_norm * candidate_norm
+        total = query_norm + candidate_norm
+        if self._similarity == "dot":
+            slack = torch.where(product > 0, (dim + 8) * roundoff * product + dim * _TINY, product)
+            low, high, scale = true - slack, true + slack, product
+        elif self._similarity == "l2":
+            # |computed² − distance²| ≤ slack; the floor under the square root adds 1e-12.
+            square, scale = true.square(), total.square()
+            slack = 2 * (dim + 16) * roundoff * scale + 2e-12
+            low = -(square + slack).sqrt() * (1 + 8 * roundoff)
+            high = -(square - slack).clamp_min(0).sqrt() * (1 - 8 * roundoff)
+        else:
+            scale = product + math.sqrt(dim) * total + true.abs()
+            slack = 4 * (dim + 16) * roundoff * scale
+            low, high = true - slack, true + slack
+        # Written so that a NaN scale counts as unbounded too.
+        bounded = scale < _OVERFLOW
+        return low.masked_fill(~bounded, -math.inf), high.masked_fill(~bounded, math.inf)
+
+
+def ordered_sum(terms: Tensor) -> Tensor:
+    """Sum (n, D) over D by halving, in place: the order of additions follows from D alone; returns (n,)."""
+    width = terms.shape[1]
+    while width > 1:
+        half = (width + 1) // 2
+        terms[:, : width - half] += terms[:, half:width]
+        width = half
+    return terms[:, 0]
+
+
+def _pad(rows: Tensor, count: int) -> Tensor:
+    """Repeat the last row until there are `count` rows."""
+    missing = count - rows.shape[0]
+    if missing <= 0:
+        return rows
+    return torch.cat((rows, rows[-1:].expand(missing, *rows.shape[1:])))

@@ -1,0 +1,336 @@
+"""Full filtered ranking: the oracles, brute force in float64, and independence of how the work is cut."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marius_py.errors import ConfigError
+from marius_py.evaluator import Evaluator
+from tests.ranking.helpers import (
+    ArrayEdges,
+    ArrayReader,
+    CountScorer,
+    DistanceModel,
+    DotModel,
+    brute_force,
+    count_rows,
+    read_graph,
+)
+
+HAND_TRAIN = [(0, 0, 1), (2, 0, 3)]
+HAND_VALID = [(0, 0, 2)]
+HAND_TEST = [(0, 0, 3), (4, 0, 1)]
+
+
+class HandModel:
+    """Scores by table: tails for A and E, heads for D and B."""
+
+    similarity = "dot"
+    device = torch.device("cpu")
+    tables = {  # noqa: RUF012
+        ("tail", 0): [1, 9, 7, 5, 5],
+        ("tail", 4): [0, 3, 3, 2, 1],
+        ("head", 3): [4, 4, 8, 4, 2],
+        ("head", 1): [6, 5, 1, 2, 2],
+    }
+
+    def queries(self, anchors, relations, side):
+        rows = [self.tables.get((side, a), [0] * 5) for a in anchors.argmax(1).tolist()]
+        return torch.tensor(rows, dtype=torch.float32)
+
+    def compare(self, query, candidates):
+        return query @ candidates.transpose(1, 2)
+
+
+@pytest.fixture
+def hand():
+    edges = ArrayEdges(5, HAND_TRAIN, HAND_VALID, HAND_TEST)
+    return Evaluator(HandModel(), ArrayReader(np.eye(5)), edges, 5, 1)
+
+
+def test_oracle_by_hand(hand):
+    metrics = hand.evaluate("test")
+    np.testing.assert_array_equal(metrics.ranks, [[2, 1.5], [2.5, 1.5]])
+    np.testing.assert_array_equal(metrics.counts.candidates, [[4, 3], [4, 5]])
+    np.testing.assert_array_equal(metrics.counts.better + 1, [[1, 1], [2, 1]])
+    np.testing.assert_array_equal(metrics.counts.better + metrics.counts.equal, [[3, 2], [3, 2]])
+    figures = metrics.both
+    assert figures.optimistic_mrr == pytest.approx(0.875, abs=5e-7)
+    assert figures.mrr == pytest.approx(0.558333, abs=5e-7)
+    assert figures.pessimistic_mrr == pytest.approx(0.416667, abs=5e-7)
+    assert figures.mean_rank == pytest.approx(1.875, abs=5e-7)
+    assert figures.amr == pytest.approx(0.75, abs=5e-7)
+    assert figures.amri == pytest.approx(0.416667, abs=5e-7)
+    assert figures.hits[1] == 0
+    assert metrics.head.count == metrics.tail.count == 2
+    assert metrics.protocol == "filtered, all entities, realistic ties"
+
+
+def test_result_has_the_contracts_keys(hand):
+    result = hand.evaluate("test").to_json(details=True)
+    for part in (result, result["head"], result["tail"]):
+        assert {"mrr", "hits@1", "hits@3", "hits@10", "mean_rank", "count"} <= part.keys()
+    assert result["protocol"] == "filtered, all entities, realistic ties"
+
+
+def count_oracle(folder, **options):
+    num_nodes, num_relations, splits = read_graph(folder)
+    reader = ArrayReader(count_rows(splits["train"], num_nodes, num_relations))
+    edges = ArrayEdges(num_nodes, **splits)
+    return Evaluator(CountScorer(num_relations), reader, edges, num_nodes, num_relations).evaluate(
+        "test", **options
+    )
+
+
+def test_count_oracle_on_umls(data_dir):
+    assert count_oracle(data_dir / "umls").mrr == pytest.approx(0.661202, abs=5e-7)
+
+
+def test_count_oracle_on_wn18rr(data_dir):
+    metrics = count_oracle(data_dir / "WN18RR", details=True)
+    assert metrics.mrr == pytest.approx(0.025565, abs=5e-7)
+    assert [metrics.categories[c].count // 2 for c in ("1-1", "1-N", "N-1", "N-N")] == [42, 475, 1487, 1130]
+
+
+def test_count_oracle_on_fb15k_237(data_dir):
+    metrics = count_oracle(data_dir / "FB15k-237", details=True)
+    figures = metrics.both
+    assert figures.mrr == pytest.approx(0.233419, abs=5e-7)
+    assert figures.mean_rank == pytest.approx(1394.928, abs=5e-4)
+    assert figures.hits[10] == pytest.approx(0.354148, abs=5e-7)
+    assert figures.amri == pytest.approx(0.805108, abs=5e-7)
+    assert figures.optimistic_mrr == pytest.approx(0.259736, abs=5e-7)
+    assert figures.pessimistic_mrr == pytest.approx(0.230494, abs=5e-7)
+    counts = [metrics.categories[c].count // 2 for c in ("1-1", "1-N", "N-1", "N-N")]
+    assert counts == [192, 1293, 4508, 14473]
+    assert sum(part.count for part in metrics.relations.values()) == figures.count == 40932
+
+
+def random_graph(rng, num_nodes, num_relations, num_edges):
+    edges = np.stack(
+        (
+            rng.integers(num_nodes, size=num_edges),
+            rng.integers(num_relations, size=num_edges),
+            rng.integers(num_nodes, size=num_edges),
+        ),
+        axis=1,
+    )
+    return np.array_split(rng.permutation(np.unique(edges, axis=0)), 3)
+
+
+def float64_scores(kind, rows, relations):
+    rows, relations = rows.astype(np.float64), relations.astype(np.float64)
+
+    def scores(h, r, t, side):
+        anchor = rows[h] if side == "tail" else rows[t]
+        if kind == "dot":
+            # The product of two float32 numbers is rounded to float32 by the model.
+            return rows @ (anchor * relations[r]).astype(np.float32).astype(np.float64)
+        query = (anchor + relations[r] * (1 if side == "tail" else -1)).astype(np.float32).astype(np.float64)
+        difference = np.abs(query - rows)
+        return -difference.sum(1) if kind == "l1" else -np.sqrt((difference**2).sum(1))
+
+    return scores
+
+
+def make_model(kind, relations):
+    return DotModel(relations) if kind == "dot" else DistanceModel(relations, 1 if kind == "l1" else 2)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    kind=st.sampled_from(["dot", "l1", "l2"]),
+    num_nodes=st.integers(2, 60),
+    values=st.sampled_from(["normal", "integers", "duplicates"]),
+)
+def test_equals_brute_force(seed, kind, num_nodes, values):
+    rng = np.random.default_rng(seed)
+    train, valid, test = random_graph(rng, num_nodes, 3, 90)
+    if values == "integers":
+        rows, relations = rng.integers(-2, 3, (num_nodes, 6)), rng.integers(-2, 3, (3, 6))
+    else:
+        rows, relations = rng.normal(size=(num_nodes, 6)), rng.normal(size=(3, 6))
+    if values == "duplicates":
+        rows = rows[rng.integers(num_nodes, size=num_nodes) // 3]
+    rows, relations = rows.astype(np.float32), relations.astype(np.float32)
+    if not len(test):
+        return
+    edges = ArrayEdges(num_nodes, train, valid, test)
+    metrics = Evaluator(make_model(kind, relations), ArrayReader(rows), edges, num_nodes, 3).evaluate("test")
+    expected = brute_force(float64_scores(kind, rows, relations), (train, valid, test), test)
+    counts = metrics.counts
+    np.testing.assert_array_equal(counts.candidates, expected[2])
+    np.testing.assert_array_equal(counts.better, expected[0])
+    np.testing.assert_array_equal(counts.equal, expected[1])
+
+
+@pytest.mark.parametrize("kind", ["dot", "l1", "l2"])
+@pytest.mark.parametrize("spread", [0.0, 1e-6, 1.0])
+def test_ranks_do_not_depend_on_blocks_and_threads(kind, spread, monkeypatch):
+    from marius_py.ranking import ranker
+
+    rng = np.random.default_rng(7)
+    num_nodes, dim = 700, 24
+    base = rng.normal(size=(1, dim))
+    rows = (base + spread * rng.normal(size=(num_nodes, dim))).astype(np.float32)
+    rows[100:300] = rows[300:500]
+    relations = rng.normal(size=(4, dim)).astype(np.float32)
+    train, valid, test = random_graph(rng, num_nodes, 4, 900)
+    edges = ArrayEdges(num_nodes, train, valid, test)
+
+    def counts(memory, tile, threads):
+        monkeypatch.setattr(ranker, "_CPU_TILE", tile)
+        torch.set_num_threads(threads)
+        try:
+            evaluator = Evaluator(
+                make_model(kind, relations), ArrayReader(rows), edges, num_nodes, 4, memory_bytes=memory
+            )
+            return evaluator.evaluate("test").counts
+        finally:
+            torch.set_num_threads(1)
+
+    reference = counts(256 << 20, (256, 1024), 1)
+    for memory, tile, threads in ((1 << 20, (64, 128), 1), (1 << 20, (17, 40), 3), (8 << 20, (5, 699), 2)):
+        other = counts(memory, tile, threads)
+        for name in ("better", "equal", "candidates"):
+            np.testing.assert_array_equal(getattr(other, name), getattr(reference, name))
+    if spread == 0:
+        np.testing.assert_array_equal(reference.better, 0)
+        np.testing.assert_array_equal(reference.equal, reference.candidates)
+
+
+def test_nan_and_infinite_rows():
+    rng = np.random.default_rng(3)
+    rows = rng.normal(size=(40, 4)).astype(np.float32)
+    rows[5] = np.nan
+    rows[6] = np.inf
+    rows[7, 2] = -np.inf
+    rows[8] = 3e38
+    relations = np.ones((2, 4), np.float32)
+    train, valid, test = random_graph(rng, 40, 2, 240)
+    edges = ArrayEdges(40, train, valid, test)
+    metrics = Evaluator(DotModel(relations), ArrayReader(rows), edges, 40, 2).evaluate("test")
+
+    def scores(h, r, t, side):
+        with np.errstate(all="ignore"):
+            query = (rows[h] if side == "tail" else rows[t]).astype(np.float64)
+            products = rows.astype(np.float64) * query
+            # the order of the package: halves are added
+            return (products[:, 0] + products[:, 2]) + (products[:, 1] + products[:, 3])
+
+    expected = brute_force(scores, (train, valid, test), test)
+    np.testing.assert_array_equal(metrics.counts.better, expected[0])
+    np.testing.assert_array_equal(metrics.counts.equal, expected[1])
+    broken = (test[:, [0, 2]] == 5).any(1)
+    assert broken.any()
+    np.testing.assert_array_equal(metrics.ranks[broken], metrics.counts.candidates[broken])
+
+
+def test_a_model_of_nan_ranks_everything_last():
+    train, valid, test = random_graph(np.random.default_rng(0), 30, 2, 90)
+    edges = ArrayEdges(30, train, valid, test)
+    reader = ArrayReader(np.full((30, 4), np.nan))
+    metrics = Evaluator(DotModel(np.ones((2, 4))), reader, edges, 30, 2).evaluate("test")
+    np.testing.assert_array_equal(metrics.ranks, metrics.counts.candidates)
+
+
+def test_rows_are_read_in_blocks_and_the_budget_is_kept():
+    rng = np.random.default_rng(1)
+    num_nodes, dim = 20_000, 32
+    reader = ArrayReader(rng.normal(size=(num_nodes, dim)))
+    test = np.stack(
+        (rng.integers(num_nodes, size=3000), np.zeros(3000, int), rng.integers(num_nodes, size=3000)), 1
+    )
+    edges = ArrayEdges(num_nodes, test[:10], None, test)
+    seen = []
+    evaluator = Evaluator(DotModel(np.ones((1, dim))), reader, edges, num_nodes, 1, memory_bytes=1 << 20)
+    evaluator.evaluate("test", max_edges=2000, progress=lambda done, total: seen.append((done, total)))
+    assert reader.largest * dim * 4 <= 1 << 18
+    assert len(seen) > 1
+    assert seen[-1] == (2000, 2000)
+
+
+def test_a_filter_larger_than_the_budget_shrinks_the_blocks():
+    """A hub: 20,000 known heads of one (relation, tail), far more than a budget of 1 MiB holds."""
+    num_nodes = 30_000
+    heads = np.arange(20_000)
+    train = np.stack((heads, np.zeros_like(heads), np.full_like(heads, 29_999)), 1)
+    test = np.array([(25_000, 0, 29_999), (25_001, 0, 29_999), (25_002, 0, 1)])
+    rows = np.random.default_rng(0).normal(size=(num_nodes, 4)).astype(np.float32)
+    edges = ArrayEdges(num_nodes, train, None, test)
+    small = Evaluator(DotModel(np.ones((1, 4))), ArrayReader(rows), edges, num_nodes, 1, memory_bytes=1 << 20)
+    large = Evaluator(DotModel(np.ones((1, 4))), ArrayReader(rows), edges, num_nodes, 1)
+    a, b = small.evaluate("test").counts, large.evaluate("test").counts
+    np.testing.assert_array_equal(a.better, b.better)
+    np.testing.assert_array_equal(a.candidates, b.candidates)
+    assert a.candidates[0, 0] == num_nodes - 20_002 + 1
+
+
+def test_sampled_ranking_says_so():
+    rng = np.random.default_rng(2)
+    train, valid, test = random_graph(rng, 500, 2, 3000)
+    edges = ArrayEdges(500, train, valid, test)
+    rows = rng.normal(size=(500, 8)).astype(np.float32)
+    evaluator = Evaluator(DotModel(np.ones((2, 8))), ArrayReader(rows), edges, 500, 2)
+    sampled = evaluator.evaluate("test", "sampled", num_uniform=20, num_by_degree=20)
+    assert sampled.to_json()["protocol"].startswith("sampled: 20 uniform + 20 by degree")
+    assert sampled.counts.candidates.max() <= 41
+    assert sampled.mrr > evaluator.evaluate("test").mrr
+    again = evaluator.evaluate("test", "sampled", num_uniform=20, num_by_degree=20)
+    np.testing.assert_array_equal(sampled.ranks, again.ranks)
+    everything = evaluator.evaluate("test", "sampled", num_uniform=500, num_by_degree=0)
+    np.testing.assert_array_equal(everything.ranks, evaluator.evaluate("test").ranks)
+
+
+def test_given_edges_are_filtered_too():
+    edges = ArrayEdges(5, HAND_TRAIN, HAND_VALID, None)
+    evaluator = Evaluator(HandModel(), ArrayReader(np.eye(5)), edges, 5, 1)
+    metrics = evaluator.evaluate(edges=np.array(HAND_TEST))
+    assert metrics.mrr == pytest.approx(0.558333, abs=5e-7)
+
+
+def test_degree_bands(hand):
+    class Degrees:
+        def degrees(self, start, stop):
+            return np.array([1, 1, 1, 5, 0])[start:stop]
+
+    bands = hand.evaluate("test", details=True, degrees=Degrees()).bands
+    assert {bound: part.count for bound, part in bands.items()} == {0: 1, 1: 2, 4: 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"split": "tests"}, "split is 'tests'"),
+        ({"split": "train", "mode": "fast"}, "mode is 'fast'"),
+        ({"max_edges": 0}, "max_edges is 0"),
+        ({"mode": "sampled", "num_uniform": 0, "num_by_degree": 0}, "at least 1 together"),
+        ({"edges": np.zeros((3, 2), int)}, r"expected \(E, 3\)"),
+        ({"edges": np.array([[0, 0, 7]])}, "tail ids of the edges span 7 to 7"),
+        ({"edges": np.zeros((0, 3), int)}, "no test edges"),
+    ],
+)
+def test_bad_arguments(hand, arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        hand.evaluate(**arguments)
+
+
+def test_bad_settings():
+    edges = ArrayEdges(5, HAND_TRAIN, None, HAND_TEST)
+    with pytest.raises(ConfigError, match=r"evaluation\.ks"):
+        Evaluator(HandModel(), ArrayReader(np.eye(5)), edges, 5, 1, ks=(0,))
+    with pytest.raises(ConfigError, match="1 MiB"):
+        Evaluator(HandModel(), ArrayReader(np.eye(5)), edges, 5, 1, memory_bytes=10).evaluate()
+
+
+def test_errors_of_the_model_come_through():
+    class Broken(DotModel):
+        def compare(self, query, candidates):
+            raise ValueError("broken decoder")
+
+    edges = ArrayEdges(5, HAND_TRAIN, None, HAND_TEST)
+    with pytest.raises(ValueError, match="broken decoder"):
+        Evaluator(Broken(np.ones((1, 5))), ArrayReader(np.eye(5)), edges, 5, 1).evaluate()
