@@ -1,13 +1,28 @@
-"""A prepared graph's facts (floor 1): counts, partition ranges. In: graph.json. Out: frozen dataclasses."""
+"""A prepared graph (floor 1): counts, partition ranges, names, edges. In: a graph's folder. Out: `Graph`.
+
+h5py and pyarrow are imported only by the methods that read edges or names: a training process never needs
+pyarrow, and the storage floor imports this module.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from marius_py.errors import ConfigError
+from marius_py.errors import ConfigError, MariusError, StorageError
+from marius_py.graph_files import EDGES_FILE, GRAPH_FILE, NODES_FILE, RELATIONS_FILE, read_manifest
+
+if TYPE_CHECKING:
+    from marius_py.storage.hdf5_edges import Hdf5EdgeStore
+
+SPLITS = ("train", "valid", "test")
+
+EDGE_FILE_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +72,202 @@ class Partitioning:
             part = np.where(ids < boundary, ids // (base + 1), extra + (ids - boundary) // base)
         start = part * base + np.minimum(part, extra)
         return part, ids - start
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A prepared graph on disk: counts in memory, names and edges read on demand.
+
+    Attributes:
+        path: its folder.
+        num_nodes: N.
+        num_relations: R (1 for a graph without relations).
+        has_relations: False when the edge list had two columns.
+        partitioning: the ranges by which the train edges are sorted on disk.
+        num_edges: edges by split "train", "valid", "test".
+        fingerprint: hash of names and edges; does not depend on the number of partitions.
+        seed: seed of the random ids and, if there was one, of the random split.
+        names_are_integers: True when the node names were given as integers, not text.
+        report: what preparing noticed: duplicate edges, self-loops, nodes and relations unknown to train.
+    """
+
+    path: Path
+    num_nodes: int
+    num_relations: int
+    has_relations: bool
+    partitioning: Partitioning
+    num_edges: Mapping[str, int]
+    fingerprint: str
+    seed: int
+    names_are_integers: bool
+    report: Mapping[str, Any]
+    files: Mapping[str, Mapping[str, Any]]
+
+    def edges(self) -> Hdf5EdgeStore:
+        """Open the edges as prepared; the caller closes the store.
+
+        Raises:
+            StorageError, FormatError: the file is missing, damaged or of another graph.
+        """
+        from marius_py.storage.hdf5_edges import Hdf5EdgeStore
+
+        store = Hdf5EdgeStore(self.path / EDGES_FILE)
+        if store.fingerprint != self.fingerprint or store.partitioning != self.partitioning:
+            store.close()
+            raise StorageError(
+                f"{store.path} belongs to another graph than {self.path / GRAPH_FILE}; prepare it again"
+            )
+        return store
+
+    def repartition(self, num_partitions: int, folder: Path | str) -> Hdf5EdgeStore:
+        """Open the edges sorted into the buckets of another p; the caller closes the store.
+
+        Node ids stay. With the graph's own p this is `edges()`; otherwise `folder`/edges.h5 is used if it
+        holds this graph with that p already, else written out of core (atomically).
+
+        Raises:
+            ConfigError: more partitions than nodes. StorageError: reading or writing failed.
+        """
+        from marius_py.storage.edge_writer import resort
+        from marius_py.storage.file_io import os_errors_as_storage
+        from marius_py.storage.files import replace
+        from marius_py.storage.hdf5_edges import Hdf5EdgeStore
+
+        wanted = Partitioning(self.num_nodes, num_partitions)
+        if wanted == self.partitioning:
+            return self.edges()
+        path = Path(folder) / EDGES_FILE
+        if path.resolve() == (self.path / EDGES_FILE).resolve():
+            raise ConfigError(
+                f"repartition into {folder}: this would replace the graph's own edges; choose another folder"
+            )
+        existing = _existing_edges(path, self.fingerprint, wanted)
+        if existing is not None:
+            return existing
+        temporary = path.with_name(f"{path.name}.tmp")
+        with os_errors_as_storage("write", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.unlink(missing_ok=True)
+            try:
+                with self.edges() as source:
+                    resort(source, temporary, num_partitions)
+                replace(temporary, path)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+        return Hdf5EdgeStore(path)
+
+    def degrees(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Read the total train degree (a self-loop counts twice) of node ids start..stop: (n,) int64."""
+        with self.edges() as store:
+            return store.degrees(start, stop)
+
+    def node_names(self, start: int = 0, stop: int | None = None) -> list[str]:
+        """Read the names of node ids start..stop (default: all), in id order."""
+        from marius_py.names import read_names
+
+        return read_names(
+            self.path / NODES_FILE, start, self.num_nodes if stop is None else stop, self.num_nodes
+        )
+
+    def relation_names(self) -> list[str]:
+        """Read the names of all R relations in id order; `[""]` for a graph without relations."""
+        if not self.has_relations:
+            return [""]
+        from marius_py.names import read_names
+
+        return read_names(self.path / RELATIONS_FILE, 0, self.num_relations, self.num_relations)
+
+    def node_ids(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """Look node names up: (n,) int64 ids, −1 where no node has that name. Reads the names in blocks."""
+        from marius_py.names import find_names
+
+        return find_names(self.path / NODES_FILE, names)
+
+    def relation_ids(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """Look relation names up: (n,) int64 ids, −1 where no relation has that name."""
+        if not self.has_relations:
+            return np.array([0 if name == "" else -1 for name in names], dtype=np.int64)
+        from marius_py.names import find_names
+
+        return find_names(self.path / RELATIONS_FILE, names)
+
+    def verify(self) -> list[str]:
+        """Compare every file with its checksum.
+
+        Returns:
+            One sentence for each damaged or missing file; empty when the graph is whole.
+        """
+        return _verify_files(self.path, self.files)
+
+
+def open_graph(path: Path | str) -> Graph:
+    """Open a prepared graph.
+
+    Args:
+        path: the folder that `prepare` wrote.
+
+    Raises:
+        StorageError: the folder or one of its files is missing or has the wrong size.
+        FormatError: graph.json is damaged, no graph's, or of another format version.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise StorageError(
+            f"graph folder {folder} does not exist; prepare a graph there first "
+            f"(marius-prepare output={folder})"
+        )
+    manifest = read_manifest(folder)
+    for name, facts in manifest["files"].items():
+        file = folder / name
+        if not file.is_file():
+            raise StorageError(f"{file} is missing; prepare the graph again")
+        if file.stat().st_size != facts["bytes"]:
+            raise StorageError(
+                f"{file} is damaged: {file.stat().st_size} bytes, should be {facts['bytes']}; "
+                "prepare the graph again"
+            )
+    return Graph(
+        path=folder,
+        num_nodes=manifest["num_nodes"],
+        num_relations=manifest["num_relations"],
+        has_relations=manifest["has_relations"],
+        partitioning=Partitioning(manifest["num_nodes"], manifest["num_partitions"]),
+        num_edges=dict(manifest["num_edges"]),
+        fingerprint=manifest["fingerprint"],
+        seed=manifest["seed"],
+        names_are_integers=manifest["names_are_integers"],
+        report=dict(manifest["report"]),
+        files=dict(manifest["files"]),
+    )
+
+
+def _existing_edges(path: Path, fingerprint: str, wanted: Partitioning) -> Hdf5EdgeStore | None:
+    """An earlier result of `repartition`, unless it is of another graph, another p, or damaged."""
+    from marius_py.storage.hdf5_edges import Hdf5EdgeStore
+
+    try:
+        store = Hdf5EdgeStore(path)
+    except MariusError:
+        return None
+    if store.fingerprint == fingerprint and store.partitioning == wanted:
+        return store
+    store.close()
+    return None
+
+
+def _verify_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    from marius_py.storage.file_io import file_checksum
+
+    damaged = []
+    for name, facts in files.items():
+        try:
+            checksum = file_checksum(folder / name)
+        except StorageError as error:
+            damaged.append(str(error))
+            continue
+        if checksum != facts["xxh3"]:
+            damaged.append(
+                f"{folder / name} is damaged: it does not match its checksum; prepare the graph again"
+            )
+    return damaged

@@ -1,0 +1,93 @@
+"""Name tables of a prepared graph (floor 1): names by id range, ids by name.
+
+In: nodes.parquet or relations.parquet, which hold one column `name` in id order. Out: lists of text, arrays
+of ids. Row groups have `ROW_GROUP` rows, so a range of ids reads only its own row groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from marius_py.errors import ConfigError, StorageError
+
+ROW_GROUP = 1 << 16
+
+
+def read_names(path: Path, start: int, stop: int, count: int) -> list[str]:
+    """Read the names of ids start..stop from a table of `count` names.
+
+    Raises:
+        ConfigError: the range lies outside the table. StorageError: the file is missing or damaged.
+    """
+    if not 0 <= start <= stop <= count:
+        raise ConfigError(f"id range {start}:{stop} of {path.name}; allowed: within 0:{count}")
+    if start == stop:
+        return []
+    table, first = _NameTable(path), start // ROW_GROUP
+    groups = range(first, (stop - 1) // ROW_GROUP + 1)
+    names: list[str] = table.read(list(groups)).slice(start - first * ROW_GROUP, stop - start).to_pylist()
+    if len(names) != stop - start:
+        raise StorageError(f"{path} is damaged: fewer names than {count}; prepare the graph again")
+    return names
+
+
+def find_names(path: Path, names: Sequence[str]) -> NDArray[np.int64]:
+    """Look names up: (n,) int64 ids, −1 where the table lacks the name. Reads the table in blocks."""
+    if isinstance(names, str):
+        raise ConfigError(f"names is the single text {names!r}; pass a list of names")
+    if not all(isinstance(name, str) for name in names):
+        raise ConfigError("names holds something that is no text; pass a list of names (str)")
+    ids = np.full(len(names), -1, dtype=np.int64)
+    if not len(names):
+        return ids
+    wanted, inverse = np.unique(np.array(names, dtype=object), return_inverse=True)
+    found = np.full(len(wanted), -1, dtype=np.int64)
+    value_set, missing = pa.array(wanted.tolist(), pa.large_string()), len(wanted)
+    table = _NameTable(path)
+    for group in range(table.num_groups):
+        hits = pc.index_in(table.read([group]), value_set=value_set)
+        if hits.null_count == len(hits):
+            continue
+        rows = pc.indices_nonzero(hits.is_valid()).to_numpy()
+        found[hits.drop_null().to_numpy(zero_copy_only=False)] = rows.astype(np.int64) + group * ROW_GROUP
+        missing -= len(rows)
+        if missing == 0:
+            break
+    ids[:] = found[inverse.reshape(-1)]
+    return ids
+
+
+class _NameTable:
+    """A Parquet file of names, read by row groups, as large_string arrays."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        if not path.is_file():
+            raise StorageError(f"{path} is missing; prepare the graph again")
+        try:
+            self._file = pq.ParquetFile(path)
+        except (pa.ArrowException, OSError) as error:
+            raise self._damaged(error) from error
+
+    @property
+    def num_groups(self) -> int:
+        return int(self._file.num_row_groups)
+
+    def read(self, groups: list[int]) -> Any:
+        """The names of some row groups as one large_string array."""
+        try:
+            column = self._file.read_row_groups(groups, columns=["name"], use_threads=False).column(0)
+            return column.cast(pa.large_string()).combine_chunks()
+        except (pa.ArrowException, OSError, KeyError, IndexError) as error:
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: BaseException) -> StorageError:
+        return StorageError(f"{self._path} is damaged ({error}); prepare the graph again")

@@ -1,0 +1,169 @@
+"""Preparing a graph (floor 4): from edge lists, or arrays, to a graph folder.
+
+In: paths or (E, 3) arrays. Out: an opened `Graph`. The folder appears under its name only when it is whole.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from marius_py.errors import ConfigError, FormatError
+from marius_py.graph import Graph, Partitioning, open_graph
+from marius_py.prepare.assemble import NumberedGraph, assemble
+from marius_py.prepare.blocks import EdgeSource, NameKind
+from marius_py.prepare.columns import ColumnKey, Header
+from marius_py.prepare.dictionary import EdgeSpill, Ingest
+from marius_py.prepare.folder import building, check_output
+from marius_py.prepare.progress import ProgressHook, silent
+from marius_py.prepare.sources import open_source
+from marius_py.prepare.splitting import GivenSplits, RandomSplits, random_counts
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_PARTITIONS = 8
+MAX_PARTITIONS = 1024
+DEFAULT_SPLIT = (0.9, 0.05, 0.05)
+
+Blocks = NDArray[np.integer] | Iterable[NDArray[np.integer]]
+
+
+def prepare(
+    train: Path | str,
+    output: Path | str,
+    *,
+    valid: Path | str | None = None,
+    test: Path | str | None = None,
+    partitions: int | None = None,
+    seed: int = 0,
+    columns: Sequence[ColumnKey] | None = None,
+    header: Header = "auto",
+    format: str = "auto",
+    delimiter: str | None = None,
+    quoting: bool | None = None,
+    split: Sequence[float] | None = None,
+    overwrite: bool = False,
+    progress: ProgressHook | None = None,
+) -> Graph:
+    """Turn edge lists into a prepared graph, out of core.
+
+    Memory is bounded by the dictionary of names and a block of edges; the output's file system needs room for
+    about twice the numbered edges (12 bytes each) while it runs.
+
+    Args:
+        train: edge list with two columns (head, tail) or three (head, relation, tail).
+        output: folder to create.
+        valid: edge list of the validation split.
+        test: edge list of the test split. With neither, `train` is split at random by `split`.
+        partitions: p; None: 8, or the number of nodes if that is smaller. Another p can be had later.
+        seed: of the random ids and the random split.
+        columns: positions from 0 or header names in the order head, (relation,) tail.
+        header: whether text files begin with a header; "auto": when the first line holds words such as
+            head, relation, tail or source, type, target, which then also decide the order of columns.
+        format: "tsv", "csv", "parquet", "npy", "npz", or "auto" by the file's name.
+        delimiter: for text; None: tab for TSV, comma for CSV.
+        quoting: for text, RFC 4180 quotes; None: for CSV only.
+        split: shares of train, valid and test of the random split; None: 0.9, 0.05, 0.05.
+        overwrite: replace a prepared graph at `output` (atomically, at the end).
+        progress: called as progress(stage, done, total, unit).
+
+    Returns:
+        The graph, opened.
+
+    Raises:
+        ConfigError: an argument is wrong or `output` is in use. FormatError: a file's content is wrong; names
+        file, line and content. StorageError: reading or writing failed. Nothing is then left at `output`.
+    """
+    report = progress or silent
+    check_arguments(partitions, seed)
+    shares = DEFAULT_SPLIT if split is None else split
+    output = Path(output)
+    check_output(output, overwrite)
+    options: dict[str, Any] = {
+        "format": format,
+        "delimiter": delimiter,
+        "quoting": quoting,
+        "header": header,
+        "columns": columns,
+    }
+    sources = [open_source(path, **options) if path is not None else None for path in (train, valid, test)]
+    present = [source for source in sources if source is not None]
+    has_relations = _agree_on_relations(present)
+    if len(present) == 1:
+        random_counts(1 << 20, shares, train)
+    node_kind: NameKind = "integer" if all(s.node_kind == "integer" for s in present) else "text"
+    relation_kind: NameKind = "integer" if all(s.relation_kind == "integer" for s in present) else "text"
+    with building(output, overwrite) as folder:
+        spill = EdgeSpill(folder / "rows.tmp", np.dtype(np.int32))
+        try:
+            ingest = Ingest(spill, node_kind, relation_kind if has_relations else None)
+            counts = tuple(_read(source, ingest, report) if source is not None else 0 for source in sources)
+            ingest.flush()
+            graph = NumberedGraph(
+                spill=spill,
+                splits=_splits(counts, len(present) == 1, shares, seed, train),
+                num_nodes=len(ingest.nodes),
+                num_relations=len(ingest.relations) if ingest.relations is not None else 1,
+                has_relations=has_relations,
+                node_names=ingest.nodes.names,
+                relation_names=ingest.relations.names if ingest.relations is not None else pa.array([""]),
+            )
+            del ingest
+            assemble(folder, graph, _partitioning(graph.num_nodes, partitions), seed, report)
+        finally:
+            spill.close()
+    return open_graph(output)
+
+
+def check_arguments(partitions: int | None, seed: int) -> None:
+    """Refuse a number of partitions or a seed out of range with a ConfigError."""
+    if partitions is not None and not _is_whole(partitions, 1, MAX_PARTITIONS):
+        raise ConfigError(f"partitions is {partitions!r}; allowed: a whole number from 1 to {MAX_PARTITIONS}")
+    if not _is_whole(seed, 0, (1 << 64) - 1):
+        raise ConfigError(f"seed is {seed!r}; allowed: a whole number from 0 to 2^64 - 1")
+
+
+def _is_whole(value: object, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _partitioning(num_nodes: int, partitions: int | None) -> Partitioning:
+    return Partitioning(num_nodes, min(DEFAULT_PARTITIONS, num_nodes) if partitions is None else partitions)
+
+
+def _agree_on_relations(sources: Sequence[EdgeSource]) -> bool:
+    first = sources[0]
+    for source in sources[1:]:
+        if source.has_relations != first.has_relations:
+            with_relations, without = (source, first) if source.has_relations else (first, source)
+            raise FormatError(
+                f"{with_relations.path} has relations (three columns) and {without.path} has none "
+                "(two columns); all splits must agree"
+            )
+    return first.has_relations
+
+
+def _read(source: EdgeSource, ingest: Ingest, progress: ProgressHook) -> int:
+    count = 0
+    unit = "B" if source.node_kind == "text" else "edges"
+    for block in source.blocks():
+        ingest.add(block)
+        count += block.num_edges
+        progress(f"read {source.path.name}", source.position, source.size, unit)
+    if count == 0:
+        raise FormatError(f"{source.path} holds no edges, only a header; it should hold one edge a line")
+    return count
+
+
+def _splits(
+    counts: tuple[int, ...], random: bool, split: Sequence[float], seed: int, path: object
+) -> GivenSplits | RandomSplits:
+    if random:
+        return RandomSplits(random_counts(counts[0], split, path), seed)
+    return GivenSplits((counts[0], counts[1], counts[2]))

@@ -1,0 +1,122 @@
+"""What readers hand to the dictionary (floor 4): a block of edges as three Arrow columns, and its checks.
+
+In: columns of one block as read. Out: `EdgeBlock` whose names are valid: present, not empty, proper UTF-8,
+without NUL. Every reader fulfils `EdgeSource`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from marius_py.errors import FormatError
+
+NameKind = Literal["text", "integer"]
+
+ROLES = ("head", "relation", "tail")
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeBlock:
+    """Some edges in file order.
+
+    Attributes:
+        head: (n,) Arrow array of large_string, string or int64 names.
+        relation: (n,) likewise, or None for edges without relation.
+        tail: (n,) likewise, of the same type as `head`.
+        first_row: number of the first edge in its file, from 1, for messages.
+    """
+
+    head: Any
+    relation: Any | None
+    tail: Any
+    first_row: int
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of the block."""
+        return len(self.head)
+
+
+class EdgeSource(Protocol):
+    """An edge list on disk, read in blocks of bounded memory."""
+
+    path: Path
+    has_relations: bool
+    node_kind: NameKind
+    relation_kind: NameKind
+    size: int
+    position: int
+
+    def blocks(self) -> Iterator[EdgeBlock]:
+        """Read the file from its start. Raises FormatError (bad content) or StorageError (read error)."""
+        ...
+
+
+def kind_of(data_type: Any, column: str, path: Path) -> NameKind:
+    """Whether a column of this Arrow type holds text or integer names; FormatError for any other type."""
+    if pa.types.is_dictionary(data_type):
+        data_type = data_type.value_type
+    if pa.types.is_integer(data_type):
+        return "integer"
+    if (
+        pa.types.is_string(data_type)
+        or pa.types.is_large_string(data_type)
+        or pa.types.is_string_view(data_type)
+    ):
+        return "text"
+    raise FormatError(f"{path}: column {column!r} has type {data_type}; names must be text or integers")
+
+
+def name_column(column: Any, kind: NameKind, role: str, path: Path, first_row: int) -> Any:
+    """A column of a typed file as an array of int64 or large_string names without nulls.
+
+    Raises:
+        FormatError: a null, or an integer of 2⁶³ or more; names file and row.
+    """
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if column.null_count:
+        row = first_row + pc.index(column.is_null(), True).as_py()
+        raise FormatError(f"{path}, row {row}: the {role} is null; every edge needs one")
+    try:
+        return column.cast(pa.int64() if kind == "integer" else pa.large_string())
+    except pa.ArrowInvalid as error:
+        raise FormatError(f"{path}: the column of {role} names cannot be read: {error}") from error
+
+
+def check_names(block: EdgeBlock, path: Path) -> None:
+    """Check the names of a block from a typed file (text readers check the bytes of their rows themselves).
+
+    Raises:
+        FormatError: an empty name, a NUL or invalid UTF-8; names file, row and value.
+    """
+    for role in ROLES:
+        column = getattr(block, role)
+        if column is None or pa.types.is_integer(column.type):
+            continue
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise FormatError(
+                f"{path}: a {role} name near row {block.first_row} is no valid UTF-8"
+            ) from error
+        for bad, what in (
+            (pc.equal(pc.binary_length(column), 0), "is empty"),
+            (_has_nul(column), "holds a NUL"),
+        ):
+            index = pc.index(bad, True).as_py()
+            if index >= 0:
+                name = column[index].as_py()
+                raise FormatError(f"{path}, row {block.first_row + index}: the {role} name {name!r} {what}")
+
+
+def _has_nul(column: Any) -> Any:
+    return pc.match_substring(column, pattern="\0")

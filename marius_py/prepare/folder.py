@@ -1,0 +1,130 @@
+"""A graph folder appears whole or not at all (floor 4).
+
+In: the output path. Out: a temporary sibling folder to build in, renamed into place at the end. A killed
+prepare leaves only that sibling, which never opens as a graph at `output` and is removed by the next prepare
+of the same output: it is locked while its process lives, so a live one is told from a dead one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from marius_py.errors import ConfigError, StorageError
+from marius_py.graph_files import GRAPH_FILE
+from marius_py.storage.file_io import os_errors_as_storage
+from marius_py.storage.files import sync_folder
+
+_RENAME_EXCHANGE = 2
+_AT_FDCWD = -100
+
+
+def check_output(output: Path, overwrite: bool) -> None:
+    """Refuse an output that would destroy something.
+
+    Raises:
+        ConfigError: it is a file, a prepared graph without `overwrite`, or a folder of other things.
+    """
+    if not output.exists():
+        return
+    if not output.is_dir():
+        raise ConfigError(f"output {output} is a file; choose a folder")
+    if (output / GRAPH_FILE).exists():
+        if not overwrite:
+            raise ConfigError(
+                f"output {output} holds a prepared graph already; set overwrite=true to replace it"
+            )
+    elif any(output.iterdir()):
+        raise ConfigError(
+            f"output {output} is not empty and holds no prepared graph; choose a new or an empty folder"
+        )
+
+
+@contextmanager
+def building(output: Path, overwrite: bool) -> Iterator[Path]:
+    """Give a temporary folder; when the body ends without an error it becomes `output`, else it vanishes.
+
+    Raises:
+        ConfigError: as `check_output`. StorageError: another prepare of the same output is running, or the
+        folder cannot be made or renamed.
+    """
+    output = Path(os.path.abspath(output))
+    check_output(output, overwrite)
+    with os_errors_as_storage("write", output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        _remove_stale(output)
+        folder = _new_sibling(output)
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield folder
+        with os_errors_as_storage("write", output):
+            check_output(output, overwrite)
+            sync_folder(folder)
+            _move_into_place(folder, output)
+            sync_folder(output.parent)
+    finally:
+        os.close(lock)
+        # after a successful exchange this is the old graph, after a plain rename it is gone already
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _prefix(output: Path) -> str:
+    return f".{output.name}.preparing-"
+
+
+def _new_sibling(output: Path) -> Path:
+    folder = output.with_name(f"{_prefix(output)}{os.getpid()}-{secrets.token_hex(4)}")
+    folder.mkdir()
+    return folder
+
+
+def _remove_stale(output: Path) -> None:
+    for folder in output.parent.glob(f"{_glob_escaped(_prefix(output))}*"):
+        if not folder.is_dir():
+            continue
+        with suppress(FileNotFoundError):
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise StorageError(f"another process is preparing {output} right now; wait for it") from error
+            finally:
+                os.close(lock)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _glob_escaped(text: str) -> str:
+    return "".join(f"[{c}]" if c in "*?[" else c for c in text)
+
+
+def _move_into_place(folder: Path, output: Path) -> None:
+    if not output.exists() or not any(output.iterdir()):
+        os.rename(folder, output)
+        return
+    if not _exchange(folder, output):
+        # file systems without atomic exchange: for a moment there is no graph at `output`
+        aside = _new_sibling(output)
+        os.rename(output, aside)
+        os.rename(folder, output)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Swap two folders in one step; False where the kernel or file system cannot."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
+        return False
+    if renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        return False
+    raise OSError(code, os.strerror(code), str(second))

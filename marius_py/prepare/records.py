@@ -1,0 +1,136 @@
+"""Slow and exact reading of delimited text (floor 4): the first line of a file, and the search for an error.
+
+In: bytes of whole lines. Out: cells of one record, or the `FormatError` that names line and content of the
+first bad one. The fast path (Arrow) finds that something is wrong; this module says what and where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from marius_py.errors import FormatError
+from marius_py.prepare.columns import Columns
+
+_SHOWN = 120
+
+
+class Record(NamedTuple):
+    """A line, or several where a quoted cell holds line ends: `content` without its end; `line` from 0."""
+
+    content: bytes
+    line: int
+    lines: int
+    end: int
+
+
+def iterate_records(chunk: bytes, quoting: bool) -> Iterator[Record]:
+    """Cut bytes into records at line ends that lie outside quotes."""
+    start, line = 0, 0
+    while start < len(chunk):
+        end, lines, quotes = start, 0, 0
+        while True:
+            at = chunk.find(b"\n", end)
+            stop = len(chunk) if at < 0 else at
+            quotes += chunk.count(b'"', end, stop) if quoting else 0
+            lines += 1
+            end = min(stop + 1, len(chunk))
+            if at < 0 or quotes % 2 == 0:
+                break
+        content = chunk[start:stop]
+        yield Record(content.removesuffix(b"\r"), line, lines, end)
+        start, line = end, line + lines
+
+
+def split_record(content: bytes, delimiter: bytes, quoting: bool, where: str) -> list[str]:
+    """Split one record into cells.
+
+    Raises:
+        FormatError: NUL, CR, invalid UTF-8 or a misplaced quote; `where` (file and line) begins the message.
+    """
+    if b"\0" in content:
+        hint = (
+            "; the file looks like UTF-16: convert it to UTF-8"
+            if content.count(b"\0") * 3 > len(content)
+            else ""
+        )
+        raise FormatError(f"{where}: a NUL character in {shown(content)}{hint}")
+    if b"\r" in content.replace(b"\r\n", b""):
+        raise FormatError(
+            f"{where}: a carriage return inside the line {shown(content)}; lines end in LF or CRLF"
+        )
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{where}: byte {error.start + 1} is no valid UTF-8 in {shown(content)}") from error
+    separator = delimiter.decode()
+    if not quoting or '"' not in text:
+        return text.split(separator)
+    return _split_quoted(text, separator, where)
+
+
+def _split_quoted(text: str, separator: str, where: str) -> list[str]:
+    cells, at = [], 0
+    while True:
+        if text.startswith('"', at):
+            cell, at = _quoted_cell(text, at, where)
+        else:
+            stop = text.find(separator, at)
+            cell, at = (text[at:], len(text)) if stop < 0 else (text[at:stop], stop)
+            if '"' in cell:
+                raise FormatError(
+                    f"{where}: a quote inside the unquoted cell {cell[:_SHOWN]!r}; {_QUOTE_HINT}"
+                )
+        cells.append(cell)
+        if at == len(text):
+            return cells
+        if text[at] != separator:
+            raise FormatError(f"{where}: text after the closing quote of {cell[:_SHOWN]!r}; {_QUOTE_HINT}")
+        at += 1
+
+
+_QUOTE_HINT = "enclose the cell in quotes and write each inner quote twice, or read with quoting=false"
+
+
+def _quoted_cell(text: str, at: int, where: str) -> tuple[str, int]:
+    """The cell whose opening quote is at `at`, and the position after its closing quote."""
+    parts, begin = [], at + 1
+    while True:
+        stop = text.find('"', begin)
+        if stop < 0:
+            raise FormatError(f"{where}: a quote is never closed in {text[:_SHOWN]!r}; {_QUOTE_HINT}")
+        parts.append(text[begin:stop])
+        if not text.startswith('"', stop + 1):
+            return '"'.join(parts), stop + 1
+        begin = stop + 2
+
+
+def first_problem(
+    chunk: bytes, delimiter: bytes, quoting: bool, columns: Columns, path: Path, first_line: int
+) -> FormatError | None:
+    """The error of the first bad record in a chunk that starts with line `first_line`; None: all good."""
+    for record in iterate_records(chunk, quoting):
+        if not record.content:
+            continue
+        where = f"{path}, line {first_line + record.line}"
+        try:
+            cells = split_record(record.content, delimiter, quoting, where)
+        except FormatError as error:
+            return error
+        if len(cells) != columns.count:
+            return FormatError(
+                f"{where}: {len(cells)} column{'s' if len(cells) != 1 else ''} instead of {columns.count} in "
+                f"{shown(record.content)}"
+            )
+        roles = ("head", "tail") if columns.relation is None else ("head", "relation", "tail")
+        for role, position in zip(roles, columns.used, strict=True):
+            if not cells[position]:
+                return FormatError(f"{where}: the {role} name is empty in {shown(record.content)}")
+    return None
+
+
+def shown(content: bytes) -> str:
+    """A record for messages: quoted, escaped, cut."""
+    text = repr(content[:_SHOWN].decode(errors="backslashreplace"))
+    return text + ("…" if len(content) > _SHOWN else "")

@@ -1,0 +1,99 @@
+"""From a path to the reader of its format (floor 4). In: path, format and options. Out: an `EdgeSource`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from marius_py.errors import ConfigError, StorageError
+from marius_py.prepare.blocks import EdgeSource
+from marius_py.prepare.columns import ColumnKey, Header
+from marius_py.prepare.text import BLOCK_BYTES, TextSource
+from marius_py.prepare.typed import NumpySource, ParquetSource
+
+Format = Literal["auto", "tsv", "csv", "parquet", "npy", "npz"]
+
+_COMPRESSED = (".gz", ".zst", ".zstd")
+_SUFFIXES = {
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".txt": "tsv",
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".npy": "npy",
+    ".npz": "npz",
+}
+_DELIMITERS = {"tsv": "\t", "csv": ","}
+
+
+def open_source(
+    path: Path | str,
+    *,
+    format: str = "auto",
+    delimiter: str | None = None,
+    quoting: bool | None = None,
+    header: Header = "auto",
+    columns: Sequence[ColumnKey] | None = None,
+    block_bytes: int = BLOCK_BYTES,
+) -> EdgeSource:
+    """Open an edge list.
+
+    Args:
+        path: the file; text may be compressed with gzip or zstd, whatever its name says.
+        format: "tsv", "csv", "parquet", "npy", "npz", or "auto": by the file's name.
+        delimiter: for text, one character; None: tab for TSV, comma for CSV.
+        quoting: for text, whether RFC 4180 quotes are in force; None: for CSV only.
+        header: for text, whether the first line is a header; see `resolve_columns`.
+        columns: columns to use; see `resolve_columns`.
+        block_bytes: bytes of text read at a time.
+
+    Raises:
+        StorageError: no such file, or it cannot be read. FormatError: not what the format promises.
+        ConfigError: unknown format, or an option that does not fit it.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise StorageError(f"input file {path} does not exist")
+    if not path.is_file():
+        raise StorageError(f"input {path} is no file")
+    kind = format_of(path, format)
+    keys = None if columns is None else list(columns)
+    if kind in _DELIMITERS:
+        return TextSource(
+            path,
+            delimiter=_DELIMITERS[kind] if delimiter is None else delimiter,
+            quoting=kind == "csv" if quoting is None else quoting,
+            header=header,
+            columns=keys,
+            block_bytes=block_bytes,
+        )
+    given = {"delimiter": delimiter, "quoting": quoting}
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"{name} is {value!r}, but {path} is read as {kind}; {name} is for tsv and csv")
+    return ParquetSource(path, columns=keys) if kind == "parquet" else NumpySource(path, columns=keys)
+
+
+def format_of(path: Path, format: str = "auto") -> str:
+    """The format of a file: as given, or by its name without .gz, .zst, .zstd.
+
+    Raises:
+        ConfigError: the format is unknown or the name tells none.
+    """
+    allowed = ", ".join(dict.fromkeys(_SUFFIXES.values()))
+    if format != "auto":
+        if format not in _SUFFIXES.values():
+            raise ConfigError(f"format is {format!r}; allowed: auto, {allowed}")
+        return format
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    compressed = bool(suffixes) and suffixes[-1] in _COMPRESSED
+    if compressed:
+        suffixes.pop()
+    found = _SUFFIXES.get(suffixes[-1]) if suffixes else None
+    if found is None:
+        raise ConfigError(f"the name of {path} does not tell its format; set format= to one of {allowed}")
+    if compressed and found not in _DELIMITERS:
+        raise ConfigError(f"{path}: {found} files are compressed inside; unpack this one first")
+    return found

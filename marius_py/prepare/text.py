@@ -1,0 +1,239 @@
+"""Reads TSV and CSV edge lists in blocks (floor 4).
+
+In: a file, plain, gzip or zstd (recognised by its first bytes). Out: `EdgeBlock`s of text names. The rules,
+so that no name changes on the way:
+
+* UTF-8, with or without byte-order mark; lines end in LF or CRLF, the last one may lack its end; empty lines
+  are skipped; a CR elsewhere, a NUL, an empty name, or a line with another number of columns is an error.
+* With quoting off (the default for TSV) a quote is a character like any other.
+* With quoting on (the default for CSV) RFC 4180 holds strictly: a cell may be enclosed in double quotes, and
+  then holds delimiters, line ends, and quotes written twice; a quote anywhere else is an error.
+* No spelling means "missing": `NA`, `null`, `-` are names.
+
+Blocks are cut at line ends here, and only whole lines are handed to Arrow's parser, so memory is a block (or
+the longest line) and an error can be traced to its line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+
+from marius_py.errors import ConfigError, FormatError, StorageError
+from marius_py.prepare.blocks import EdgeBlock, NameKind
+from marius_py.prepare.columns import ColumnKey, Columns, Header, resolve_columns
+from marius_py.prepare.records import first_problem, iterate_records, split_record
+
+BLOCK_BYTES = 1 << 25
+MAX_ROW_BYTES = 1 << 28
+_BOM = b"\xef\xbb\xbf"
+_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+
+
+class TextSource:
+    """A delimited text file, fulfilling `EdgeSource`.
+
+    Args:
+        path: the file.
+        delimiter: one character that separates cells.
+        quoting: whether RFC 4180 quoting is in force.
+        header: as `resolve_columns`.
+        columns: as `resolve_columns`.
+        block_bytes: bytes read at a time.
+
+    Raises:
+        FormatError: empty file, wrong first line. StorageError: unreadable. ConfigError: bad arguments.
+    """
+
+    node_kind: NameKind = "text"
+    relation_kind: NameKind = "text"
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        delimiter: str,
+        quoting: bool,
+        header: Header = "auto",
+        columns: list[ColumnKey] | None = None,
+        block_bytes: int = BLOCK_BYTES,
+    ) -> None:
+        if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '\r\n\0"':
+            raise ConfigError(
+                f"delimiter is {delimiter!r}; allowed: one ASCII character other than a quote or line end"
+            )
+        self.path = path
+        self._delimiter = delimiter.encode()
+        self._quoting = quoting
+        self._block_bytes = block_bytes
+        self.position = 0
+        self.size = path.stat().st_size
+        self._columns = self._inspect(header, columns)
+        self.has_relations = self._columns.relation is not None
+
+    @property
+    def columns(self) -> Columns:
+        """The columns in use, and whether the file has a header."""
+        return self._columns
+
+    def blocks(self) -> Iterator[EdgeBlock]:
+        """Read the file from its start."""
+        line, row, header = 1, 1, self._columns.has_header
+        for chunk in self._chunks():
+            first_line, line = line, line + chunk.count(b"\n")
+            if header:
+                if not chunk.strip(b"\r\n"):
+                    continue
+                record = next(r for r in iterate_records(chunk, self._quoting) if r.content)
+                chunk = chunk[record.end :]
+                first_line += record.line + record.lines
+                header = False
+            block = self._parse(chunk, first_line, row)
+            if block is not None:
+                row += block.num_edges
+                yield block
+
+    def _inspect(self, header: Header, columns: list[ColumnKey] | None) -> Columns:
+        line = 1
+        for chunk in self._chunks():
+            for record in iterate_records(chunk, self._quoting):
+                if record.content:
+                    where = f"{self.path}, line {line + record.line}"
+                    cells = split_record(record.content, self._delimiter, self._quoting, where)
+                    return resolve_columns(cells, columns, header, where)
+            line += chunk.count(b"\n")
+        raise FormatError(f"{self.path} is empty; it should hold one edge a line")
+
+    def _chunks(self) -> Iterator[bytes]:
+        """The decompressed file, cut after line ends, without byte-order mark."""
+        carry, mark = b"", _BOM
+        with _open(self.path) as (raw, stream):
+            while True:
+                data = self._read(stream)
+                self.position = self.size if not data else min(raw.tell(), self.size)
+                chunk = carry + data if carry else data
+                if not data:
+                    if chunk := chunk.removeprefix(mark):
+                        yield chunk
+                    return
+                cut = _last_line_end(chunk, self._quoting)
+                carry = chunk[cut:]
+                if len(carry) > MAX_ROW_BYTES:
+                    raise FormatError(
+                        f"{self.path}: a line of more than {MAX_ROW_BYTES >> 20} MiB (or a quote that is "
+                        "never closed); is this an edge list?"
+                    )
+                if cut:
+                    yield chunk[:cut].removeprefix(mark)
+                    mark = b""
+
+    def _read(self, stream: Any) -> bytes:
+        try:
+            return bytes(stream.read(self._block_bytes))
+        except (OSError, pa.ArrowException) as error:
+            if getattr(error, "errno", None):
+                raise StorageError(f"reading {self.path} failed: {error}") from error
+            raise FormatError(f"{self.path} is damaged: it cannot be decompressed ({error})") from error
+
+    def _parse(self, chunk: bytes, first_line: int, first_row: int) -> EdgeBlock | None:
+        if not chunk.strip(b"\r\n"):
+            return None
+        if self._suspicious(chunk):
+            raise self._problem(chunk, first_line)
+        if chunk.startswith(_BOM):
+            chunk = (
+                b"\n" + chunk
+            )  # Arrow drops a mark at the start of what it is given; here it is part of a name
+        names = [str(i) for i in range(self._columns.count)]
+        used = [names[i] for i in self._columns.used]
+        try:
+            table = pacsv.read_csv(
+                pa.BufferReader(chunk),
+                pacsv.ReadOptions(column_names=names, block_size=len(chunk) + 1),
+                pacsv.ParseOptions(
+                    delimiter=self._delimiter.decode(),
+                    quote_char='"' if self._quoting else False,
+                    newlines_in_values=self._quoting,
+                ),
+                pacsv.ConvertOptions(
+                    include_columns=used,
+                    column_types=dict.fromkeys(used, pa.string()),
+                    strings_can_be_null=False,
+                    null_values=[],
+                    check_utf8=True,
+                ),
+            )
+        except pa.ArrowInvalid as error:
+            raise self._problem(chunk, first_line, error) from error
+        if any(pc.min(pc.binary_length(table[name])).as_py() == 0 for name in used):
+            raise self._problem(chunk, first_line)
+        relation = table[used[1]] if len(used) == 3 else None
+        return EdgeBlock(table[used[0]], relation, table[used[-1]], first_row)
+
+    def _suspicious(self, chunk: bytes) -> bool:
+        if b"\0" in chunk or (b"\r" in chunk and chunk.count(b"\r") != chunk.count(b"\r\n")):
+            return True
+        return self._quoting and b'"' in chunk and not _quotes_well_placed(chunk, self._delimiter)
+
+    def _problem(self, chunk: bytes, first_line: int, error: Exception | None = None) -> FormatError:
+        found = first_problem(chunk, self._delimiter, self._quoting, self._columns, self.path, first_line)
+        return found or FormatError(f"{self.path}, after line {first_line}: {error}")
+
+
+class _open:  # noqa: N801 - used like a function
+    """Context manager: the raw file and the (decompressing) stream on it."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._raw = pa.OSFile(str(path), "rb")
+            magic = self._raw.read(4)
+            self._raw.seek(0)
+        except OSError as error:
+            raise StorageError(f"opening {path} failed: {error}") from error
+        compression = next((name for start, name in _MAGIC.items() if magic.startswith(start)), None)
+        self._stream = pa.CompressedInputStream(self._raw, compression) if compression else self._raw
+
+    def __enter__(self) -> tuple[Any, Any]:
+        return self._raw, self._stream
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+        self._raw.close()
+
+
+def _last_line_end(chunk: bytes, quoting: bool) -> int:
+    """Bytes of `chunk` up to the end of its last whole record (0 if there is none)."""
+    cut = chunk.rfind(b"\n") + 1
+    if not quoting or b'"' not in chunk:
+        return cut
+    data = np.frombuffer(chunk, dtype=np.uint8)
+    ends = np.flatnonzero(data == ord("\n"))
+    quotes = np.flatnonzero(data == ord('"'))
+    # a line end lies outside quotes when an even number of quotes precedes it
+    outside = ends[np.searchsorted(quotes, ends) % 2 == 0]
+    return int(outside[-1]) + 1 if len(outside) else 0
+
+
+def _quotes_well_placed(chunk: bytes, delimiter: bytes) -> bool:
+    """Whether every quote opens a cell, closes one, or is one of a pair inside a quoted cell (RFC 4180)."""
+    data = np.frombuffer(chunk, dtype=np.uint8)
+    quotes = np.flatnonzero(data == ord('"'))
+    if len(quotes) % 2:
+        return False
+    opening, closing = quotes[::2], quotes[1::2]
+    edge = np.zeros(256, dtype=bool)
+    edge[[ord("\n"), delimiter[0]]] = True
+    before = np.where(opening > 0, data[opening - 1], ord("\n"))
+    starts = edge[before]
+    starts[1:] |= opening[1:] == closing[:-1] + 1
+    edge[ord("\r")] = True
+    after = np.where(closing + 1 < len(data), data[np.minimum(closing + 1, len(data) - 1)], ord("\n"))
+    ends = edge[after]
+    ends[:-1] |= opening[1:] == closing[:-1] + 1
+    return bool(starts.all() and ends.all())

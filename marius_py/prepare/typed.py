@@ -1,0 +1,279 @@
+"""Reads Parquet and NumPy edge lists in blocks (floor 4).
+
+In: .parquet (columns of text or integers), .npy ((E, 2) or (E, 3) integers or text), .npz (one such array, or
+arrays head, relation, tail). Out: `EdgeBlock`s. Integer names stay integers. Arrays inside an .npz are read
+as streams, so memory is a block even when they are compressed; object arrays (pickles) are refused.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from marius_py.errors import ConfigError, FormatError, StorageError
+from marius_py.prepare.blocks import ROLES, EdgeBlock, NameKind, check_names, kind_of, name_column
+from marius_py.prepare.columns import ColumnKey, Columns, resolve_columns
+
+BLOCK_ROWS = 1 << 20
+
+
+class ParquetSource:
+    """A Parquet file, fulfilling `EdgeSource`.
+
+    Args:
+        path: the file.
+        columns: two or three positions or column names; None: by names such as head and tail, or order.
+
+    Raises:
+        FormatError: no Parquet file, wrong columns or types, no rows.
+    """
+
+    def __init__(
+        self, path: Path, *, columns: list[ColumnKey] | None = None, block_rows: int = BLOCK_ROWS
+    ) -> None:
+        self.path = path
+        self._block_rows = block_rows
+        with _damage_as_format(path), pq.ParquetFile(path) as file:
+            schema, self.size = file.schema_arrow, file.metadata.num_rows
+        if self.size == 0:
+            raise FormatError(f"{path} has no rows; it should hold one edge a row")
+        self._columns = resolve_columns(schema.names, columns, True if columns else "auto", f"{path}")
+        self._names = [schema.names[i] for i in self._columns.used]
+        if len(set(schema.names)) != len(schema.names):
+            raise FormatError(f"{path}: several columns have the same name; rename them")
+        kinds = [kind_of(schema.field(name).type, name, path) for name in self._names]
+        self.has_relations = self._columns.relation is not None
+        self.node_kind: NameKind = "integer" if kinds[0] == kinds[-1] == "integer" else "text"
+        self.relation_kind: NameKind = kinds[1] if self.has_relations else "integer"
+        self.position = 0
+
+    def blocks(self) -> Iterator[EdgeBlock]:
+        """Read the file from its start."""
+        self.position = 0
+        with _damage_as_format(self.path), pq.ParquetFile(self.path) as file:
+            for batch in file.iter_batches(self._block_rows, columns=self._names, use_threads=False):
+                first = self.position + 1
+                columns = {
+                    role: name_column(batch.column(name), kind, role, self.path, first)
+                    for role, name, kind in zip(self._roles(), self._names, self._kinds(), strict=True)
+                }
+                block = EdgeBlock(columns["head"], columns.get("relation"), columns["tail"], first)
+                check_names(block, self.path)
+                self.position += block.num_edges
+                yield block
+
+    def _roles(self) -> tuple[str, ...]:
+        return ROLES if self.has_relations else ("head", "tail")
+
+    def _kinds(self) -> tuple[NameKind, ...]:
+        node = self.node_kind
+        return (node, self.relation_kind, node) if self.has_relations else (node, node)
+
+
+class NumpySource:
+    """An .npy or .npz file, fulfilling `EdgeSource`.
+
+    Args:
+        path: the file.
+        columns: two or three positions in the second dimension (for an .npz of several arrays: their names).
+
+    Raises:
+        FormatError: no NumPy file, an array of the wrong shape or type, no rows.
+    """
+
+    def __init__(
+        self, path: Path, *, columns: list[ColumnKey] | None = None, block_rows: int = BLOCK_ROWS
+    ) -> None:
+        self.path = path
+        self._block_rows = block_rows
+        self.position = 0
+        self._members, self._columns = self._inspect(columns)
+        self.has_relations = self._columns.relation is not None
+        self.size = self._members[0].rows
+        if self.size == 0:
+            raise FormatError(f"{path} has no rows; it should hold one edge a row")
+        kinds: list[NameKind] = [
+            _numpy_kind(self._members[i if len(self._members) > 1 else 0].dtype, path)
+            for i in self._columns.used
+        ]
+        self.node_kind: NameKind = "integer" if kinds[0] == kinds[-1] == "integer" else "text"
+        self.relation_kind: NameKind = kinds[1] if self.has_relations else "integer"
+
+    def blocks(self) -> Iterator[EdgeBlock]:
+        """Read the file from its start."""
+        self.position = 0
+        used = self._columns.used
+        single = len(self._members) == 1
+        with _damage_as_format(self.path), ExitStack() as stack:
+            streams = [
+                stack.enter_context(member.stream())
+                for member in (self._members if single else self._ordered())
+            ]
+            for start in range(0, self.size, self._block_rows):
+                count = min(self._block_rows, self.size - start)
+                if single:
+                    rows = streams[0](count)
+                    arrays = [rows[:, position] for position in used]
+                else:
+                    arrays = [stream(count) for stream in streams]
+                self.position = start + count
+                yield self._block(arrays, start + 1)
+
+    def _ordered(self) -> list[_Member]:
+        return [self._members[i] for i in self._columns.used]
+
+    def _block(self, arrays: Sequence[NDArray[Any]], first: int) -> EdgeBlock:
+        kinds = (
+            [self.node_kind, self.relation_kind, self.node_kind]
+            if self.has_relations
+            else [self.node_kind] * 2
+        )
+        roles = ROLES if self.has_relations else ("head", "tail")
+        columns = {}
+        for role, kind, array in zip(roles, kinds, arrays, strict=True):
+            values = np.ascontiguousarray(array)
+            if values.dtype.kind == "S":
+                values = np.char.decode(values, "utf-8")
+            column = pa.array(values.astype(values.dtype.newbyteorder("="), copy=False))
+            columns[role] = name_column(column, kind, role, self.path, first)
+        block = EdgeBlock(columns["head"], columns.get("relation"), columns["tail"], first)
+        check_names(block, self.path)
+        return block
+
+    def _inspect(self, columns: list[ColumnKey] | None) -> tuple[list[_Member], Columns]:
+        with _damage_as_format(self.path):
+            members = _npz_members(self.path) if zipfile.is_zipfile(self.path) else [_Member(self.path, None)]
+        if not members:
+            raise FormatError(f"{self.path} holds no array")
+        if len(members) == 1:
+            member = members[0]
+            if len(member.shape) != 2:
+                raise FormatError(
+                    f"{self.path}: the array has shape {member.shape}; edges need (E, 2) or (E, 3)"
+                )
+            if columns is not None and any(isinstance(key, str) for key in columns):
+                raise ConfigError(
+                    f"columns is {columns!r}, but the columns of an array have no names; give positions"
+                )
+            cells = [str(i) for i in range(member.shape[1])]
+            return members, resolve_columns(cells, columns, False, str(self.path))
+        names = [str(member.name) for member in members]
+        resolved = resolve_columns(names, columns, True if columns else "auto", str(self.path))
+        if columns is None and not resolved.has_header:
+            raise FormatError(
+                f"{self.path} holds the arrays {', '.join(names)}; name two or three of them with columns=, "
+                "or call them head, relation, tail"
+            )
+        shapes = {members[i].shape for i in resolved.used}
+        if len(shapes) != 1 or len(next(iter(shapes))) != 1:
+            raise FormatError(
+                f"{self.path}: the arrays have shapes {sorted(shapes)}; they must be (E,) and equal"
+            )
+        return members, resolved
+
+
+class _Member:
+    """An array in an .npy file, or one member of an .npz, read from start to end."""
+
+    def __init__(self, path: Path, name: str | None) -> None:
+        self._path = path
+        self.name = name
+        with self._open() as file:
+            self.shape, self._fortran, self.dtype = _read_header(file)
+        if self.dtype.hasobject:
+            raise FormatError(f"{path}: an array of objects (pickle) is refused; save integers or text")
+        if self._fortran and len(self.shape) > 1 and name is not None:
+            raise FormatError(
+                f"{path}: array {name!r} is stored by columns; save it with np.ascontiguousarray"
+            )
+
+    @property
+    def rows(self) -> int:
+        return int(self.shape[0])
+
+    @contextmanager
+    def stream(self) -> Iterator[Any]:
+        """Open the member; gives a function read(n) -> the next n rows."""
+        if self.name is None:
+            try:
+                array = np.load(self._path, mmap_mode="r", allow_pickle=False)
+            except ValueError as error:
+                raise FormatError(f"{self._path} is damaged: {error}") from error
+            position = 0
+
+            def read_mapped(count: int) -> NDArray[Any]:
+                nonlocal position
+                position += count
+                return np.asarray(array[position - count : position])
+
+            yield read_mapped
+            return
+        with self._open() as file:
+            _read_header(file)
+            width = int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
+
+            def read(count: int) -> NDArray[Any]:
+                data = file.read(count * width)
+                if len(data) != count * width:
+                    raise FormatError(f"{self._path} is damaged: array {self.name!r} ends too early")
+                return np.frombuffer(data, dtype=self.dtype).reshape(count, *self.shape[1:])
+
+            yield read
+
+    @contextmanager
+    def _open(self) -> Iterator[IO[bytes]]:
+        if self.name is None:
+            with open(self._path, "rb") as file:
+                yield file
+        else:
+            with zipfile.ZipFile(self._path) as archive, archive.open(f"{self.name}.npy") as member:
+                yield member
+
+
+def _npz_members(path: Path) -> list[_Member]:
+    with zipfile.ZipFile(path) as archive:
+        names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+    return [_Member(path, name) for name in names]
+
+
+def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(file)
+    if version == (2, 0):
+        return np.lib.format.read_array_header_2_0(file)
+    raise ValueError(f"NumPy file version {version} is not supported")
+
+
+def _numpy_kind(dtype: np.dtype[Any], path: Path) -> NameKind:
+    if dtype.kind in "iu":
+        return "integer"
+    if dtype.kind in "US":
+        return "text"
+    raise FormatError(f"{path}: the array has type {dtype}; names must be integers or text")
+
+
+@contextmanager
+def _damage_as_format(path: Path) -> Iterator[None]:
+    """Turn what the readers raise on damaged files into FormatError, on failing devices into StorageError."""
+    try:
+        yield
+    except (FormatError, StorageError, ConfigError):
+        raise
+    except OSError as error:
+        if error.errno:
+            raise StorageError(f"reading {path} failed: {error.strerror}") from error
+        raise FormatError(f"{path} is damaged: {error}") from error
+    except (pa.ArrowException, zipfile.BadZipFile, zlib.error) as error:
+        raise FormatError(f"{path} is damaged or of another format: {error}") from error
+    except (ValueError, EOFError, KeyError, RuntimeError, NotImplementedError, SyntaxError) as error:
+        raise FormatError(f"{path} is damaged or of another format: {error}") from error

@@ -1,0 +1,244 @@
+"""Writes `edges.h5`: train edges sorted into p² buckets out of core (floor 1).
+
+In: blocks of (E, 3) node-id rows in any order, and their counts by bucket. Out: the file that
+`storage.hdf5_edges` reads. Memory is one block, never the edges: a first pass over the blocks counts
+(`count_buckets`), the file is laid out, a second pass sorts each block by bucket and writes every bucket's
+rows at that bucket's cursor.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import h5py
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from marius_py.errors import FormatError
+from marius_py.graph import EDGE_FILE_VERSION, SPLITS, Partitioning
+from marius_py.storage.file_io import array_checksum, os_errors_as_storage, read_array, write_array
+from marius_py.storage.hdf5_edges import Hdf5EdgeStore, read_layout
+from marius_py.storage.protocols import Edges
+
+BLOCK_ROWS = 1 << 21
+"""Edges handled at a time: 24 MiB of int32 rows."""
+
+
+def edge_dtype(num_nodes: int) -> np.dtype[Any]:
+    """The type of edge rows: int32 while every id fits, int64 from 2³¹ nodes."""
+    return np.dtype(np.int32) if num_nodes <= 1 << 31 else np.dtype(np.int64)
+
+
+def bucket_keys(partitioning: Partitioning, edges: Edges) -> NDArray[np.integer]:
+    """Number each edge's bucket, head partition · p + tail partition: (E,) of the smallest unsigned type."""
+    p = partitioning.num_partitions
+    head, _ = partitioning.locate(edges[:, 0])
+    tail, _ = partitioning.locate(edges[:, 2])
+    # 16-bit keys make numpy's stable sort a radix sort, several times faster than on wider ones
+    return (head * p + tail).astype(np.min_scalar_type(p * p - 1))
+
+
+def count_buckets(partitioning: Partitioning, edges: Edges) -> NDArray[np.int64]:
+    """Count the edges of a block by bucket: (p²,) int64."""
+    return np.bincount(bucket_keys(partitioning, edges), minlength=partitioning.num_partitions**2)
+
+
+class EdgeWriter:
+    """Fills one `edges.h5`; use as a context manager, then call `finish`.
+
+    Args:
+        path: file to create.
+        partitioning: ranges to sort by.
+        bucket_counts: (p²,) train edges of each bucket, as they will be appended.
+        num_valid: rows of the split valid.
+        num_test: rows of the split test.
+        degrees: (N,) int64 total train degree by node id.
+        fingerprint: the graph's fingerprint.
+        dtype: type of the rows; None: by the number of nodes.
+
+    Raises:
+        StorageError: the file cannot be created, say because the disk has no room for it.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        partitioning: Partitioning,
+        bucket_counts: NDArray[np.int64],
+        *,
+        num_valid: int,
+        num_test: int,
+        degrees: NDArray[np.int64],
+        fingerprint: str,
+        dtype: np.dtype[Any] | None = None,
+    ) -> None:
+        self._path = path
+        self._partitioning = partitioning
+        starts = np.zeros(len(bucket_counts) + 1, dtype=np.int64)
+        np.cumsum(bucket_counts, out=starts[1:])
+        self._dtype = dtype or edge_dtype(partitioning.num_nodes)
+        counts = {"train": int(starts[-1]), "valid": num_valid, "test": num_test}
+        with os_errors_as_storage("write", path):
+            _create(path, partitioning, starts, counts, self._dtype, fingerprint)
+        layout = read_layout(path)
+        self._starts = starts
+        self._cursors = starts[:-1].copy()
+        self._filled = {"valid": 0, "test": 0}
+        self._counts = counts
+        self._offsets = layout.data_offsets
+        with os_errors_as_storage("write", path):
+            self._file = open(path, "r+b", buffering=0)  # noqa: SIM115 - closed by __exit__
+            # reserve the blocks now: a disk that is too small says so before hours of sorting
+            os.posix_fallocate(self._file.fileno(), 0, os.stat(path).st_size)
+        write_array(self._file.fileno(), np.ascontiguousarray(degrees), layout.degrees_offset, path)
+
+    def append_train(self, edges: Edges) -> None:
+        """Sort a block (E, 3) of train edges by bucket and write each bucket's rows at its cursor."""
+        keys = bucket_keys(self._partitioning, edges)
+        order = np.argsort(keys, kind="stable")
+        sorted_edges = edges[order].astype(self._dtype, copy=False)
+        counts = np.bincount(keys, minlength=len(self._cursors))
+        ends = np.cumsum(counts)
+        for bucket in np.flatnonzero(counts).tolist():
+            self._write_bucket(bucket, sorted_edges[ends[bucket] - counts[bucket] : ends[bucket]])
+
+    def append(self, split: str, edges: Edges) -> None:
+        """Append rows (E, 3) to split "valid" or "test", or sort them into train."""
+        if split == "train":
+            self.append_train(edges)
+            return
+        if self._filled[split] + len(edges) > self._counts[split]:
+            raise FormatError(
+                f"more {split} edges in the second pass than in the first: the input changed meanwhile"
+            )
+        rows = np.ascontiguousarray(edges, dtype=self._dtype)
+        offset = self._offsets[split] + self._filled[split] * rows.itemsize * 3
+        write_array(self._file.fileno(), rows, offset, self._path)
+        self._filled[split] += len(rows)
+
+    def _write_bucket(self, bucket: int, rows: Edges) -> None:
+        cursor = int(self._cursors[bucket])
+        if cursor + len(rows) > self._starts[bucket + 1]:
+            raise FormatError(
+                "more train edges in the second pass than in the first: the input changed meanwhile"
+            )
+        offset = self._offsets["train"] + cursor * rows.itemsize * 3
+        write_array(self._file.fileno(), rows, offset, self._path)
+        self._cursors[bucket] += len(rows)
+
+    def finish(self) -> None:
+        """Check that every row was written, store the checksums, and make the file durable.
+
+        Raises:
+            FormatError: fewer rows were appended than announced.
+            StorageError: reading back or writing failed.
+        """
+        short = [split for split, filled in self._filled.items() if filled != self._counts[split]]
+        if short or (self._cursors != self._starts[1:]).any():
+            raise FormatError("fewer edges in the second pass than in the first: the input changed meanwhile")
+        xxh3 = np.zeros(len(self._cursors), dtype=np.uint64)
+        for bucket in range(len(xxh3)):
+            xxh3[bucket] = self._checksum("train", int(self._starts[bucket]), int(self._starts[bucket + 1]))
+        splits = {split: self._checksum(split, 0, self._counts[split]) for split in SPLITS[1:]}
+        with os_errors_as_storage("write", self._path):
+            os.fsync(self._file.fileno())
+            self._file.close()
+            with h5py.File(self._path, "r+", locking=False) as file:
+                file["train_xxh3"][...] = xxh3
+                for split, value in splits.items():
+                    file.attrs.modify(f"{split}_xxh3", np.uint64(value))
+            with open(self._path, "rb") as file:
+                os.fsync(file.fileno())
+
+    def close(self) -> None:
+        """Release the file. May be called twice."""
+        self._file.close()
+
+    def __enter__(self) -> EdgeWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read(self, split: str, start: int, stop: int) -> Edges:
+        rows = np.empty((stop - start, 3), dtype=self._dtype)
+        read_array(self._file.fileno(), rows, self._offsets[split] + start * rows.itemsize * 3, self._path)
+        return rows
+
+    def _checksum(self, split: str, start: int, stop: int) -> int:
+        # one bucket may be all edges (p = 1), so even a checksum reads in blocks
+        if stop - start <= BLOCK_ROWS:
+            return array_checksum(self._read(split, start, stop))
+        digest = xxhash.xxh3_64()
+        for begin in range(start, stop, BLOCK_ROWS):
+            digest.update(self._read(split, begin, min(begin + BLOCK_ROWS, stop)).data)
+        return int(digest.intdigest())
+
+
+def _create(
+    path: Path,
+    partitioning: Partitioning,
+    starts: NDArray[np.int64],
+    counts: dict[str, int],
+    dtype: np.dtype[Any],
+    fingerprint: str,
+) -> None:
+    """Lay out the HDF5 file with every contiguous data set allocated, so that raw writes can fill them."""
+    with h5py.File(
+        path, "x", libver=("v110", "v110"), locking=False, alignment_threshold=4096, alignment_interval=4096
+    ) as file:
+        file.attrs["format_version"] = EDGE_FILE_VERSION
+        file.attrs["num_nodes"] = partitioning.num_nodes
+        file.attrs["num_partitions"] = partitioning.num_partitions
+        file.attrs["fingerprint"] = fingerprint
+        for split in SPLITS[1:]:
+            file.attrs.create(f"{split}_xxh3", np.uint64(0))
+        file.create_dataset("train_offsets", data=starts)
+        file.create_dataset("train_xxh3", shape=(len(starts) - 1,), dtype=np.uint64)
+        for split in SPLITS:
+            _allocate(file, split, (counts[split], 3), dtype)
+        _allocate(file, "degrees", (partitioning.num_nodes,), np.dtype(np.int64))
+
+
+def _allocate(file: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    creation.set_layout(h5py.h5d.CONTIGUOUS)
+    space = h5py.h5s.create_simple(shape)
+    h5py.h5d.create(file.id, name.encode(), h5py.h5t.py_create(dtype), space, creation)
+
+
+def resort(source: Hdf5EdgeStore, path: Path, num_partitions: int, *, block_rows: int = BLOCK_ROWS) -> None:
+    """Write the edges of `source` to a new file `path`, train sorted for another number of partitions.
+
+    Two passes over the source in blocks of `block_rows`; memory is one block and the degrees. The source's
+    checksums are verified on the way, so damage never gets a fresh checksum.
+
+    Raises:
+        ConfigError: more partitions than nodes. StorageError: reading or writing failed.
+    """
+    partitioning = Partitioning(source.partitioning.num_nodes, num_partitions)
+    counts = np.zeros(num_partitions**2, dtype=np.int64)
+    for edges in source.blocks("train", block_rows):
+        counts += count_buckets(partitioning, edges)
+    with EdgeWriter(
+        path,
+        partitioning,
+        counts,
+        num_valid=source.num_edges("valid"),
+        num_test=source.num_edges("test"),
+        degrees=source.degrees(0, partitioning.num_nodes),
+        fingerprint=source.fingerprint,
+        dtype=source.dtype,
+    ) as writer:
+        for split in SPLITS:
+            for edges in source.blocks(split, block_rows):
+                writer.append(split, edges)
+        writer.finish()

@@ -1,0 +1,323 @@
+"""Edges of a prepared graph in one ordinary HDF5 file, read by bucket (floor 1).
+
+In: the path of an `edges.h5` that `storage.edge_writer` wrote. Out: (E, 3) arrays. The file holds contiguous
+data sets `train`, `valid`, `test` (E, 3), int32 below 2³¹ nodes and int64 from there; `train_offsets`
+(p² + 1,) int64, the first row of each bucket in row-major order of (head partition, tail partition);
+`degrees` (N,) int64, total train degree by node id; `*_xxh3` uint64 checksums. h5py is used to find the data
+sets when the file is opened; after that a bucket is one positioned read, and h5py's process-wide lock is
+never taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from marius_py.errors import ConfigError, FormatError, StorageError
+from marius_py.graph import EDGE_FILE_VERSION, SPLITS, Partitioning
+from marius_py.storage.file_io import array_checksum, read_array
+from marius_py.storage.files import drop_cache
+from marius_py.storage.protocols import Edges
+from marius_py.types import Bucket
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeLayout:
+    """Where everything lies in an `edges.h5`.
+
+    Attributes:
+        partitioning: the ranges by which train edges are sorted.
+        dtype: int32 or int64.
+        fingerprint: fingerprint of the graph that the edges belong to.
+        counts: number of edges of each split.
+        data_offsets: byte offset of each split's first row (0 for an empty split).
+        bucket_starts: (p² + 1,) first train row of each bucket, then the number of train edges.
+        bucket_xxh3: (p²,) checksums of the buckets.
+        split_xxh3: checksums of the splits other than train.
+        degrees_offset: byte offset of the degrees (0 for a graph without nodes).
+    """
+
+    partitioning: Partitioning
+    dtype: np.dtype[Any]
+    fingerprint: str
+    counts: dict[str, int]
+    data_offsets: dict[str, int]
+    bucket_starts: NDArray[np.int64]
+    bucket_xxh3: NDArray[np.uint64]
+    split_xxh3: dict[str, int]
+    degrees_offset: int
+
+
+def read_layout(path: Path) -> EdgeLayout:
+    """Find the data sets of an `edges.h5`.
+
+    Raises:
+        StorageError: the file is missing or cannot be opened as HDF5.
+        FormatError: it is HDF5, but not a whole edge file of this version.
+    """
+    if not path.is_file():
+        raise StorageError(f"{path} is missing; prepare the graph again")
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            return _layout_of(file, path)
+    except (FormatError, StorageError):
+        raise
+    except OSError as error:
+        raise StorageError(f"{path} cannot be opened as HDF5; it is damaged ({error})") from error
+    except (KeyError, ValueError, RuntimeError, TypeError) as error:
+        raise FormatError(
+            f"{path} is no edge file of a prepared graph, or it is damaged ({error})"
+        ) from error
+
+
+def _layout_of(file: h5py.File, path: Path) -> EdgeLayout:
+    version = int(file.attrs["format_version"])
+    if version != EDGE_FILE_VERSION:
+        raise FormatError(
+            f"{path} has format version {version}; this program reads version {EDGE_FILE_VERSION}: "
+            "prepare the graph again with this version"
+        )
+    partitioning = Partitioning(int(file.attrs["num_nodes"]), int(file.attrs["num_partitions"]))
+    counts, offsets, size = {}, {}, path.stat().st_size
+    dtype = file["train"].dtype
+    if dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
+        raise FormatError(f"{path}: edges have type {dtype}; allowed: int32, int64")
+    for split in SPLITS:
+        data = file[split]
+        if data.ndim != 2 or data.shape[1] != 3 or data.dtype != dtype:
+            raise FormatError(
+                f"{path}: {split} has shape {data.shape} and type {data.dtype}; not (E, 3) {dtype}"
+            )
+        counts[split] = int(data.shape[0])
+        offsets[split] = _data_offset(data, path, size)
+    starts = file["train_offsets"][...]
+    xxh3 = file["train_xxh3"][...]
+    buckets = partitioning.num_partitions**2
+    whole = starts.shape == (buckets + 1,) and xxh3.shape == (buckets,)
+    if not whole or starts[0] != 0 or starts[-1] != counts["train"] or (np.diff(starts) < 0).any():
+        raise FormatError(f"{path}: the bucket offsets do not fit the {counts['train']} train edges")
+    if file["degrees"].shape != (partitioning.num_nodes,):
+        raise FormatError(
+            f"{path}: degrees of {file['degrees'].shape} rows for {partitioning.num_nodes} nodes"
+        )
+    return EdgeLayout(
+        partitioning=partitioning,
+        dtype=dtype,
+        fingerprint=str(file.attrs["fingerprint"]),
+        counts=counts,
+        data_offsets=offsets,
+        bucket_starts=starts,
+        bucket_xxh3=xxh3,
+        split_xxh3={split: int(file.attrs[f"{split}_xxh3"]) for split in SPLITS[1:]},
+        degrees_offset=_data_offset(file["degrees"], path, size),
+    )
+
+
+def _data_offset(data: h5py.Dataset, path: Path, file_size: int) -> int:
+    if data.size == 0:
+        return 0
+    offset = data.id.get_offset()
+    if offset is None or offset + data.nbytes > file_size:
+        raise StorageError(
+            f"{path} is damaged: {data.name} should end at byte "
+            f"{(offset or 0) + data.nbytes}, the file has {file_size}"
+        )
+    return int(offset)
+
+
+class Hdf5EdgeStore:
+    """Edges on disk, fulfilling `EdgeStore`. Reads are thread-safe and verify checksums.
+
+    Args:
+        path: the `edges.h5`.
+
+    Raises:
+        StorageError, FormatError: as `read_layout`.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = Path(path)
+        self._layout = read_layout(self._path)
+        try:
+            self._file = open(self._path, "rb", buffering=0)  # noqa: SIM115 - lives until close()
+        except OSError as error:
+            raise StorageError(f"opening {self._path} failed: {error.strerror}") from error
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
+
+    @property
+    def partitioning(self) -> Partitioning:
+        """The partition ranges by which train edges are sorted into buckets."""
+        return self._layout.partitioning
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the graph that the edges belong to."""
+        return self._layout.fingerprint
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of ids: int32 below 2³¹ nodes, int64 from there."""
+        return self._layout.dtype
+
+    def bucket_counts(self) -> NDArray[np.int64]:
+        """Count the train edges by bucket: (p, p), rows are head partitions."""
+        p = self._layout.partitioning.num_partitions
+        return np.diff(self._layout.bucket_starts).reshape(p, p)
+
+    def num_edges(self, split: str) -> int:
+        """Count the edges of a split ("train", "valid" or "test")."""
+        return self._layout.counts[_checked_split(split)]
+
+    def read(self, split: str, bucket: Bucket | None = None) -> Edges:
+        """Read the edges of a split, or of one bucket of train, and verify their checksum.
+
+        Returns:
+            (E, 3) int32 or int64, freshly allocated and owned by the caller.
+
+        Raises:
+            StorageError: the read failed, or the data do not match their checksum.
+            ConfigError: no such split or bucket.
+        """
+        _checked_split(split)
+        if split != "train":
+            if bucket is not None:
+                raise ConfigError(f"split {split!r} has no buckets; only train edges lie in bucket order")
+            return self._read_split(split)
+        if bucket is not None:
+            return self._read_buckets(self._bucket_index(bucket), 1)
+        return self._read_buckets(0, self._layout.partitioning.num_partitions**2)
+
+    def read_range(self, split: str, start: int, stop: int) -> Edges:
+        """Read the (stop − start, 3) edges of a split by position, for streaming in blocks.
+
+        A block is no unit of checksums, so nothing is verified here; `read` and `verify` do that.
+        """
+        count = self.num_edges(split)
+        if not 0 <= start <= stop <= count:
+            raise ConfigError(f"edge range {start}:{stop} of split {split!r}; allowed: within 0:{count}")
+        edges = np.empty((stop - start, 3), dtype=self._layout.dtype)
+        if len(edges):
+            offset = self._layout.data_offsets[split] + start * edges.strides[0]
+            read_array(self._descriptor(), edges, offset, self._path)
+            drop_cache(self._descriptor(), offset, edges.nbytes)
+        return edges
+
+    def degrees(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Read the total train degree (a self-loop counts twice) of node ids start..stop: (n,) int64."""
+        count = self._layout.partitioning.num_nodes
+        if not 0 <= start <= stop <= count:
+            raise ConfigError(f"node range {start}:{stop}; allowed: within 0:{count}")
+        degrees = np.empty(stop - start, dtype=np.int64)
+        read_array(self._descriptor(), degrees, self._layout.degrees_offset + start * 8, self._path)
+        return degrees
+
+    def blocks(self, split: str, block_rows: int) -> Iterator[Edges]:
+        """Stream a split in file order, at most `block_rows` rows (n, 3) at a time, verifying checksums.
+
+        A checksum covers a bucket of train or another whole split and is compared after its last block, so
+        what was yielded is only trustworthy when the iteration ends without an error.
+
+        Raises:
+            StorageError: a read failed, or a checksum does not match.
+        """
+        _checked_split(split)
+        if split != "train":
+            yield from self._checked_range(split, 0, self._layout.counts[split], block_rows, None)
+            return
+        starts = self._layout.bucket_starts
+        for index in range(len(starts) - 1):
+            yield from self._checked_range(
+                split, int(starts[index]), int(starts[index + 1]), block_rows, index
+            )
+
+    def verify(self, block_rows: int = 1 << 20) -> list[str]:
+        """Read all edges and compare checksums.
+
+        Returns:
+            One sentence for each damaged bucket or split; empty when all are whole.
+        """
+        starts = self._layout.bucket_starts
+        ranges: list[tuple[str, int, int, int | None]] = [
+            ("train", int(starts[i]), int(starts[i + 1]), i) for i in range(len(starts) - 1)
+        ]
+        ranges += [(split, 0, self._layout.counts[split], None) for split in SPLITS[1:]]
+        damaged = []
+        for split, start, stop, index in ranges:
+            try:
+                for _ in self._checked_range(split, start, stop, block_rows, index):
+                    pass
+            except StorageError as error:
+                damaged.append(str(error))
+        return damaged
+
+    def close(self) -> None:
+        """Release the file. May be called twice."""
+        self._file.close()
+
+    def __enter__(self) -> Hdf5EdgeStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _descriptor(self) -> int:
+        if self._file.closed:
+            raise StorageError(f"{self._path} was closed; open the edge store again")
+        return self._file.fileno()
+
+    def _bucket_index(self, bucket: Bucket) -> int:
+        p = self._layout.partitioning.num_partitions
+        if not (0 <= bucket[0] < p and 0 <= bucket[1] < p):
+            raise ConfigError(f"bucket {tuple(bucket)}; allowed: both partitions from 0 to {p - 1}")
+        return bucket[0] * p + bucket[1]
+
+    def _read_split(self, split: str) -> Edges:
+        edges = self.read_range(split, 0, self._layout.counts[split])
+        self._compare(array_checksum(edges), split, None)
+        return edges
+
+    def _read_buckets(self, first: int, count: int) -> Edges:
+        starts = self._layout.bucket_starts
+        edges = self.read_range("train", int(starts[first]), int(starts[first + count]))
+        for index in range(first, first + count):
+            part = edges[starts[index] - starts[first] : starts[index + 1] - starts[first]]
+            self._compare(array_checksum(part), "train", index)
+        return edges
+
+    def _checked_range(
+        self, split: str, start: int, stop: int, rows: int, index: int | None
+    ) -> Iterator[Edges]:
+        digest = xxhash.xxh3_64()
+        for begin in range(start, stop, rows):
+            edges = self.read_range(split, begin, min(begin + rows, stop))
+            digest.update(edges.data)
+            yield edges
+        self._compare(digest.intdigest(), split, index)
+
+    def _compare(self, checksum: int, split: str, index: int | None) -> None:
+        if index is None:
+            expected, what = self._layout.split_xxh3[split], f"the {split} edges do"
+        else:
+            bucket = divmod(index, self._layout.partitioning.num_partitions)
+            expected, what = int(self._layout.bucket_xxh3[index]), f"train bucket {bucket} does"
+        if checksum != expected:
+            raise StorageError(
+                f"{self._path} is damaged: {what} not match the checksum; prepare the graph again"
+            )
+
+
+def _checked_split(split: str) -> str:
+    if split not in SPLITS:
+        raise ConfigError(f"split is {split!r}; allowed: {', '.join(SPLITS)}")
+    return split
