@@ -1,0 +1,163 @@
+"""Every node store passes the shared tests: memory, disk, and both behind wrappers."""
+
+from __future__ import annotations
+
+import errno
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from marius_py.errors import ConfigError, FormatError, StorageError
+from marius_py.graph import Partitioning
+from marius_py.storage.hdf5_nodes import create_node_store
+from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
+from marius_py.storage.protocols import Checkpoint, EdgeStore, NodeTable, PartitionStore
+from marius_py.testing import Fault, FaultyStore, SlowStore
+from marius_py.testing.store_tests import StoreTests, expect_version, slot_arrays, version
+from marius_py.types import Bucket
+
+TABLE = NodeTable(Partitioning(50, 3), dim=4, state_dim=1)
+
+
+class TestMemoryStore(StoreTests):
+    def make_store(self, folder: Path, table: NodeTable, spare_slots: int) -> PartitionStore:
+        return MemoryPartitionStore(table, spare_slots=spare_slots)
+
+
+class TestHdf5Store(StoreTests):
+    def make_store(self, folder: Path, table: NodeTable, spare_slots: int) -> PartitionStore:
+        return create_node_store(folder, table, spare_slots=spare_slots)
+
+
+class TestFaultyStoreWithoutFaults(StoreTests):
+    def make_store(self, folder: Path, table: NodeTable, spare_slots: int) -> PartitionStore:
+        return FaultyStore(create_node_store(folder, table, spare_slots=spare_slots))
+
+
+class TestSlowStore(StoreTests):
+    def make_store(self, folder: Path, table: NodeTable, spare_slots: int) -> PartitionStore:
+        return SlowStore(MemoryPartitionStore(table, spare_slots=spare_slots), 1e9)
+
+
+def filled(**options: int) -> MemoryPartitionStore:
+    store = MemoryPartitionStore(TABLE, **options)
+    for part in range(3):
+        store.write(part, *version(TABLE, part, 0))
+    store.commit(Checkpoint())
+    return store
+
+
+def test_memory_store_has_a_spare_slot_a_partition_by_default() -> None:
+    assert filled().free_slots() == 3
+    with pytest.raises(ConfigError, match="spare_slots is -1"):
+        MemoryPartitionStore(TABLE, spare_slots=-1)
+    for dim, state_dim in ((0, 0), (3, -1)):
+        with pytest.raises(ConfigError, match="dim"):
+            MemoryPartitionStore(NodeTable(TABLE.partitioning, dim, state_dim))
+
+
+@pytest.mark.parametrize(("kind", "code"), [("fail", None), ("enospc", errno.ENOSPC), ("eio", errno.EIO)])
+def test_faults_strike_the_numbered_call_only(kind: str, code: int | None) -> None:
+    store = FaultyStore(filled(), [Fault(2, kind), Fault(2, kind, "write")])
+    store.write(0, *version(TABLE, 0, 1))
+    with pytest.raises(StorageError, match="write of partition 1 failed") as caught:
+        store.write(1, *version(TABLE, 1, 1))
+    assert caught.value.errno == code
+    expect_version(store, 1, 0)
+    store.write(1, *version(TABLE, 1, 1))
+    store.commit(Checkpoint())
+    assert [name for name, _ in store.calls] == [
+        "write",
+        "write",
+        "read_into",
+        "read_rows",
+        "write",
+        "commit",
+    ]
+
+
+def test_torn_write_is_neither_read_nor_committed() -> None:
+    store = FaultyStore(filled(), [Fault(1, "tear", "write"), Fault(1, "tear", "commit")])
+    with pytest.raises(StorageError, match="Input/output error"):
+        store.write(1, *version(TABLE, 1, 1))
+    with pytest.raises(StorageError, match="last write of partition 1 failed"):
+        store.read_into(1, *slot_arrays(TABLE))
+    for _ in range(2):  # torn, then refused for the torn partition
+        with pytest.raises(StorageError):
+            store.commit(Checkpoint())
+    store.rollback()
+    expect_version(store, 1, 0)
+
+
+def test_torn_read_fills_half() -> None:
+    store = FaultyStore(filled(), [Fault(1, "tear", "read_into"), Fault(1, "tear", "read_rows")])
+    embeddings, state = slot_arrays(TABLE, -5)
+    with pytest.raises(StorageError):
+        store.read_into(0, embeddings, state)
+    half = len(embeddings) // 2
+    assert (embeddings[half:] == -5).all()
+    with pytest.raises(StorageError):
+        store.read_rows(0, 5)
+    expect_version(store, 0, 0)
+
+
+def test_delay_and_slow_store_take_their_time() -> None:
+    store = FaultyStore(filled(), [Fault(1, "delay", "read_rows", seconds=0.03)])
+    started = time.perf_counter()
+    store.read_rows(0, 1)
+    assert time.perf_counter() - started >= 0.03
+    waits: list[float] = []
+    slow = SlowStore(filled(), 1000.0, latency_s=1.0, sleep=waits.append)
+    size = slow.read_into(0, *slot_arrays(TABLE))
+    slow.write(0, *version(TABLE, 0, 1))
+    slow.read_rows(0, 5)
+    slow.commit(Checkpoint({"a": np.zeros(125)}))
+    expected = [1 + size / 1000, 1 + size / 1000, 1 + 5 * 4 * 4 / 1000, 2.0]
+    assert waits == pytest.approx(expected, abs=0.1)
+    with pytest.raises(ValueError, match="bytes_per_s is 0"):
+        SlowStore(filled(), 0)
+
+
+def test_memory_edge_store_sorts_into_buckets() -> None:
+    parts = Partitioning(10, 3)
+    generator = np.random.default_rng(0)
+    train = np.column_stack([generator.integers(0, n, 200) for n in (10, 4, 10)])
+    store = MemoryEdgeStore(parts, train, valid=train[:7])
+    assert isinstance(store, EdgeStore)
+    assert [store.num_edges(split) for split in ("train", "valid", "test")] == [200, 7, 0]
+    counts = store.bucket_counts()
+    assert counts.sum() == 200
+    seen = []
+    for head in range(3):
+        for tail in range(3):
+            edges = store.read("train", Bucket(head, tail))
+            assert edges.shape == (counts[head, tail], 3)
+            assert edges.dtype == np.int32
+            inside = (parts.locate(train[:, 0])[0] == head) & (parts.locate(train[:, 2])[0] == tail)
+            np.testing.assert_array_equal(edges, train[inside])
+            seen.append(edges)
+    np.testing.assert_array_equal(np.concatenate(seen), store.read("train"))
+    np.testing.assert_array_equal(store.read_range("train", 20, 90), store.read("train")[20:90])
+    np.testing.assert_array_equal(store.read("valid"), train[:7])
+    store.read("valid")[:] = 0
+    np.testing.assert_array_equal(store.read("valid"), train[:7])
+    store.close()
+
+
+def test_memory_edge_store_refuses_nonsense() -> None:
+    parts = Partitioning(10, 2)
+    good = np.array([[0, 0, 9]])
+    store = MemoryEdgeStore(parts, good)
+    with pytest.raises(StorageError, match="unknown split 'dev'"):
+        store.read("dev")
+    with pytest.raises(StorageError, match="only train edges"):
+        store.read("test", Bucket(0, 0))
+    with pytest.raises(StorageError, match="partition 2 does not exist"):
+        store.read("train", Bucket(0, 2))
+    with pytest.raises(StorageError, match="0:2 of 'train' lies outside 0:1"):
+        store.read_range("train", 0, 2)
+    for edges in (np.zeros((2, 2), int), np.zeros((2, 3)), np.array([[0, 0, 10]]), np.array([[-1, 0, 1]])):
+        with pytest.raises(FormatError, match="train edges"):
+            MemoryEdgeStore(parts, edges)
