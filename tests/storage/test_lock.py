@@ -1,0 +1,152 @@
+"""One writer a folder: live owners are named, dead ones do not block."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from marius_py.errors import StorageError
+from marius_py.graph import Partitioning
+from marius_py.storage.hdf5_nodes import create_node_store, open_node_store
+from marius_py.storage.lock import LOCK_NAME, FolderLock, is_alive, lock_owner, process_start
+from marius_py.storage.protocols import NodeTable
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from marius_py.storage.lock import FolderLock
+FolderLock(Path(sys.argv[1])).acquire()
+print("locked", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> subprocess.Popen[str]:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "locked\n"
+        yield process
+        process.kill()
+
+
+def test_second_writer_is_refused_and_the_first_named(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    with pytest.raises(StorageError, match=rf"is in use: process {holder.pid} on {socket.gethostname()}"):
+        FolderLock(tmp_path).acquire()
+    owner = lock_owner(tmp_path)
+    assert owner is not None
+    assert is_alive(owner)
+
+
+def test_lock_of_a_killed_process_is_taken_over(
+    tmp_path: Path, holder: subprocess.Popen[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    owner = lock_owner(tmp_path)
+    assert owner is not None
+    assert not is_alive(owner)
+    lock = FolderLock(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        lock.acquire()
+    assert f"taking over the lock of process {holder.pid}" in caplog.text
+    lock.release()
+    lock.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_same_process_is_refused_too(tmp_path: Path) -> None:
+    first, second = FolderLock(tmp_path), FolderLock(tmp_path)
+    first.acquire()
+    first.acquire()
+    with pytest.raises(StorageError, match=f"process {os.getpid()}"):
+        second.acquire()
+    first.release()
+    second.acquire()
+    second.release()
+
+
+def test_removed_lock_file_shuts_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner before removes the file between our opening and our flock."""
+    lock = FolderLock(tmp_path)
+    real = fcntl.flock
+    calls = []
+
+    def flock(descriptor: int, operation: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 1:
+            lock.path.unlink()
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    lock.acquire()
+    assert len(calls) == 2
+    with pytest.raises(StorageError, match="in use"):
+        FolderLock(tmp_path).acquire()
+    lock.release()
+
+
+def test_without_flock_the_recorded_process_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    lock = FolderLock(tmp_path)
+    lock.acquire()
+    with pytest.raises(StorageError, match=f"in use: process {os.getpid()}"):
+        FolderLock(tmp_path).acquire()
+    recycled = {"pid": os.getpid(), "started": 1, "host": socket.gethostname()}
+    lock.path.write_text(json.dumps(recycled))
+    FolderLock(tmp_path).acquire()
+
+
+def test_owners() -> None:
+    host = socket.gethostname()
+    mine = {"pid": os.getpid(), "started": process_start(os.getpid()), "host": host}
+    assert is_alive(mine)
+    assert not is_alive({**mine, "started": 3})
+    assert is_alive({**mine, "started": 3, "host": "another"})
+    assert is_alive({"pid": 1, "started": process_start(1), "host": host})
+    assert process_start(2**22 + 5) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "garbage", "[]", '{"pid": "x"}', '{"pid": -1}', '{"pid": true}', "\0" * 9]
+)
+def test_unreadable_text_is_no_owner(tmp_path: Path, text: str) -> None:
+    (tmp_path / LOCK_NAME).write_text(text)
+    assert lock_owner(tmp_path) is None
+    lock = FolderLock(tmp_path)
+    lock.acquire()
+    lock.release()
+
+
+def test_stores_hold_the_lock(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    table = NodeTable(Partitioning(10, 2), 2, 0)
+    with create_node_store(folder, table, spare_slots=0):
+        for attempt in (
+            lambda: open_node_store(folder),
+            lambda: create_node_store(folder, table, spare_slots=0),
+        ):
+            with pytest.raises(StorageError, match=f"in use: process {os.getpid()}"):
+                attempt()
+    open_node_store(folder).close()
+    assert not (folder / LOCK_NAME).exists()
+
+
+def test_folder_that_cannot_be_locked(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="cannot create the lock file"):
+        FolderLock(tmp_path / "missing").acquire()

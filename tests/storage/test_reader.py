@@ -1,0 +1,133 @@
+"""Reading the last commit without the lock, beside a writer."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from marius_py.errors import StorageError
+from marius_py.graph import Partitioning
+from marius_py.storage.hdf5_nodes import create_node_store
+from marius_py.storage.hdf5_store import Hdf5PartitionStore
+from marius_py.storage.protocols import Checkpoint, NodeTable
+from marius_py.storage.reader import open_node_reader
+from marius_py.storage.verify import verify_node_store
+from marius_py.testing.store_tests import slot_arrays, version
+
+TABLE = NodeTable(Partitioning(2503, 3), dim=3, state_dim=2)
+
+
+def rows(part: int, number: int, tensor: int = 0) -> np.ndarray:
+    return version(TABLE, part, number)[tensor][: TABLE.partitioning.size(part)]
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Hdf5PartitionStore:
+    with create_node_store(tmp_path / "s", TABLE, spare_slots=2) as store:
+        for part in range(3):
+            store.write(part, *version(TABLE, part, 0))
+        store.commit(Checkpoint({"relations": np.eye(3)}, {"number": 0}))
+        yield store
+
+
+def test_reads_the_commit_not_what_follows(writer: Hdf5PartitionStore) -> None:
+    with open_node_reader(writer.folder) as reader:
+        writer.write(0, *version(TABLE, 0, 1))
+        assert reader.table == TABLE
+        assert reader.generation == 1
+        assert reader.checkpoint().meta == {"number": 0}
+        np.testing.assert_array_equal(reader.checkpoint().arrays["relations"], np.eye(3))
+        everything = np.concatenate([rows(part, 0) for part in range(3)])
+        np.testing.assert_array_equal(reader.read_rows(0, 2503), everything)
+        np.testing.assert_array_equal(reader.read_rows(700, 1900), everything[700:1900])
+        ids = np.array([5, 2502, 5, 0, 834, 835, 836])
+        np.testing.assert_array_equal(reader.gather(ids), everything[ids])
+        assert reader.gather(np.empty(0, np.int64)).shape == (0, 3)
+        embeddings, state = slot_arrays(TABLE)
+        reader.read_into(1, embeddings, state)
+        np.testing.assert_array_equal(embeddings[:834], rows(1, 0))
+        np.testing.assert_array_equal(state[:834], rows(1, 0, 1))
+        embeddings[:] = 0
+        reader.read_into(1, embeddings)
+        np.testing.assert_array_equal(embeddings[:834], rows(1, 0))
+        reader.verify(2)
+    with pytest.raises(StorageError, match="closed"):
+        reader.read_rows(0, 1)
+
+
+def test_replaced_partition_is_refused_others_go_on(writer: Hdf5PartitionStore) -> None:
+    with open_node_reader(writer.folder) as reader:
+        writer.write(0, *version(TABLE, 0, 1))
+        np.testing.assert_array_equal(reader.read_rows(0, 10), rows(0, 0)[:10])
+        writer.commit(Checkpoint())
+        message = r"partition 0 .* was replaced while it was read \(generation 1, now 2\)"
+        for read in (
+            lambda: reader.read_rows(0, 10),
+            lambda: reader.gather(np.array([3, 2000])),
+            lambda: reader.read_into(0, *slot_arrays(TABLE)),
+            lambda: reader.verify(0),
+        ):
+            with pytest.raises(StorageError, match=message):
+                read()
+        np.testing.assert_array_equal(reader.read_rows(1000, 1010), rows(1, 0)[165:175])
+        reader.verify(2)
+    with open_node_reader(writer.folder) as reader:
+        np.testing.assert_array_equal(reader.read_rows(0, 10), rows(0, 1)[:10])
+    assert verify_node_store(writer.folder) == []
+
+
+def test_bad_arguments(writer: Hdf5PartitionStore) -> None:
+    with open_node_reader(writer.folder) as reader:
+        for ids in ([2503], [-1], [0, 99999]):
+            with pytest.raises(StorageError, match=f"node id {ids[-1]} does not exist; allowed: 0 to 2502"):
+                reader.gather(np.array(ids))
+        with pytest.raises(StorageError, match="outside 0:2503"):
+            reader.read_rows(0, 2504)
+        for function in (reader.verify, lambda part: reader.read_into(part, slot_arrays(TABLE)[0])):
+            with pytest.raises(StorageError, match="partition 3 does not exist"):
+                function(3)
+        with pytest.raises(StorageError, match="embeddings must be"):
+            reader.read_into(0, np.empty((5, 3), np.float32))
+
+
+def test_never_a_mixture_beside_a_busy_writer(writer: Hdf5PartitionStore) -> None:
+    """Versions are constant arrays, so that a block with two values is a torn read."""
+    embeddings, state = slot_arrays(TABLE)
+    for part in range(3):
+        embeddings[:] = -1
+        writer.write(part, embeddings, state)
+        writer.commit(Checkpoint())
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            for part in range(3):
+                embeddings[:] = number
+                writer.write(part, embeddings, state)
+                if part != 1:
+                    writer.commit(Checkpoint())
+            writer.commit(Checkpoint())
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    good = refused = 0
+    try:
+        while good < 50 or refused < 5:
+            with open_node_reader(writer.folder) as reader:
+                try:
+                    for part in range(3):
+                        start = TABLE.partitioning.start(part)
+                        block = reader.read_rows(start, start + TABLE.partitioning.size(part))
+                        assert len(np.unique(block)) == 1
+                        good += 1
+                except StorageError as error:
+                    assert "was replaced while it was read" in str(error)  # noqa: PT017
+                    refused += 1
+    finally:
+        stop.set()
+        thread.join()
