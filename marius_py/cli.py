@@ -132,8 +132,9 @@ def _run_prepare(config: Any) -> float | None:
             valid=source.valid,
             test=source.test,
             format=source.format,
-            columns=source.columns,
-            header=source.header,
+            columns=_columns(source.columns),
+            header="auto" if source.header is None else source.header,
+            quoting=source.quoting,
             delimiter=source.delimiter,
             split=source.split,
             partitions=config.partitions,
@@ -143,6 +144,11 @@ def _run_prepare(config: Any) -> float | None:
         )
     _say(f"graph: {config.output}")
     return None
+
+
+def _columns(columns: Sequence[str] | None) -> list[int | str] | None:
+    """Column numbers as integers, names as they stand."""
+    return None if columns is None else [int(one) if one.isdecimal() else one for one in columns]
 
 
 def _fetch(dataset: Any, source: Any, bars: Bars) -> Any:
@@ -380,10 +386,22 @@ def _through_hydra(command: _Command, kind: type[Any], flags: _Flags) -> None:
     if flags.sweep and not any(word.startswith("output=") for word in flags.overrides):
         overrides.append("output=${hydra:runtime.output_dir}")
 
+    failures: list[BaseException] = []
+    parent = os.getpid()
+
     def job(composed: Any) -> float | None:
-        config = config_from(kind, composed)
-        log.info("job %s: %s", HydraConfig.get().job.num, " ".join(HydraConfig.get().overrides.task))
-        return command.run(config)
+        if failures:
+            return None
+        try:
+            if flags.sweep:
+                log.info("job %s: %s", HydraConfig.get().job.num, " ".join(HydraConfig.get().overrides.task))
+            return command.run(config_from(kind, composed))
+        except BaseException as error:
+            if os.getpid() != parent:  # a launcher that forks: only hydra can carry the error over
+                raise
+            # hydra would print a message of its own besides ours.
+            failures.append(error)
+            return None
 
     words = [command.name, *flags.hydra, *(["-m"] if flags.sweep else []), *overrides]
     words += ["--config-dir", flags.config_dir] if flags.config_dir is not None else []
@@ -404,6 +422,8 @@ def _through_hydra(command: _Command, kind: type[Any], flags: _Flags) -> None:
             os.environ.pop("HYDRA_FULL_ERROR", None)
         else:
             os.environ["HYDRA_FULL_ERROR"] = full_error
+    if failures:
+        raise failures[0]
 
 
 # ---------------------------------------------------------------------- printing

@@ -1,6 +1,14 @@
 """Settings (floor 5): dataclasses with ranges, hydra composition, classes named in YAML."""
 
-from marius_py.config.compose import CONFIG_FILE, compose, conf_dir, load_config, read_yaml, write_yaml
+from marius_py.config.compose import (
+    CONFIG_FILE,
+    compose,
+    conf_dir,
+    config_from,
+    load_config,
+    read_yaml,
+    write_yaml,
+)
 from marius_py.config.fields import Component, build, plain
 from marius_py.config.registry import Components, make_components
 from marius_py.config.schema import (
@@ -45,6 +53,7 @@ __all__ = [
     "check_buffer",
     "compose",
     "conf_dir",
+    "config_from",
     "load_config",
     "make_components",
     "plain",

@@ -141,8 +141,8 @@ def write_yaml(values: Mapping[str, Any], path: Path) -> None:
 
 
 def config_from(kind: type[T], values: Any) -> T:
-    """Check a composed hydra configuration (a DictConfig) and make the configuration object."""
-    return build(kind, _plain_of(values))
+    """Check settings, plain values or hydra's DictConfig, and make the configuration object."""
+    return build(kind, values if isinstance(values, dict) else _plain_of(values))
 
 
 def _compose_plain(name: str, overrides: Sequence[str], config_dir: str | Path | None) -> dict[str, Any]:

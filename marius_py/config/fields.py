@@ -8,7 +8,6 @@ table of the documentation) is derived from that declaration.
 from __future__ import annotations
 
 import difflib
-import functools
 import math
 import types
 import typing
@@ -112,12 +111,13 @@ def default_of(item: Field[Any]) -> Any:
 
 def type_of(owner: type[Any], name: str) -> Any:
     """The resolved type of a field."""
-    return _hints(owner)[name]
+    if owner not in _HINTS:
+        _HINTS[owner] = typing.get_type_hints(owner)
+    return _HINTS[owner][name]
 
 
-@functools.cache
-def _hints(owner: type[Any]) -> dict[str, Any]:
-    return typing.get_type_hints(owner)
+_HINTS: dict[type[Any], dict[str, Any]] = {}
+"""Resolved types by class: resolving them is a quarter of the time of composing."""
 
 
 def join(prefix: str, name: str) -> str:

@@ -324,7 +324,8 @@ class InputConfig(_Checked):
         None,
         "columns of head, relation, tail (or head, tail): names or numbers from 0; null = the first ones",
     )
-    header: bool | None = setting(None, "the first line holds column names; null = only if columns are named")
+    header: bool | None = setting(None, "the first line holds column names; null = if it looks so")
+    quoting: bool | None = setting(None, "fields may stand in double quotes; null = for CSV only")
     delimiter: str | None = setting(None, "one character between columns; null = by the format")
     split: tuple[float, ...] | None = setting(
         None,
@@ -383,7 +384,13 @@ class PrepareConfig(_Checked):
     input: InputConfig = section(InputConfig)
     dataset: DatasetConfig = section(DatasetConfig)
     output: str = setting("???", "folder of the prepared graph", path=True)
-    partitions: int = setting(8, "partitions of the node table", unit="partitions", low=1)
+    partitions: int | None = setting(
+        None,
+        "partitions of the node table; null = 8, or the nodes if those are fewer",
+        unit="partitions",
+        low=1,
+        high=1024,
+    )
     seed: int = setting(0, "seed of the node order and of the split", low=0, high=MAX_SEED)
     overwrite: bool = setting(False, "replace a graph that output already holds")
 

@@ -1,0 +1,155 @@
+"""The floors: modules import only downward, storage and nn not each other, and the light ones stay light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import marius_py
+
+ROOT = Path(marius_py.__file__).resolve().parent
+
+FLOORS: dict[str, int] = {
+    "errors": 0,
+    "types": 0,
+    "streams": 0,
+    "ordering": 0,
+    "graph": 1,
+    "graph_files": 1,
+    "names": 1,
+    "storage": 1,
+    "nn": 1,
+    "buffer": 2,
+    "swap": 2,
+    "data": 2,
+    "pipeline": 3,
+    "trainer": 4,
+    "ranking": 4,
+    "evaluator": 4,
+    "metrics": 4,
+    "relation_counts": 4,
+    "prepare": 4,
+    "datasets": 4,
+    "export": 4,
+    "run": 4,
+    "config": 5,
+    "build": 5,
+    "progress": 6,
+    "watch": 6,
+    "cli": 6,
+    "testing": 6,
+    "__main__": 6,
+}
+"""First name below marius_py → floor. A new module gets a line here; nothing is on a floor by default."""
+
+SEPARATE = frozenset({"storage", "nn"})
+"""Parts of one floor that must not know of each other."""
+
+
+def _modules() -> dict[str, Path]:
+    found = {}
+    for file in sorted(ROOT.rglob("*.py")):
+        parts = file.relative_to(ROOT).with_suffix("").parts
+        if parts == ("__init__",) or parts[0] == "conf":
+            continue
+        found[".".join(part for part in parts if part != "__init__")] = file
+    return found
+
+
+def _imported(module: str, file: Path) -> set[str]:
+    """Names below marius_py that a file imports, wherever in the file the import stands."""
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: relative import in line {node.lineno}; write the whole name"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    own = {name.removeprefix("marius_py.") for name in names if name.startswith("marius_py.")}
+    return own - {"__version__"}
+
+
+MODULES = _modules()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_downward(module: str) -> None:
+    part = module.split(".")[0]
+    assert part in FLOORS, f"give marius_py/{part} a floor in tests/test_layout.py"
+    for name in _imported(module, MODULES[module]):
+        other = name.split(".")[0]
+        assert FLOORS[other] <= FLOORS[part], (
+            f"{module} (floor {FLOORS[part]}) imports {name} (floor {FLOORS[other]})"
+        )
+        assert {part, other} != SEPARATE, (
+            f"{module} imports {name}: storage and nn do not know of each other"
+        )
+
+
+def test_no_floor_is_left_of_a_module_that_is_gone() -> None:
+    assert {module.split(".")[0] for module in MODULES} == set(FLOORS)
+
+
+@pytest.mark.parametrize(
+    "module", [name for name, file in MODULES.items() if FLOORS.get(name.split(".")[0], 9) < 5]
+)
+def test_hydra_stays_above_floor_four(module: str) -> None:
+    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        else:
+            continue
+        assert not [name for name in names if name.split(".")[0] in ("hydra", "omegaconf")], module
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_says_what_it_is(module: str) -> None:
+    assert ast.get_docstring(ast.parse(MODULES[module].read_text(encoding="utf-8"))), module
+
+
+def _loaded(statement: str) -> set[str]:
+    code = f"{statement}\nimport sys\nprint(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    return {name.split(".")[0] for name in done.stdout.split()}
+
+
+@pytest.mark.parametrize(
+    ("statement", "heavy"),
+    [
+        ("import marius_py", {"torch", "h5py", "numpy", "hydra", "omegaconf", "pyarrow"}),
+        ("import marius_py.ordering", {"torch", "h5py", "hydra", "omegaconf", "pyarrow"}),
+        ("import marius_py.cli", {"torch", "h5py", "hydra", "omegaconf", "pyarrow"}),
+        ("import marius_py.config", {"torch", "h5py", "hydra", "omegaconf", "pyarrow"}),
+        ("import marius_py.storage.hdf5_nodes", {"torch", "hydra", "omegaconf"}),
+    ],
+)
+def test_light_modules_stay_light(statement: str, heavy: set[str]) -> None:
+    assert not _loaded(statement) & heavy
+
+
+def test_lazy_names_are_found() -> None:
+    for name in marius_py.__all__:
+        assert getattr(marius_py, name) is not None
+    assert set(marius_py.__all__) <= set(dir(marius_py))
+    with pytest.raises(AttributeError, match="nonsense"):
+        marius_py.nonsense  # noqa: B018
+
+
+def test_ordering_works_without_torch_and_h5py() -> None:
+    code = """
+import sys
+for name in ("torch", "h5py", "hydra", "omegaconf", "pyarrow"):
+    sys.modules[name] = None
+from marius_py.ordering import beta, build_schedule, lower_bound, simulate
+schedule = build_schedule(8, 4, order="auto", seed=0)
+assert sum(len(step.buckets) for step in schedule.steps) == 64
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
