@@ -20,6 +20,7 @@ from marius_py.errors import ScheduleError
 from marius_py.ordering.assignment import POLICIES, Policy, assign_buckets
 from marius_py.ordering.bounds import beta_swaps, lower_bound
 from marius_py.ordering.build import ORDER_NAMES, build_schedule
+from marius_py.ordering.drawing import plot
 from marius_py.ordering.named import (
     auto,
     beta,
@@ -31,6 +32,9 @@ from marius_py.ordering.named import (
     random,
     sequential,
 )
+from marius_py.ordering.serialization import from_json, to_json
+from marius_py.ordering.simulation import Simulation, StepTiming, hidden_io_cost, simulate
+from marius_py.ordering.table import format_summary, format_table
 from marius_py.ordering.transforms import relabel, reverse
 from marius_py.ordering.validation import validate
 from marius_py.types import Bucket, Schedule, Step
@@ -42,7 +46,9 @@ __all__ = [
     "Policy",
     "Schedule",
     "ScheduleError",
+    "Simulation",
     "Step",
+    "StepTiming",
     "assign_buckets",
     "auto",
     "beta",
@@ -50,13 +56,20 @@ __all__ = [
     "build_schedule",
     "comet",
     "cyclic",
+    "format_summary",
+    "format_table",
+    "from_json",
+    "hidden_io_cost",
     "hilbert",
     "hilbert_symmetric",
     "lower_bound",
     "optimal",
+    "plot",
     "random",
     "relabel",
     "reverse",
     "sequential",
+    "simulate",
+    "to_json",
     "validate",
 ]

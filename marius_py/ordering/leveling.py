@@ -103,7 +103,7 @@ def _transfer(residency: Residency, cost: list[float], start: Assignment, visits
     p = residency.p
     place = list(start)
     work = step_work(place, cost, residency.num_steps)
-    work[-1] = float("inf")  # no I/O is hidden behind the last step: give away all that can run before
+    work[-1] = float("inf")  # nothing is read behind the last step: it gives away all that can run before
     moved = True
     while moved and visits > 0:
         moved = False

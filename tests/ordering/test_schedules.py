@@ -64,7 +64,7 @@ def check_by_hand(schedule: Schedule) -> None:
     assert len(seen) == len(set(seen)) == schedule.p**2
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(orders(), st.integers(0, 2**64), st.sampled_from(ordering.POLICIES))
 def test_every_order_keeps_its_promises(
     case: tuple[int, int, str], seed: int, policy: ordering.Policy
@@ -127,7 +127,7 @@ def test_loads_of_the_table(p: int, c: int) -> None:
 
 def test_cyclic_covers_and_never_exceeds_beta() -> None:
     sizes = [(p, c) for p in range(2, 65) for c in range(2, min(p, 40) + 1)]
-    for p, c in [*sizes[::4], *((p, c) for p in (96, 127, 128) for c in (2, 3, 5, 8, 13, 21, 32))]:
+    for p, c in [*sizes[::17], *((p, c) for p in (96, 127, 128) for c in (2, 5, 8, 21))]:
         order = cyclic_order(p, c)
         assert covers(order), (p, c)
         assert order.loads <= c + beta_swaps(p, c)
@@ -138,11 +138,11 @@ def test_cyclic_covers_and_never_exceeds_beta() -> None:
     [(32, 8, 80), (64, 8, 298), (64, 16, 152), (128, 8, 1169), (128, 16, 562), (128, 4, 2713), (16, 4, 42)],
 )
 def test_auto_is_short_and_quick(p: int, c: int, most: int) -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     schedule = build_schedule(p, c, seed=3)
-    seconds = time.perf_counter() - begin
+    seconds = time.process_time() - begin
     assert schedule.loads <= most
-    assert seconds < 2.0
+    assert seconds < 1.0
     validate(schedule)
 
 

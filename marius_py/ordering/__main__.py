@@ -1,0 +1,87 @@
+"""`python -m marius_py.ordering P C`: an order as a table, a picture or JSON (floor 0).
+
+In: flags. Out: text on standard output; exit code 0, or 2 with a message for what cannot be built.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from marius_py.errors import MariusError
+from marius_py.ordering.assignment import POLICIES
+from marius_py.ordering.bounds import lower_bound
+from marius_py.ordering.build import ORDER_NAMES, build_schedule
+from marius_py.ordering.drawing import plot
+from marius_py.ordering.orders.optimal import stored_orders
+from marius_py.ordering.serialization import to_json
+from marius_py.ordering.simulation import hidden_io_cost
+from marius_py.ordering.table import format_summary, format_table
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; `arguments` None means those of the process. Returns the exit code."""
+    flags = _parser().parse_args(arguments)
+    try:
+        sys.stdout.write(_run(flags) + "\n")
+    except (MariusError, OSError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2 if isinstance(error, MariusError) else 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m marius_py.ordering",
+        description="How P partitions pass through a buffer of C, and which buckets run when.",
+    )
+    parser.add_argument("p", type=int, help="number of partitions")
+    parser.add_argument("c", type=int, help="partitions that fit in the buffer, 2 to P")
+    parser.add_argument("--order", default="auto", choices=ORDER_NAMES, help="construction (default: auto)")
+    parser.add_argument(
+        "--policy", choices=POLICIES, help="when a bucket runs (default: deadline; comet: random)"
+    )
+    parser.add_argument("--seed", type=int, help="renumber the partitions at random (default: do not)")
+    parser.add_argument("--compare", action="store_true", help="loads of every construction, and no steps")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="store the schedule")
+    parser.add_argument("--plot", metavar="FILE", type=Path, help="draw the schedule (png, svg, pdf)")
+    return parser
+
+
+def _run(flags: argparse.Namespace) -> str:
+    """Builds what was asked for, writes files, returns the text."""
+    if flags.compare:
+        return _compare(flags.p, flags.c)
+    schedule = build_schedule(flags.p, flags.c, flags.order, flags.seed, policy=flags.policy)
+    text = [format_table(schedule), "", f"order {flags.order}", format_summary(schedule)]
+    if flags.json:
+        flags.json.write_text(to_json(schedule) + "\n", encoding="utf-8")
+        text.append(f"schedule: {flags.json}")
+    if flags.plot:
+        plot(schedule, flags.plot)
+        text.append(f"picture: {flags.plot}")
+    return "\n".join(text)
+
+
+def _compare(p: int, c: int) -> str:
+    """Loads, excess over the bound and hidden I/O of every construction that exists for p and c."""
+    bound = lower_bound(p, c)
+    lines = [
+        f"p = {p}, c = {c}, lower bound {bound}",
+        f"{'order':<18} {'loads':>6} {'over':>7}  hidden I/O a swap",
+    ]
+    for name in ORDER_NAMES:
+        if name == "optimal" and p != c and (p, c) not in stored_orders():
+            continue
+        schedule = build_schedule(p, c, name, seed=None)
+        hidden = hidden_io_cost(schedule)
+        lines.append(
+            f"{name:<18} {schedule.loads:>6} {schedule.loads / bound - 1:>7.1%}  {hidden:.1f} buckets"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""Schedules as JSON (floor 0). In: a Schedule. Out: text that anyone can read, and the Schedule again.
+
+    {"format": "marius_py.schedule", "version": 1, "p": 3, "c": 2, "initial": [0, 1],
+     "steps": [{"evict": [], "admit": [], "buckets": [[0, 0], …]}, …]}
+
+Resident sets are not stored: they follow from `initial` and the swaps.
+"""
+
+from __future__ import annotations
+
+import json
+
+from marius_py.errors import FormatError
+from marius_py.ordering.validation import validate
+from marius_py.types import Bucket, Schedule, Step
+
+FORMAT = "marius_py.schedule"
+VERSION = 1
+
+
+def to_json(schedule: Schedule) -> str:
+    """The schedule as one line of JSON.
+
+    Example:
+        >>> from marius_py.ordering import beta
+        >>> from_json(to_json(beta(8, 4))) == beta(8, 4)
+        True
+    """
+    steps = [{"evict": step.evict, "admit": step.admit, "buckets": step.buckets} for step in schedule.steps]
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "p": schedule.p,
+        "c": schedule.c,
+        "initial": schedule.initial,
+    }
+    return json.dumps({**header, "steps": steps}, separators=(",", ":"))
+
+
+def from_json(text: str) -> Schedule:
+    """The schedule that `to_json` wrote, validated.
+
+    Raises:
+        FormatError: not JSON, another format or version, a key that is missing or of the wrong type.
+        ScheduleError: well-formed, but not a valid schedule.
+    """
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise FormatError(f"schedule is not JSON: {error}") from error
+    if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
+        found = (
+            {key: data.get(key) for key in ("format", "version")}
+            if isinstance(data, dict)
+            else type(data).__name__
+        )
+        raise FormatError(
+            f"not a stored schedule: found {found}; allowed: format {FORMAT!r}, version {VERSION}"
+        )
+    resident = frozenset(initial := _integers(data, "initial"))
+    steps: list[Step] = []
+    for index, row in enumerate(_list(data, "steps")):
+        if not isinstance(row, dict):
+            raise FormatError(f"schedule: step {index} is a {type(row).__name__}; allowed: an object")
+        evict, admit = _integers(row, "evict"), _integers(row, "admit")
+        resident = resident - set(evict) | set(admit)
+        buckets = tuple(_bucket(pair, index) for pair in _list(row, "buckets"))
+        steps.append(Step(tuple(sorted(resident)), admit, evict, buckets))
+    sizes = _integers({"sizes": [data.get("p"), data.get("c")]}, "sizes")
+    schedule = Schedule(sizes[0], sizes[1], initial, tuple(steps))
+    validate(schedule)
+    return schedule
+
+
+def _list(row: dict[str, object], key: str) -> list[object]:
+    value = row.get(key)
+    if not isinstance(value, list):
+        raise FormatError(f"schedule: {key!r} is {value!r}; allowed: a list")
+    return value
+
+
+def _integers(row: dict[str, object], key: str) -> tuple[int, ...]:
+    values = _list(row, key)
+    if not all(isinstance(value, int) and not isinstance(value, bool) for value in values):
+        raise FormatError(f"schedule: {key!r} is {values!r}; allowed: integers")
+    return tuple(value for value in values if isinstance(value, int))
+
+
+def _bucket(pair: object, index: int) -> Bucket:
+    if not isinstance(pair, list) or len(pair) != 2:
+        raise FormatError(f"schedule: step {index} has bucket {pair!r}; allowed: [head, tail]")
+    head, tail = _integers({"bucket": pair}, "bucket")
+    return Bucket(head, tail)

@@ -1,0 +1,131 @@
+"""Buckets run where both ends are, and deadline order never waits longer than eager, on skewed counts too."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marius_py.errors import ScheduleError
+from marius_py.ordering import assign_buckets, auto, beta, build_schedule, hidden_io_cost, simulate, validate
+from marius_py.ordering.leveling import idle_cost, step_work
+from marius_py.ordering.residency import Residency
+from tests.ordering.strategies import rmat_counts, sizes
+
+
+@settings(deadline=None, max_examples=60)
+@given(sizes(), st.sampled_from(["auto", "beta"]), st.integers(0, 99), st.data())
+def test_deadline_never_waits_longer_than_eager(
+    case: tuple[int, int], order: str, seed: int, data: st.DataObject
+) -> None:
+    p, c = case
+    costs = data.draw(rmat_counts(p)) if p <= 24 and data.draw(st.booleans()) else None
+    mean = (sum(map(sum, costs)) if costs else p * p) / p
+    known = data.draw(st.none() | st.floats(0, 2 * mean))
+    read, write = data.draw(st.floats(1e-3, 2 * mean)), data.draw(st.floats(1e-3, 2 * mean))
+    times: dict[str, float] = {}
+    for policy in ("eager", "deadline"):
+        schedule = build_schedule(p, c, order, seed, policy=policy, costs=costs, io_cost=known)
+        validate(schedule)
+        epoch = simulate(schedule, costs=costs, read_rate=1 / read, write_rate=1 / write)
+        times[policy] = epoch.idle_s
+    assert times["deadline"] <= times["eager"] * (1 + 1e-9) + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("p", "c", "eager", "deadline"),
+    [(16, 4, 6.0, 6.0), (32, 8, 2.5, 13.2), (64, 16, 4.0, 29.2), (128, 8, 9.0, 14.0)],
+)
+def test_hidden_io(p: int, c: int, eager: float, deadline: float) -> None:
+    order = auto(p, c)
+    assert hidden_io_cost(assign_buckets(order, "eager")) < eager + 0.2
+    assert hidden_io_cost(assign_buckets(order, "deadline")) >= deadline
+
+
+def test_io_at_four_fifths_of_the_mean_is_hidden() -> None:
+    rng = np.random.default_rng(0)
+    for p, c in (16, 4), (32, 8), (64, 16):
+        # Random node ids leave hubs: bucket counts are products of lumpy partition degrees.
+        degree = rng.lognormal(0.0, 0.4, p)
+        costs = rng.poisson(2000 * np.outer(degree, rng.permutation(degree)))
+        swap = 0.8 * costs.sum() / len(auto(p, c, seed=1).steps)
+        rates = {"read_rate": 2 / swap, "write_rate": 2 / swap, "costs": costs, "cold": False}
+        deadline = simulate(build_schedule(p, c, seed=1, costs=costs), **rates)
+        eager = simulate(build_schedule(p, c, seed=1, costs=costs, policy="eager"), **rates)
+        assert deadline.idle_s < 0.05 * deadline.makespan_s
+        assert deadline.idle_s < 0.5 * eager.idle_s
+
+
+def test_deadline_is_quick_for_128_partitions() -> None:
+    rng = np.random.default_rng(0)
+    for c in (4, 8, 16):
+        schedule = build_schedule(128, c, policy="eager")
+        begin = time.process_time()
+        assign_buckets(schedule, "deadline", costs=rng.pareto(1.2, (128, 128)))
+        assert time.process_time() - begin < 2.0
+
+
+def test_eager_runs_buckets_at_the_first_chance() -> None:
+    schedule = assign_buckets(beta(12, 4), "eager")
+    seen: set[tuple[int, int]] = set()
+    for step in schedule.steps:
+        pairs = {(i, j) for i in step.resident for j in step.resident}
+        assert set(step.buckets) == pairs - seen
+        seen |= pairs
+
+
+def test_random_uses_late_steps_and_the_seed() -> None:
+    schedule = auto(16, 4)
+    drawn = [assign_buckets(schedule, "random", seed=seed) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    first, last = Residency(schedule).first_steps(), Residency(schedule).last_steps()
+    steps = {bucket: time for time, step in enumerate(drawn[0].steps) for bucket in step.buckets}
+    assert all(first[i * 16 + j] <= time <= last[i * 16 + j] for (i, j), time in steps.items())
+    assert sum(time > first[i * 16 + j] for (i, j), time in steps.items()) > 50
+
+
+def test_known_io_cost_is_served() -> None:
+    rng = np.random.default_rng(4)
+    costs = rng.pareto(1.1, (24, 24)) + 0.01
+    schedule = auto(24, 6)
+    flat = costs.ravel().tolist()
+    io_cost = 0.6 * sum(flat) / len(schedule.steps)
+
+    def idle(**options: object) -> float:
+        place = assign_buckets(schedule, costs=costs, **options)  # type: ignore[arg-type]
+        steps = {bucket: time for time, step in enumerate(place.steps) for bucket in step.buckets}
+        order = [steps[i, j] for i in range(24) for j in range(24)]  # type: ignore[index]
+        return idle_cost(step_work(order, flat, len(schedule.steps)), io_cost)
+
+    assert idle(io_cost=io_cost) <= 1.05 * idle()
+    assert idle(io_cost=io_cost) < 0.6 * idle(policy="eager")
+
+
+def test_costs_of_zero_and_arrays_are_accepted() -> None:
+    schedule = auto(9, 3)
+    validate(assign_buckets(schedule, costs=np.zeros((9, 9))))
+    as_list = assign_buckets(schedule, costs=[[i * j for j in range(9)] for i in range(9)])
+    assert as_list == assign_buckets(schedule, costs=np.outer(range(9), range(9)))
+    assert as_list == assign_buckets(schedule, costs=list(np.outer(range(9), range(9))))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"policy": "lazy"}, "policy is 'lazy'; allowed: eager, deadline, random"),
+        ({"costs": [[1]]}, "costs has 1 rows"),
+        ({"costs": 3}, "costs has int rows"),
+        ({"costs": [[1.0] * 5, *[[1.0] * 6] * 5]}, r"costs\[0\] does not have 6 entries"),
+        ({"costs": [[-1.0] * 6] * 6}, r"costs\[0\]\[0\] is -1.0"),
+        ({"costs": [[float("nan")] * 6] * 6}, r"costs\[0\]\[0\] is nan"),
+        ({"costs": [["a"] * 6] * 6}, r"costs\[0\]\[0\] is 'a'"),
+        ({"io_cost": -1}, "io_cost is -1.0; allowed: a finite number of 0 or more"),
+        ({"policy": "random", "seed": -1}, "seed is -1"),
+    ],
+)
+def test_bad_arguments(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        assign_buckets(beta(6, 3), **options)  # type: ignore[arg-type]

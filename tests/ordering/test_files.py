@@ -1,0 +1,121 @@
+"""JSON, the table, the picture, the command, and how light the import is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+from marius_py.errors import FormatError, MariusError, ScheduleError
+from marius_py.ordering import build_schedule, format_summary, format_table, from_json, plot, to_json
+from marius_py.ordering.__main__ import main
+from tests.ordering.strategies import orders
+
+
+@settings(deadline=None, max_examples=60)
+@given(orders(max_p=24))
+def test_json_round_trip(case: tuple[int, int, str]) -> None:
+    schedule = build_schedule(*case, seed=4)
+    again = from_json(to_json(schedule))
+    assert again == schedule
+    assert hash(again) == hash(schedule)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON"),
+        ("[]", "found list"),
+        ("{}", "'format': None"),
+        ('{"format":"marius_py.schedule","version":2}', "'version': 2"),
+        ('{"format":"marius_py.schedule","version":1}', "'initial' is None; allowed: a list"),
+        ('{"format":"marius_py.schedule","version":1,"initial":["a"]}', "allowed: integers"),
+        ('{"format":"marius_py.schedule","version":1,"initial":[0],"steps":[3]}', "step 0 is a int"),
+        (
+            '{"format":"marius_py.schedule","version":1,"initial":[0],"steps":[{"evict":[],"admit":[],"buckets":[1]}]}',
+            "step 0 has bucket 1",
+        ),
+        ('{"format":"marius_py.schedule","version":1,"p":"x","c":1,"initial":[0],"steps":[]}', "integers"),
+    ],
+)
+def test_damaged_json_is_refused(text: str, message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        from_json(text)
+
+
+def test_json_of_a_bad_schedule_is_refused() -> None:
+    data = json.loads(to_json(build_schedule(6, 3)))
+    data["steps"][2]["buckets"].pop()
+    with pytest.raises(ScheduleError, match="never runs"):
+        from_json(json.dumps(data))
+
+
+def test_table_has_a_line_a_step() -> None:
+    schedule = build_schedule(64, 30, seed=None)
+    lines = format_table(schedule).splitlines()
+    assert len(lines) == 1 + len(schedule.steps)
+    assert max(map(len, lines)) <= 110
+    assert "loads 103 = 30 + 73 swaps   lower bound 102   BETA 103" in format_summary(schedule)
+    assert "swap" not in format_summary(build_schedule(4, 4)).splitlines()[-1].replace("0 swaps", "")
+    assert format_table(build_schedule(3, 2), costs=[[0] * 3] * 3).count("█") == 0
+
+
+@pytest.mark.parametrize(("p", "c", "ending"), [(1, 1, "svg"), (5, 5, "png"), (6, 3, "png"), (24, 6, "svg")])
+def test_plot_writes_a_picture(p: int, c: int, ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"order.{ending}"
+    figure = plot(build_schedule(p, c), path, title="a title")
+    assert path.stat().st_size > 2000
+    assert "a title" in figure.get_suptitle()
+
+
+def test_plot_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MariusError, match=r"pip install 'marius_py\[plot\]'"):
+        plot(build_schedule(4, 2))
+
+
+def test_command_prints_and_stores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture, stored = tmp_path / "a.png", tmp_path / "a.json"
+    flags = ["12", "4", "--order", "beta", "--seed", "3", "--plot", str(picture), "--json", str(stored)]
+    assert main(flags) == 0
+    out = capsys.readouterr().out
+    assert "lower bound 24   BETA 27" in out
+    assert picture.exists()
+    assert from_json(stored.read_text()) == build_schedule(12, 4, "beta", 3)
+
+
+def test_command_compares(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["20", "5", "--compare"]) == 0
+    out = capsys.readouterr().out
+    assert "optimal" not in out
+    assert "hilbert_symmetric" in out
+
+
+def test_command_refuses_bad_sizes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["5", "7"]) == 2
+    assert "allowed: 2 to p = 5" in capsys.readouterr().err
+    assert main(["5", "3", "--json", str(tmp_path / "none" / "a.json")]) == 1
+
+
+def test_import_is_light() -> None:
+    code = (
+        "import sys, time; t = time.process_time(); import marius_py.ordering; s = time.process_time() - t;"
+        "print(s, [m for m in ('torch', 'h5py', 'numpy', 'hydra', 'matplotlib') if m in sys.modules])"
+    )
+    runs = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        for _ in range(3)
+    ]
+    seconds, loaded = zip(*(run.stdout.split(" ", 1) for run in runs), strict=True)
+    assert min(map(float, seconds)) < 0.2
+    assert set(loaded) == {"[]\n"}
+
+
+def test_module_runs() -> None:
+    command = [sys.executable, "-m", "marius_py.ordering", "8", "4"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "loads 12 = 4 + 8 swaps   lower bound 12   BETA 13" in done.stdout

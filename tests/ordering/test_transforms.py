@@ -1,0 +1,137 @@
+"""Reversal and relabelling keep coverage, count and work; bad arguments are named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marius_py.errors import ScheduleError
+from marius_py.ordering import (
+    Bucket,
+    Schedule,
+    Step,
+    beta,
+    build_schedule,
+    lower_bound,
+    optimal,
+    relabel,
+    reverse,
+    validate,
+)
+from tests.ordering.strategies import orders
+
+
+def work(schedule: Schedule) -> list[int]:
+    return [len(step.buckets) for step in schedule.steps]
+
+
+@settings(deadline=None, max_examples=80)
+@given(orders(max_p=40), st.integers(0, 1000), st.data())
+def test_reverse_and_relabel_keep_coverage_and_count(
+    case: tuple[int, int, str], seed: int, data: st.DataObject
+) -> None:
+    p, c, order = case
+    schedule = build_schedule(p, c, order, seed)
+    back = reverse(schedule)
+    validate(back)
+    assert back.loads == schedule.loads
+    assert (back.initial, back.final) == (schedule.final, schedule.initial)
+    assert work(back) == work(schedule)[::-1]
+    assert reverse(back) == schedule
+
+    renamed = relabel(schedule, seed=seed, start=schedule.final)
+    validate(renamed)
+    assert renamed.initial == schedule.final
+    assert renamed.loads == schedule.loads
+    assert work(renamed) == work(schedule)
+    assert renamed == relabel(schedule, seed=seed, start=schedule.final[::-1])
+
+    names = data.draw(st.permutations(range(p)))
+    inverse = sorted(range(p), key=names.__getitem__)
+    assert {names[part] for part in schedule.initial} == set(relabel(schedule, names).initial)
+    assert relabel(relabel(schedule, names), inverse) == schedule
+
+
+@pytest.mark.parametrize(
+    ("p", "c", "message"),
+    [
+        (4, 5, r"c \(buffer capacity in partitions\) is 5; allowed: 2 to p = 4"),
+        (4, 1, r"c \(buffer capacity in partitions\) is 1; allowed: 2 to p = 4"),
+        (4, -2, r"c \(buffer capacity in partitions\) is -2"),
+        (1, 2, "is 2; allowed: 1, as p is 1"),
+        (0, 2, r"p \(number of partitions\) is 0; allowed: 1 to 4096"),
+        (-3, 2, r"p \(number of partitions\) is -3"),
+        (5000, 2, "is 5000; allowed: 1 to 4096"),
+        (4.0, 2, "is 4.0, a float; allowed: an integer"),
+        ("8", 2, "is '8', a str"),
+        (8, 2.5, "is 2.5, a float"),
+        (True, True, "is True, a bool"),
+        (8, None, "is None, a NoneType"),
+    ],
+)
+def test_bad_sizes_are_named(p: int, c: int, message: str) -> None:
+    for build in (build_schedule, lower_bound, beta):
+        with pytest.raises(ScheduleError, match=message):
+            build(p, c)
+
+
+@pytest.mark.parametrize("start", [(0, 1), (0, 1, 2, 3), (0, 0, 1), (0, 1, 6), (-1, 0, 1), (0, 1, 2.0)])
+def test_bad_start_sets_are_named(start: tuple[int, ...]) -> None:
+    for call in (lambda: build_schedule(6, 3, start=start), lambda: relabel(beta(6, 3), start=start)):
+        with pytest.raises(ScheduleError, match=r"start.* 3 \(= c\) distinct partitions from 0 to 5"):
+            call()
+
+
+def test_other_bad_arguments_are_named() -> None:
+    with pytest.raises(ScheduleError, match="order is 'zigzag'; allowed: auto, "):
+        build_schedule(6, 3, "zigzag")
+    with pytest.raises(ScheduleError, match="seed is -1"):
+        build_schedule(6, 3, seed=-1)
+    with pytest.raises(ScheduleError, match=r"seed is 0\.5"):
+        relabel(beta(6, 3), seed=0.5)  # type: ignore[arg-type]
+    with pytest.raises(ScheduleError, match="p up to 16"):
+        optimal(20, 4)
+    with pytest.raises(ScheduleError, match="permutation is"):
+        relabel(beta(6, 3), [0, 1, 2, 3, 4, 4])
+    with pytest.raises(ScheduleError, match="both given"):
+        relabel(beta(6, 3), range(6), start=(0, 1, 2))
+
+
+def _edit(schedule: Schedule, index: int, **change: object) -> Schedule:
+    steps = list(schedule.steps)
+    steps[index] = replace(steps[index], **change)  # type: ignore[arg-type]
+    return replace(schedule, steps=tuple(steps))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda s: replace(s, steps=()), "no step"),
+        (lambda s: replace(s, c=7), "is 7; allowed: 2 to p = 6"),
+        (lambda s: replace(s, initial=(2, 1, 0)), "ascending"),
+        (lambda s: replace(s, initial=(0, 1)), r"start is \[0, 1\]"),
+        (lambda s: _edit(s, 0, evict=(0,), admit=(5,)), "step 0: .* none"),
+        (lambda s: _edit(s, 1, evict=(5,)), r"step 1: evicts \(5,\), not resident"),
+        (lambda s: _edit(s, 1, admit=(6,)), r"step 1: admits \(6,\); allowed: partitions 0 to 5"),
+        (lambda s: _edit(s, 1, admit=(0,)), "resident already"),
+        (lambda s: _edit(s, 1, evict=(), admit=()), "one of each"),
+        (lambda s: _edit(s, 1, resident=(0, 1, 5)), "step 1: resident is"),
+        (lambda s: _edit(s, 1, buckets=s.steps[0].buckets), "step 1: bucket .* has run before|end outside"),
+        (lambda s: _edit(s, 0, buckets=(Bucket(0, 5),)), r"bucket \(0, 5\) has an end outside"),
+        (lambda s: _edit(s, -1, buckets=()), "never runs"),
+    ],
+)
+def test_validate_finds_damage(damage: object, message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        validate(damage(beta(6, 3)))  # type: ignore[operator]
+
+
+def test_an_order_without_some_pair_cannot_be_assigned() -> None:
+    from marius_py.ordering import assign_buckets
+
+    schedule = Schedule(4, 2, (0, 1), (Step((0, 1), (), (), ()), Step((1, 2), (2,), (0,), ())))
+    with pytest.raises(ScheduleError, match="never resident together"):
+        assign_buckets(schedule)
