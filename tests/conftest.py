@@ -14,10 +14,16 @@ DEFAULT_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
-    """Folder of the real graphs: MARIUS_DATA, else shared/data beside the checkout."""
+    """Folder of the real graphs: MARIUS_DATA, else shared/data beside the checkout; skips without them.
+
+    With MARIUS_REQUIRE_DATA set, missing data fails the test instead.
+    """
     path = Path(os.environ.get("MARIUS_DATA", DEFAULT_DATA))
     if not (path / "umls" / "train.tsv.gz").exists():
-        pytest.skip(f"no real graphs in {path}; set MARIUS_DATA to a folder with FB15k-237, WN18RR, umls, hackage")
+        reason = f"no real graphs in {path}; set MARIUS_DATA to a folder with FB15k-237, WN18RR, umls, hackage"
+        if os.environ.get("MARIUS_REQUIRE_DATA"):
+            pytest.fail(f"MARIUS_REQUIRE_DATA is set, but there are {reason}")
+        pytest.skip(reason)
     return path
 
 
