@@ -1,0 +1,139 @@
+"""An opened run: rows by name, relations, metrics, and clear errors."""
+
+import numpy as np
+import pytest
+import yaml
+
+from marius_py import load
+from marius_py.errors import ConfigError, FormatError, StorageError
+from marius_py.run import similar_names
+from tests.ranking.helpers import brute_force
+from tests.small_runs import NAMES, write_run
+
+
+@pytest.fixture
+def written(tmp_path):
+    return write_run(tmp_path)
+
+
+def test_rows_by_name(written):
+    folder, graph, rows, relations = written
+    with load(folder) as run:
+        assert (run.num_nodes, run.dim, run.epochs) == (10, 4, 3)
+        assert "10 nodes" in repr(run)
+        ids = graph.node_ids(NAMES)
+        np.testing.assert_array_equal(run.embedding("東京"), rows[graph.node_ids(["東京"])[0]])
+        np.testing.assert_array_equal(run.embeddings([*NAMES, "NA"]), rows[[*ids, graph.node_ids(["NA"])[0]]])
+        np.testing.assert_array_equal(run.embeddings(np.array([3, 3, 0])), rows[[3, 3, 0]])
+        np.testing.assert_array_equal(run.to_numpy(), rows)
+        np.testing.assert_array_equal(
+            run.relation("knows it"), relations[graph.relation_ids(["knows it"])[0]]
+        )
+        assert run.relations()[0] == graph.relation_names()
+        assert run.result is None
+        assert [line["epoch"] for line in run.history] == [1, 2, 3]
+
+
+def test_many_rows_are_streamed(written, monkeypatch):
+    folder, _, rows, _ = written
+    monkeypatch.setattr("marius_py.run._FEW_ROWS", 2)
+    monkeypatch.setattr("marius_py.run._BLOCK_BYTES", 3 * 16)
+    with load(folder) as run:
+        np.testing.assert_array_equal(run.embeddings(np.array([9, 1, 4, 4])), rows[[9, 1, 4, 4]])
+        np.testing.assert_array_equal(run.to_numpy(), rows)
+
+
+def test_inverse_relations(tmp_path, written):
+    (tmp_path / "other").mkdir()
+    folder, graph, _, relations = write_run(tmp_path / "other", reciprocal=True)
+    with load(folder) as run:
+        index = graph.relation_ids(["likes"])[0]
+        np.testing.assert_array_equal(run.relation("likes", inverse=True), relations[2 + index])
+        assert run.relations()[0][2:] == [name + "^-1" for name in graph.relation_names()]
+    with load(written[0]) as run, pytest.raises(ConfigError, match="reciprocal=false"):
+        run.relation("likes", inverse=True)
+
+
+@pytest.mark.parametrize("reciprocal", [False, True])
+def test_metrics_equal_brute_force(tmp_path, reciprocal):
+    folder, graph, rows, relations = write_run(tmp_path, reciprocal=reciprocal)
+    with graph.edges() as store:
+        splits = [store.read(split) for split in ("train", "valid", "test")]
+
+    def scores(h, r, t, side):
+        relation = relations[r + (graph.num_relations if reciprocal and side == "head" else 0)]
+        query = (rows[h if side == "tail" else t] * relation).astype(np.float64)
+        return rows.astype(np.float64) @ query
+
+    with load(folder) as run:
+        metrics = run.evaluate("test", details=True)
+        sampled = run.evaluate("test", "sampled", candidates=4)
+    expected = brute_force(scores, splits, metrics.edges)
+    np.testing.assert_array_equal(metrics.counts.better, expected[0])
+    np.testing.assert_array_equal(metrics.counts.candidates, expected[2])
+    assert sum(part.count for part in metrics.bands.values()) == metrics.both.count == 10
+    assert sampled.protocol.startswith("sampled")
+
+
+def test_unknown_names_get_a_suggestion(written):
+    with load(written[0]) as run:
+        with pytest.raises(ConfigError, match=r"no node .* 'New york'.* Did you mean 'New York'"):
+            run.embedding("New york")
+        with pytest.raises(ConfigError, match="'Paris', 'Oslo1', 'x', …"):
+            run.embeddings(["Paris", "Oslo1", "Oslo", "x", "y"])
+        with pytest.raises(ConfigError, match=r"no relation .* Did you mean 'likes'"):
+            run.relation("like")
+        with pytest.raises(ConfigError, match="single text"):
+            run.embeddings("Oslo")
+        with pytest.raises(ConfigError, match="allowed: 0 to 9"):
+            run.embeddings(np.array([10]))
+
+
+def test_similar_names():
+    assert similar_names("Oslo", ["Osla", "Bergen"]) == ["Osla"]
+    assert similar_names("/m/01abc", ["/m/01abd", "/m/99xyz"]) == ["/m/01abd"]
+    assert similar_names("x", []) == []
+
+
+def test_missing_and_wrong_files(tmp_path, written):
+    folder, graph, _, _ = written
+    with pytest.raises(StorageError, match="no run folder"):
+        load(tmp_path / "nowhere")
+    config = folder / "config.yaml"
+    content = config.read_text()
+    config.write_text(yaml.safe_dump({"graph": str(tmp_path / "gone")}))
+    with pytest.raises(StorageError, match="is gone"):
+        load(folder)
+    with load(folder, graph=graph.path) as run:
+        assert run.num_nodes == 10
+    config.write_text("just text")
+    with pytest.raises(FormatError, match="holds no settings"):
+        load(folder)
+    config.unlink()
+    with pytest.raises(StorageError, match=r"config\.yaml is missing"):
+        load(folder)
+    config.write_text(content)
+    (tmp_path / "b").mkdir()
+    other = write_run(tmp_path / "b", names=[*NAMES[:-1], "Paris"])[1]
+    with pytest.raises(ConfigError, match="another graph"):
+        load(folder, graph=other.path)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "message"),
+    [
+        ("nowhere.Mine", "cannot be imported"),
+        ("json.JSONDecoder", "no class derived"),
+        ("odd", "cannot be imported"),
+    ],
+)
+def test_a_decoder_that_cannot_be_made(tmp_path, decoder, message):
+    folder = write_run(tmp_path, decoder=decoder)[0]
+    with pytest.raises(ConfigError, match=message):
+        load(folder)
+
+
+def test_a_users_own_decoder(tmp_path):
+    folder = write_run(tmp_path, decoder="marius_py.nn.decoders.DistMult")[0]
+    with load(folder) as run:
+        assert run.evaluate().both.count == 10
