@@ -1,0 +1,254 @@
+"""Writes a run's embeddings with their node names (floor 4): a run in, files of common formats out.
+
+Rows are read and written in blocks, so memory does not grow with the number of nodes. Files appear whole or
+not at all: each is written beside its place under a temporary name and renamed at the end.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, Protocol, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from marius_py.errors import ConfigError, FormatError, StorageError
+from marius_py.run import Run, load
+
+Format = Literal["npy", "parquet", "tsv", "word2vec"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+Progress = Callable[[str, int, int | None, str], None]
+Float32 = NDArray[np.float32]
+
+_SUFFIX = {"npy": ".npy", "parquet": ".parquet", "tsv": ".tsv", "word2vec": ".txt"}
+
+
+class _Writer(Protocol):
+    def write(self, names: Sequence[str], rows: Float32) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def export(
+    run: Run | Path | str,
+    output: Path | str,
+    format: Format = "npy",
+    *,
+    overwrite: bool = False,
+    relations: bool = True,
+    block_bytes: int = 32 << 20,
+    progress: Progress | None = None,
+) -> list[Path]:
+    """Write all embeddings, in the order of node ids, and beside them the relations.
+
+    - npy: `output` (N, D) float32, and one name a line in STEM.names.txt;
+    - parquet: columns `name` and `embedding` (a fixed-size list of D float32);
+    - tsv: a line a node, the name and D numbers between tabs, shortest digits that read back equal;
+    - word2vec: a first line "N D", then name and numbers between blanks; blanks in names become "_".
+
+    Relations go to STEM.relations.SUFFIX in the same format; of a reciprocal run the inverses follow, their
+    names ending in "^-1". A decoder without relation parameters writes none.
+
+    Args:
+        run: an open run, or the path of a run folder.
+        output: file to write.
+        format: one of `FORMATS`.
+        overwrite: replace files that exist.
+        relations: write the relations too.
+        block_bytes: bytes of embeddings in memory at a time.
+        progress: called with ("export", nodes done, N, "nodes").
+
+    Returns:
+        The files written, `output` first.
+
+    Raises:
+        ConfigError: unknown format, a file exists, or no such folder.
+        FormatError: a name holds a tab or line break, which a text format cannot carry.
+        StorageError: reading or writing failed; no file was changed.
+    """
+    if format not in FORMATS:
+        raise ConfigError(f"format is {format!r}; allowed: {', '.join(FORMATS)}")
+    if block_bytes < 1:
+        raise ConfigError(f"block_bytes is {block_bytes}; allowed: 1 or more")
+    if not isinstance(run, Run):
+        with load(run) as opened:
+            return export(
+                opened,
+                output,
+                format,
+                overwrite=overwrite,
+                relations=relations,
+                block_bytes=block_bytes,
+                progress=progress,
+            )
+    target = Path(output)
+    names, rows = run.relations()
+    with_relations = relations and rows.shape[1] > 0
+    beside = target.with_name(f"{target.stem}.relations{target.suffix or _SUFFIX[format]}")
+    targets = _files(target, format) + (_files(beside, format) if with_relations else [])
+    _check_targets(targets, overwrite)
+    with _Replacing(targets) as temporary:
+        writer = _open(format, temporary, target, run.num_nodes, run.dim)
+        _copy(writer, _blocks(run, block_bytes, progress))
+        if with_relations:
+            _copy(_open(format, temporary, beside, *rows.shape), [(names, rows)])
+    return targets
+
+
+def _files(target: Path, format: Format) -> list[Path]:
+    """The files that one table becomes."""
+    return [target, _names_file(target)] if format == "npy" else [target]
+
+
+def _names_file(target: Path) -> Path:
+    return target.with_name(f"{target.stem}.names.txt")
+
+
+def _check_targets(targets: Sequence[Path], overwrite: bool) -> None:
+    if not targets[0].parent.is_dir():
+        raise ConfigError(f"output={targets[0]}: there is no folder {targets[0].parent}; create it first")
+    for path in targets:
+        if path.is_dir():
+            raise ConfigError(f"output: {path} is a folder; name a file")
+        if path.exists() and not overwrite:
+            raise ConfigError(f"output: {path} exists; choose another name, or replace it with --overwrite")
+
+
+def _blocks(run: Run, block_bytes: int, progress: Progress | None) -> Iterator[tuple[list[str], Float32]]:
+    step = max(1, block_bytes // (4 * run.dim))
+    for start in range(0, run.num_nodes, step):
+        stop = min(start + step, run.num_nodes)
+        yield run.node_names(start, stop), run.read_rows(start, stop)
+        if progress is not None:
+            progress("export", stop, run.num_nodes, "nodes")
+
+
+def _copy(writer: _Writer, blocks: Iterable[tuple[Sequence[str], Float32]]) -> None:
+    try:
+        for names, rows in blocks:
+            writer.write(names, rows)
+    finally:
+        writer.close()
+
+
+class _Replacing:
+    """Temporary files that take their targets' places together when the block ends well."""
+
+    def __init__(self, targets: Sequence[Path]) -> None:
+        self._temporary = {
+            target: target.with_name(f".{target.name}.{os.getpid()}.tmp") for target in targets
+        }
+
+    def __enter__(self) -> dict[Path, Path]:
+        return self._temporary
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            if kind is None:
+                for path in self._temporary.values():
+                    descriptor = os.open(path, os.O_RDWR)
+                    try:
+                        os.fsync(descriptor)
+                    finally:
+                        os.close(descriptor)
+                for target, path in self._temporary.items():
+                    path.replace(target)
+        except OSError as failure:
+            raise _failed(next(iter(self._temporary)), failure) from failure
+        finally:
+            for path in self._temporary.values():
+                path.unlink(missing_ok=True)
+        if isinstance(error, OSError) and not isinstance(error, StorageError):
+            raise _failed(next(iter(self._temporary)), error) from error
+
+
+def _failed(target: Path, error: OSError) -> StorageError:
+    return StorageError(f"writing {target} failed: {error.strerror or error}; nothing was replaced")
+
+
+def _open(format: Format, temporary: dict[Path, Path], target: Path, num_rows: int, dim: int) -> _Writer:
+    path = temporary[target]
+    if format == "npy":
+        return _Npy(path, temporary[_names_file(target)], num_rows, dim)
+    if format == "parquet":
+        return _Parquet(path, dim)
+    return _Text(path, num_rows, dim, word2vec=format == "word2vec")
+
+
+class _Npy:
+    """The array in one file, the names in another."""
+
+    def __init__(self, path: Path, names: Path, num_rows: int, dim: int) -> None:
+        with ExitStack() as stack:
+            self._rows: BinaryIO = stack.enter_context(path.open("wb"))
+            self._names: BinaryIO = stack.enter_context(names.open("wb"))
+            header = {"descr": "<f4", "fortran_order": False, "shape": (num_rows, dim)}
+            np.lib.format.write_array_header_1_0(self._rows, header)
+            self._files = stack.pop_all()
+
+    def write(self, names: Sequence[str], rows: Float32) -> None:
+        self._rows.write(np.ascontiguousarray(rows, dtype="<f4").data)
+        self._names.write("".join(f"{name}\n" for name in _lines(names)).encode())
+
+    def close(self) -> None:
+        self._files.close()
+
+
+class _Parquet:
+    """A row group a block."""
+
+    def __init__(self, path: Path, dim: int) -> None:
+        self._dim = dim
+        self._schema = pa.schema([("name", pa.string()), ("embedding", pa.list_(pa.float32(), dim))])
+        self._file = pq.ParquetWriter(path, self._schema, compression="zstd", use_dictionary=False)
+
+    def write(self, names: Sequence[str], rows: Float32) -> None:
+        values = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), self._dim)
+        self._file.write_table(pa.table([pa.array(names, pa.string()), values], schema=self._schema))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Text:
+    """Lines of a name and numbers."""
+
+    def __init__(self, path: Path, num_rows: int, dim: int, *, word2vec: bool) -> None:
+        self._separator = " " if word2vec else "\t"
+        self._columns = [str(i) for i in range(dim)]
+        self._options = pa.csv.WriteOptions(include_header=False, delimiter=self._separator)
+        self._file: BinaryIO = path.open("wb")
+        if word2vec:
+            self._file.write(f"{num_rows} {dim}\n".encode())
+
+    def write(self, names: Sequence[str], rows: Float32) -> None:
+        buffer = io.BytesIO()
+        columns: list[Any] = [pa.array(np.ascontiguousarray(column)) for column in rows.T]
+        pa.csv.write_csv(pa.table(columns, names=self._columns), buffer, self._options)
+        texts = buffer.getvalue().decode("ascii").splitlines(keepends=True)
+        checked = _lines(names)
+        if self._separator == " ":
+            checked = [name.replace(" ", "_") for name in checked]
+        self._file.write(
+            "".join(
+                f"{name}{self._separator}{text}" for name, text in zip(checked, texts, strict=True)
+            ).encode()
+        )
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _lines(names: Sequence[str]) -> Sequence[str]:
+    """The names, if each fits into a line and a column."""
+    for name in names:
+        if "\n" in name or "\t" in name or "\r" in name:
+            raise FormatError(f"the name {name!r} holds a tab or line break; export it as parquet")
+    return names

@@ -1,0 +1,114 @@
+"""Exports read back equal, in any block size, and appear whole or not at all."""
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from marius_py import load
+from marius_py.errors import ConfigError, FormatError, StorageError
+from marius_py.export import FORMATS, export
+from tests.small_runs import NAMES, write_run
+
+
+@pytest.fixture
+def written(tmp_path):
+    return write_run(tmp_path, reciprocal=True)
+
+
+def read(path, format):
+    """(names, rows) of an exported file."""
+    if format == "npy":
+        names = path.with_name(f"{path.stem}.names.txt").read_text(encoding="utf-8").split("\n")[:-1]
+        return names, np.load(path, allow_pickle=False)
+    if format == "parquet":
+        table = pq.read_table(path)
+        rows = np.array(table.column("embedding").to_pylist(), dtype=np.float32)
+        return table.column("name").to_pylist(), rows
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    separator = "\t"
+    if format == "word2vec":
+        separator = " "
+        count, dim = map(int, lines.pop(0).split())
+        assert (len(lines), len(lines[0].split(" ")) - 1) == (count, dim)
+    cells = [line.split(separator) for line in lines]
+    return [cell[0] for cell in cells], np.array([cell[1:] for cell in cells], dtype=np.float32)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("block_bytes", [1, 50, 1 << 20])
+def test_reads_back_equal(tmp_path, written, format, block_bytes):
+    folder, graph, rows, relations = written
+    seen = []
+    target = tmp_path / "vectors.out"
+    files = export(folder, target, format, block_bytes=block_bytes, progress=lambda *a: seen.append(a))
+    names, read_rows = read(target, format)
+    expected = graph.node_names()
+    blanks = (lambda name: name.replace(" ", "_")) if format == "word2vec" else str
+    assert names == [blanks(name) for name in expected]
+    np.testing.assert_array_equal(read_rows, rows)
+    relation_names, read_relations = read(tmp_path / "vectors.relations.out", format)
+    both = graph.relation_names()
+    assert relation_names == [blanks(name) for name in both + [name + "^-1" for name in both]]
+    np.testing.assert_array_equal(read_relations, relations)
+    assert seen[-1] == ("export", 10, 10, "nodes")
+    assert sorted(files) == sorted(path for path in tmp_path.iterdir() if path.name.startswith("vectors"))
+
+
+def test_refuses_to_overwrite(tmp_path, written):
+    target = tmp_path / "v.npy"
+    with load(written[0]) as run:
+        export(run, target, relations=False)
+        before = target.read_bytes()
+        with pytest.raises(ConfigError, match="exists"):
+            export(run, target, "tsv")
+        assert target.read_bytes() == before
+        export(run, target, "tsv", overwrite=True, relations=False)
+    assert read(target, "tsv")[1].shape == (10, 4)
+
+
+def test_a_failed_write_leaves_nothing(tmp_path, written, monkeypatch):
+    target = tmp_path / "out" / "v.npy"
+    target.parent.mkdir()
+    target.write_bytes(b"old")
+    with load(written[0]) as run:
+
+        def full(start, stop):
+            if start:
+                raise OSError(28, "No space left on device")
+            return np.zeros((stop - start, 4), np.float32)
+
+        monkeypatch.setattr(run, "read_rows", full)
+        with pytest.raises(StorageError, match="No space left on device; nothing was replaced"):
+            export(run, target, overwrite=True, block_bytes=32)
+    assert [path.name for path in target.parent.iterdir()] == ["v.npy"]
+    assert target.read_bytes() == b"old"
+
+
+def test_names_that_no_line_can_hold(tmp_path):
+    from marius_py.export import _lines
+
+    assert _lines(["a b", 'c"'])
+    with pytest.raises(FormatError, match="export it as parquet"):
+        _lines(["a\nb"])
+
+
+def test_a_decoder_without_relations(tmp_path):
+    folder = write_run(tmp_path, decoder="dot", dr=0)[0]
+    assert export(folder, tmp_path / "v.parquet", "parquet") == [tmp_path / "v.parquet"]
+
+
+def test_bad_arguments(tmp_path, written):
+    folder = written[0]
+    with pytest.raises(ConfigError, match="format is 'xls'"):
+        export(folder, tmp_path / "v", "xls")
+    with pytest.raises(ConfigError, match="there is no folder"):
+        export(folder, tmp_path / "no" / "v.npy")
+    with pytest.raises(ConfigError, match="is a folder"):
+        export(folder, tmp_path, "tsv")
+    with pytest.raises(ConfigError, match="block_bytes"):
+        export(folder, tmp_path / "v.npy", block_bytes=0)
+
+
+def test_names_survive(tmp_path, written):
+    export(written[0], tmp_path / "v.tsv", "tsv")
+    assert set(read(tmp_path / "v.tsv", "tsv")[0]) == set(NAMES)
