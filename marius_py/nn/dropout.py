@@ -12,16 +12,16 @@ Rates are therefore rounded to multiples of 2⁻¹⁶; the scale 1 / (1 − rate
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from marius_py.errors import ConfigError
+from marius_py.nn.kernels.workspace import Workspace
 from marius_py.types import SIDES, Side
 
 _LEVELS = 1 << 16
+_HALF = _LEVELS // 2
 
 
 def check_rate(key: str, rate: float) -> float:
@@ -31,97 +31,93 @@ def check_rate(key: str, rate: float) -> float:
     return float(rate)
 
 
-class MaskSource:
-    """Draws masks one after another from one seed; the order of calls decides what is drawn.
+class RowMasks:
+    """Masks of one use of rows, taken in order; how many are taken at a time does not change them.
 
     Args:
-        seed: seed of the batch, at least 0.
-        device: where the masks shall live.
+        seed: seeds of the batch and of the use.
+        name: name of the buffer in the workspace.
+        total: rows in all.
+        width: floats a row.
+        rate: probability of zero, in [0, 1).
+        workspace: where masks are kept.
     """
 
-    def __init__(self, seed: int, device: torch.device) -> None:
-        self._device = device
-        if device.type == "cpu":
-            self._numpy = np.random.Generator(np.random.SFC64(seed))
-        else:
-            self._torch = torch.Generator(device).manual_seed(seed)
-
-    def draw(self, shape: tuple[int, ...], rate: float, out: Tensor | None = None) -> Tensor:
-        """Multipliers, 0 with probability `rate`, else 1 / (1 − rate).
-
-        Args:
-            shape: shape of the mask.
-            rate: probability of zero, in [0, 1).
-            out: contiguous float32 tensor of that shape to fill; None makes one.
-        """
+    def __init__(
+        self, seed: tuple[int, int], name: str, total: int, width: int, rate: float, workspace: Workspace
+    ) -> None:
         dropped = min(round(rate * _LEVELS), _LEVELS - 1)
-        threshold = dropped - _LEVELS // 2
-        if self._device.type == "cpu":
-            count = int(np.prod(shape))
-            words = self._numpy.integers(0, 1 << 64, -(-count // 4), dtype=np.uint64)
-            levels = torch.from_numpy(words.view(np.int16)[:count]).view(shape)
+        self._active = dropped > 0 and width > 0
+        self._threshold = dropped - _HALF
+        self._scale = _LEVELS / (_LEVELS - dropped)
+        self._name = name
+        self._shape = (total, width)
+        self._workspace = workspace
+        self._taken = 0
+        if not self._active:
+            return
+        if workspace.device.type == "cpu":
+            self._words = np.random.Generator(np.random.SFC64(np.random.SeedSequence(seed)))
         else:
-            half = _LEVELS // 2
-            levels = torch.randint(
-                -half, half, shape, generator=self._torch, dtype=torch.int16, device=self._device
+            mixed = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> np.uint64(1))
+            generator = torch.Generator(workspace.device).manual_seed(mixed)
+            self._levels = torch.randint(
+                -_HALF, _HALF, self._shape, generator=generator, dtype=torch.int16, device=workspace.device
             )
-        if out is None:
-            out = torch.empty(shape, device=self._device)
-        return torch.mul(levels >= threshold, _LEVELS / (_LEVELS - dropped), out=out)
+
+    def take(self, count: int) -> Tensor | None:
+        """Multipliers (count, width) of the next rows: 0 or 1 / (1 − rate); valid until the next call.
+
+        None if nothing is dropped.
+        """
+        if not self._active:
+            return None
+        width = self._shape[1]
+        if self._workspace.device.type == "cpu":
+            # A row starts on a word of its own, so that the split of rows over calls does not matter.
+            words = self._words.integers(0, 1 << 64, (count, -(-width // 4)), dtype=np.uint64)
+            levels = torch.from_numpy(words.view(np.int16))[:, :width]
+        else:
+            levels = self._levels[self._taken : self._taken + count]
+        self._taken += count
+        out = self._workspace.take(self._name, count, width)
+        return torch.ge(levels, self._threshold, out=out).mul_(self._scale)
 
 
-@dataclass(frozen=True, slots=True)
-class Masks:
-    """Multipliers for each use of a row in a batch; None where nothing is dropped.
-
-    Attributes:
-        head, tail: (B, D).
-        relation: side → (B, Dr); the same tensor for both sides unless relations are reciprocal.
-        candidates: side → (C, K, D).
-    """
-
-    head: Tensor | None
-    tail: Tensor | None
-    relation: dict[Side, Tensor]
-    candidates: dict[Side, Tensor]
-
-
-def draw_masks(
-    seed: int,
-    device: torch.device,
-    edges: int,
-    dims: tuple[int, int],
-    candidates: dict[Side, tuple[int, int]],
-    rates: tuple[float, float],
-    reciprocal: bool,
-) -> Masks:
-    """Draw all masks of a batch, always in the same order.
+class BatchMasks:
+    """Masks for each use of a row in a batch, the same whichever path computes the gradients.
 
     Args:
         seed: the batch's seed.
-        device: device of the batch.
         edges: B.
+        candidates: corrupted side → C · K, its candidates.
         dims: (D, Dr).
-        candidates: corrupted side → (C, K).
         rates: dropout of node rows and of relation rows.
-        reciprocal: whether the two sides use different relation rows.
+        workspace: where masks are kept.
+
+    Attributes:
+        head, tail: masks of D for the B edges.
+        relation: side → masks of Dr for the B edges; sides that share relation rows use the first side's.
+        candidates: side → masks of D for the candidates.
     """
-    dim, relation_dim = dims
-    node_rate, relation_rate = rates
-    source = MaskSource(seed, device) if node_rate or relation_rate else None
-    head = tail = None
-    relation: dict[Side, Tensor] = {}
-    rows: dict[Side, Tensor] = {}
-    sides = [side for side in SIDES if side in candidates]
-    if source is not None and node_rate:
-        head = source.draw((edges, dim), node_rate)
-        tail = source.draw((edges, dim), node_rate)
-        for side in sides:
-            rows[side] = source.draw((*candidates[side], dim), node_rate)
-    if source is not None and relation_rate and relation_dim:
-        shared: Tensor | None = None
-        for side in sides:
-            if shared is None or reciprocal:
-                shared = source.draw((edges, relation_dim), relation_rate)
-            relation[side] = shared
-    return Masks(head, tail, relation, rows)
+
+    def __init__(
+        self,
+        seed: int,
+        edges: int,
+        candidates: dict[Side, int],
+        dims: tuple[int, int],
+        rates: tuple[float, float],
+        workspace: Workspace,
+    ) -> None:
+        (dim, relation_dim), (node_rate, relation_rate) = dims, rates
+        self.head = RowMasks((seed, 0), "mask_head", edges, dim, node_rate, workspace)
+        self.tail = RowMasks((seed, 1), "mask_tail", edges, dim, node_rate, workspace)
+        self.relation: dict[Side, RowMasks] = {}
+        self.candidates: dict[Side, RowMasks] = {}
+        for number, side in enumerate(SIDES):
+            if side in candidates:
+                name, use = f"mask_relation_{side}", (seed, 2 + number)
+                self.relation[side] = RowMasks(use, name, edges, relation_dim, relation_rate, workspace)
+                name, use = f"mask_candidates_{side}", (seed, 4 + number)
+                self.candidates[side] = RowMasks(use, name, candidates[side], dim, node_rate, workspace)

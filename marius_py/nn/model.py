@@ -16,9 +16,11 @@ from torch import Tensor
 from marius_py.errors import ConfigError
 from marius_py.nn.batch import Batch, Update
 from marius_py.nn.decoders.base import Decoder
-from marius_py.nn.dropout import Masks, check_rate, draw_masks
-from marius_py.nn.gradients import StepInput, autograd_gradients
+from marius_py.nn.dropout import BatchMasks, check_rate
+from marius_py.nn.fused import find_closed_form, fused_gradients
+from marius_py.nn.gradients import Gradients, StepInput, autograd_gradients
 from marius_py.nn.initializers import Initializer, XavierNormal
+from marius_py.nn.kernels.workspace import Workspace
 from marius_py.nn.losses import Loss
 from marius_py.nn.optimizers import SparseOptimizer
 from marius_py.nn.regularizers import Regularizer
@@ -88,6 +90,7 @@ class LinkPredictionModel:
         self.device = torch.device(device)
         self.fused = bool(fused)
         self._lock = threading.Lock()
+        self._local = threading.local()
         rows = np.empty((num_relations * (2 if reciprocal else 1), decoder.relation_dim), np.float32)
         rng = stream(seed, Purpose.INIT_RELATIONS)
         decoder.init_relations(rows, rng, relation_initializer or self.initializer)
@@ -137,11 +140,11 @@ class LinkPredictionModel:
             training diverged; it is not checked here, since that would make a device wait.
         """
         with torch.no_grad():
+            workspace = self._workspace()
             index, unique = self._relation_index(batch)
             with self._lock:
                 relations = self._relations[unique]
-            given = StepInput(batch, relations, index, self._masks(batch), self.reciprocal)
-            gradients = autograd_gradients(self.decoder, self.loss, self.regularizers, given)
+            gradients = self._gradients(batch, relations, index, workspace)
             d_rows, d_state = self.optimizer.delta(batch.rows, batch.state, gradients.rows)
             self._update_relations(unique, gradients.relations)
         return Update(d_rows, d_state, gradients.loss)
@@ -157,16 +160,35 @@ class LinkPredictionModel:
         unique, inverse = torch.unique(batch.relation, return_inverse=True)
         return dict.fromkeys(sides, inverse), unique
 
-    def _masks(self, batch: Batch) -> Masks:
-        sizes = {side: (c.nodes.shape[0], c.nodes.shape[1]) for side, c in batch.negatives.items()}
-        return draw_masks(
+    def _workspace(self) -> Workspace:
+        """Scratch buffers of the calling thread."""
+        if not hasattr(self._local, "workspace"):
+            self._local.workspace = Workspace(self.device)
+        workspace: Workspace = self._local.workspace
+        return workspace
+
+    def _gradients(
+        self, batch: Batch, relations: Tensor, index: dict[Side, Tensor], workspace: Workspace
+    ) -> Gradients:
+        """By the closed form if there is one and its numbers are finite, else by autograd."""
+        form = find_closed_form(self.decoder, self.loss) if self.fused else None
+        same_chunks = len({corruption.nodes.shape[0] for corruption in batch.negatives.values()}) == 1
+        if form is not None and same_chunks:
+            given = StepInput(batch, relations, index, self._masks(batch, workspace), self.reciprocal)
+            gradients = fused_gradients(form, self.regularizers, given, workspace)
+            if bool(torch.isfinite(gradients.loss)):
+                return gradients
+        given = StepInput(batch, relations, index, self._masks(batch, workspace), self.reciprocal)
+        return autograd_gradients(self.decoder, self.loss, self.regularizers, given)
+
+    def _masks(self, batch: Batch, workspace: Workspace) -> BatchMasks:
+        return BatchMasks(
             batch.seed,
-            batch.rows.device,
             len(batch.head),
+            {side: corruption.nodes.numel() for side, corruption in batch.negatives.items()},
             (self.decoder.dim, self.decoder.relation_dim),
-            sizes,
             (self.node_dropout, self.relation_dropout),
-            self.reciprocal,
+            workspace,
         )
 
     def _update_relations(self, unique: Tensor, gradient: Tensor) -> None:

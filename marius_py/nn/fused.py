@@ -1,0 +1,233 @@
+"""Loss and gradients of a batch in closed form (floor 1): the fast path, equal to `autograd_gradients`.
+
+A batch is worked through in blocks of edges of one chunk, each block in one go: rows gathered, queries made,
+scores by one matrix product, weights in place, gradients of queries and candidates by two more products,
+gradients added to their rows. A block's tensors stay in cache; nothing of size (C, P, K), (C, K, D) or (B, D)
+is ever whole, no autograd graph is built, and all scratch is reused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from marius_py.nn.decoders.base import ClosedFormDecoder, Decoder
+from marius_py.nn.dropout import RowMasks
+from marius_py.nn.gradients import Gradients, StepInput, penalty_factors, relations_are_complex
+from marius_py.nn.kernels.objectives import Objective, closed_form
+from marius_py.nn.kernels.similarity import SIMILARITIES, Similarity
+from marius_py.nn.kernels.workspace import Workspace
+from marius_py.nn.losses import Loss
+from marius_py.nn.regularizers import Regularizer
+from marius_py.types import Side
+
+BLOCK_SCORES = {"cpu": 1 << 18, "cuda": 1 << 27}
+"""Scores a block: a MiB stays in a core's cache; a device wants few launches."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedForm:
+    """A decoder and a loss whose gradients are known."""
+
+    decoder: ClosedFormDecoder
+    similarity: Similarity
+    objective: Objective
+
+
+def find_closed_form(decoder: Decoder, loss: Loss) -> ClosedForm | None:
+    """How to compute this pair's gradients without autograd, or None.
+
+    A subclass that changes a decoder's `query`, `compare` or `score` but not its closed form goes through
+    autograd: all of them must come from the class that also wrote `query_backward`.
+    """
+    objective = closed_form(loss)
+    if objective is None or not isinstance(decoder, ClosedFormDecoder) or decoder.similarity is None:
+        return None
+    owners = {_owner(decoder, name) for name in ("query", "compare", "score", "query_into", "query_backward")}
+    if len(owners) > 1:
+        return None
+    return ClosedForm(decoder, SIMILARITIES[decoder.similarity], objective)
+
+
+def _owner(decoder: Decoder, name: str) -> type:
+    return next(cls for cls in type(decoder).__mro__ if name in vars(cls))
+
+
+def fused_gradients(
+    form: ClosedForm, regularizers: Sequence[Regularizer], given: StepInput, workspace: Workspace
+) -> Gradients:
+    """Loss and gradients of a batch without autograd; both sides must have the same number of chunks.
+
+    The returned tensors live in the workspace. The loss is infinite or NaN if scores overflow the float range
+    relative to the positive ones; gradients are then worthless and must be computed by autograd.
+    """
+    batch = given.batch
+    d_rows = workspace.zeros("d_rows", *batch.rows.shape)
+    d_relations = workspace.zeros("d_relations", *given.relations.shape)
+    total = batch.rows.new_zeros(())
+    contrasts = {side: _Contrast(form, given, side, d_rows, workspace) for side in given.sides}
+    for chunks, blocks in _blocks(contrasts.values(), d_rows.device.type):
+        for contrast in contrasts.values():
+            contrast.load(chunks)
+        for block in blocks:
+            total += _block(form, given, contrasts, chunks, block, d_rows, d_relations, workspace)
+        for contrast in contrasts.values():
+            contrast.flush()
+    for regularizer in regularizers:
+        nodes, relations = penalty_factors(regularizer, given)
+        of_nodes = regularizer.gradient(batch.rows, form.decoder.complex_halves)
+        of_relations = regularizer.gradient(given.relations, relations_are_complex(form.decoder))
+        d_rows.addcmul_(of_nodes, nodes.unsqueeze(1))
+        d_relations.addcmul_(of_relations, relations.unsqueeze(1))
+    return Gradients(d_rows, d_relations, total / len(batch.head))
+
+
+def _blocks(contrasts: Collection[_Contrast], device: str) -> Iterator[tuple[slice, list[slice]]]:
+    """Groups of chunks and blocks of each chunk's edges: many small chunks at once, large ones in parts."""
+    limit = BLOCK_SCORES.get(device, BLOCK_SCORES["cuda"])
+    num_chunks, chunk_edges = next((contrast.num_chunks, contrast.chunk_edges) for contrast in contrasts)
+    scores = max(1, chunk_edges * max(contrast.count for contrast in contrasts))
+    group = max(1, limit // scores)
+    size = -(-chunk_edges // (1 if group > 1 else -(-scores // limit)))
+    blocks = [slice(first, min(first + size, chunk_edges)) for first in range(0, chunk_edges, size)]
+    for first in range(0, num_chunks, group):
+        yield slice(first, min(first + group, num_chunks)), blocks
+
+
+def _block(
+    form: ClosedForm,
+    given: StepInput,
+    contrasts: dict[Side, _Contrast],
+    chunks: slice,
+    block: slice,
+    d_rows: Tensor,
+    d_relations: Tensor,
+    workspace: Workspace,
+) -> Tensor:
+    """Both sides of a block's edges; adds to d_rows (U, D) and d_relations (V, Dr), returns the loss sum."""
+    batch, masks = given.batch, given.masks
+    chunk_edges = len(batch.head) // next(iter(contrasts.values())).num_chunks
+    edges = slice(chunks.start * chunk_edges + block.start, (chunks.stop - 1) * chunk_edges + block.stop)
+    head = _Rows("head", batch.rows, batch.head[edges], masks.head, workspace)
+    tail = _Rows("tail", batch.rows, batch.tail[edges], masks.tail, workspace)
+    total = d_rows.new_zeros(())
+    for group in given.relation_groups:
+        index = given.relation_index[group[0]][edges]
+        relation = _Rows("relation", given.relations, index, masks.relation[group[0]], workspace)
+        for side in group:
+            known, answer = (head, tail) if side == "tail" else (tail, head)
+            total += contrasts[side].block(block, known, answer, relation)
+        relation.add_gradient(d_relations)
+    head.add_gradient(d_rows)
+    tail.add_gradient(d_rows)
+    return total
+
+
+class _Rows:
+    """Rows of one use in a block after dropout, `values`, and their `gradient`; both (n, width)."""
+
+    def __init__(
+        self, name: str, table: Tensor, index: Tensor, masks: RowMasks, workspace: Workspace
+    ) -> None:
+        shape = (len(index), table.shape[1])
+        self._index = index
+        self._mask = masks.take(len(index))
+        self.values = torch.index_select(table, 0, index, out=workspace.take(name, *shape))
+        if self._mask is not None:
+            self.values.mul_(self._mask)
+        self.gradient = workspace.zeros(f"d_{name}", *shape)
+
+    def add_gradient(self, table: Tensor) -> None:
+        """Add the gradient, taken back through dropout, to the table's."""
+        if self._mask is not None:
+            self.gradient.mul_(self._mask)
+        table.index_add_(0, self._index, self.gradient)
+
+
+class _Contrast:
+    """One corrupted side of a batch: the candidates of the current chunks and what is added up for them."""
+
+    def __init__(
+        self, form: ClosedForm, given: StepInput, side: Side, d_rows: Tensor, workspace: Workspace
+    ) -> None:
+        self._form = form
+        self._side = given.query_side(side)
+        self._rows = given.batch.rows
+        self._negatives = given.batch.negatives[side]
+        self._masks = given.masks.candidates[side]
+        self._name = side
+        self._d_rows = d_rows
+        self._edges = len(given.batch.head)
+        self._workspace = workspace
+        self.num_chunks, self.count = self._negatives.nodes.shape
+        self.chunk_edges = self._edges // self.num_chunks
+
+    def load(self, chunks: slice) -> None:
+        """Gather the candidates of a group of chunks."""
+        similarity, dim = self._form.similarity, self._rows.shape[1]
+        nodes = self._negatives.nodes[chunks]
+        shape = (len(nodes), self.count)
+        self._chunks = chunks
+        self._nodes = nodes.reshape(-1)
+        self._mask = self._masks.take(len(self._nodes))
+        gathered = self._workspace.take("gathered", len(self._nodes), dim)
+        torch.index_select(self._rows, 0, self._nodes, out=gathered)
+        self._candidates = self._workspace.take(f"candidates_{self._name}", *shape, dim + similarity.extra)
+        plain = self._candidates[..., :dim]
+        if self._mask is None:
+            plain.copy_(gathered.view(*shape, dim))
+        else:
+            torch.mul(gathered.view(*shape, dim), self._mask.view(*shape, dim), out=plain)
+        similarity.extend_candidates(self._candidates)
+        name = f"candidate_sums_{self._name}"
+        self._sums = self._workspace.zeros(name, *shape, dim + similarity.extra_sums)
+
+    def block(self, block: slice, known: _Rows, answer: _Rows, relation: _Rows) -> Tensor:
+        """Contrast the edges of a block; adds to the gradients of the rows, returns the sum of the losses."""
+        similarity, objective, decoder = self._form.similarity, self._form.objective, self._form.decoder
+        workspace = self._workspace
+        num_edges, dim = known.values.shape
+        num_chunks = len(self._candidates)
+        flat = workspace.take("query", num_edges, dim + similarity.extra)
+        query = flat[:, :dim]
+        pairs = workspace.take("pairs", num_edges, dim)
+        decoder.query_into(known.values, relation.values, self._side, query)
+        positive = similarity.positive(query, answer.values, pairs)
+        similarity.extend_queries(flat, objective.shift(positive))
+
+        extended = flat.view(num_chunks, -1, flat.shape[1])
+        scores = workspace.take("scores", num_chunks, extended.shape[1], self.count)
+        similarity.scores(extended, self._candidates, scores, workspace)
+        keep = self._negatives.keep
+        if keep is not None:
+            keep = keep[self._chunks, block].view(torch.int8)
+        losses = objective.weigh(scores, keep, workspace)
+
+        d_flat = workspace.take("d_query", *flat.shape)
+        d_extended = d_flat.view_as(extended)
+        row_sums = similarity.query_gradient(scores, extended, self._candidates, d_extended, workspace)
+        kept = self.count if keep is None else keep.sum(-1)
+        loss, factor, d_positive = objective.reduce(positive.view(num_chunks, -1), row_sums, losses, kept)
+        factor = (factor / self._edges).view(-1, 1)
+        scaled = workspace.take("scaled", num_edges, dim + similarity.extra_sums)
+        torch.mul(flat[:, : scaled.shape[1]], factor, out=scaled)
+        similarity.candidate_gradient(scores, scaled.view(num_chunks, -1, scaled.shape[1]), self._sums)
+
+        d_query = d_flat[:, :dim].mul_(factor)
+        own = d_positive.div_(self._edges).view(-1)
+        similarity.positive_gradient(query, answer.values, own, d_query, answer.gradient, pairs)
+        decoder.query_backward(
+            known.values, relation.values, self._side, d_query, known.gradient, relation.gradient
+        )
+        return loss.sum()
+
+    def flush(self) -> None:
+        """Add the candidates' gradients to their rows."""
+        gradient = self._form.similarity.finish_candidates(self._sums, self._candidates)
+        gradient = gradient.reshape(-1, self._rows.shape[1])
+        if self._mask is not None:
+            gradient.mul_(self._mask)
+        self._d_rows.index_add_(0, self._nodes, gradient)

@@ -1,0 +1,119 @@
+"""Losses in closed form on blocks of scores (floor 1): scores become weights in place.
+
+An objective's gradient with respect to the score of negative k of edge b is factor_b · weight_bk. Whatever
+depends on the whole row (the softmax's denominator) is kept in the factor, which later enters the small
+operand of a matrix product, so that the (P, K) block is touched once.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from marius_py.nn.kernels.workspace import Workspace
+from marius_py.nn.losses import LogisticLoss, Loss, SoftmaxLoss
+
+
+class Objective(Protocol):
+    """One loss on blocks; g chunks of P edges with K shared negatives."""
+
+    def shift(self, positive: Tensor) -> Tensor | float:
+        """What is added to the scores of an edge's negatives, given positive scores (B,)."""
+
+    def weigh(self, scores: Tensor, keep: Tensor | None, workspace: Workspace) -> Tensor | None:
+        """Replace shifted scores (g, P, K) by weights in place.
+
+        Args:
+            scores: overwritten.
+            keep: (g, P, K) int8, 0 where the negative must not count.
+            workspace: scratch.
+
+        Returns:
+            (g, P) sums over k of the negatives' losses, or None if the row sums of weights tell the loss.
+        """
+
+    def reduce(
+        self, positive: Tensor, row_sums: Tensor, losses: Tensor | None, kept: Tensor | int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Finish whole rows.
+
+        Args:
+            positive: (g, P) scores of the true edges.
+            row_sums: (g, P) Σ_k weight_k.
+            losses: what `weigh` returned.
+            kept: number of negatives kept, (g, P) or the same for all.
+
+        Returns:
+            (g, P) loss, factor, and gradient of the positive score, of each edge alone.
+        """
+
+
+class SoftmaxObjective:
+    """Cross-entropy, shifted by the positive score: loss = log(1 + Σ_k e^(s_k − s⁺)).
+
+    The shift needs no pass for the rows' maxima. It overflows to an infinite loss if a negative scores 88
+    above the true edge, which the caller sees and computes again in a stable way.
+    """
+
+    def shift(self, positive: Tensor) -> Tensor | float:
+        """Minus the positive scores."""
+        return -positive
+
+    def weigh(self, scores: Tensor, keep: Tensor | None, workspace: Workspace) -> Tensor | None:
+        """Exponentials."""
+        scores.exp_()
+        if keep is not None:
+            scores.mul_(keep)
+        return None
+
+    def reduce(
+        self, positive: Tensor, row_sums: Tensor, losses: Tensor | None, kept: Tensor | int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The denominator is 1 + Σ e^(s − s⁺)."""
+        factor = (row_sums + 1).reciprocal_()
+        return torch.log1p(row_sums), factor, torch.mul(row_sums, factor).neg_()
+
+
+class LogisticObjective:
+    """Binary cross-entropy with a margin, negatives averaged.
+
+    Args:
+        margin: added to every score.
+    """
+
+    def __init__(self, margin: float) -> None:
+        self.margin = margin
+
+    def shift(self, positive: Tensor) -> Tensor | float:
+        """The margin."""
+        return self.margin
+
+    def weigh(self, scores: Tensor, keep: Tensor | None, workspace: Workspace) -> Tensor | None:
+        """Sigmoids; softplus(x) = max(x, 0) + log1p(e^−|x|) is summed on the way."""
+        scratch = workspace.take("softplus", *scores.shape)
+        torch.abs(scores, out=scratch).neg_().exp_().log1p_().add_(torch.clamp_min(scores, 0))
+        scores.sigmoid_()
+        if keep is not None:
+            scratch.mul_(keep)
+            scores.mul_(keep)
+        return scratch.sum(-1)
+
+    def reduce(
+        self, positive: Tensor, row_sums: Tensor, losses: Tensor | None, kept: Tensor | int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Averages over the kept negatives."""
+        factor = 1 / torch.as_tensor(kept, dtype=positive.dtype, device=positive.device).clamp_min(1)
+        own = torch.nn.functional.softplus(-(positive + self.margin))
+        negative = row_sums.new_zeros(()) if losses is None else losses * factor
+        return own + negative, factor.expand_as(positive), -torch.sigmoid(-(positive + self.margin))
+
+
+def closed_form(loss: Loss) -> Objective | None:
+    """The objective that equals `loss`; None if there is none. Subclasses may compute something else."""
+    if type(loss) is SoftmaxLoss:
+        return SoftmaxObjective()
+    if type(loss) is LogisticLoss and loss.adversarial_temperature == 0:
+        return LogisticObjective(loss.margin)
+    return None

@@ -1,0 +1,52 @@
+"""Scratch tensors that outlive a step (floor 1), so that a step in steady state allocates nothing large."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+class Workspace:
+    """Named scratch buffers that grow and never shrink. One thread at a time; contents are undefined.
+
+    Args:
+        device: where the buffers live.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._buffers: dict[str, Tensor] = {}
+        self._views: dict[tuple[object, ...], Tensor] = {}
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """Contiguous float32 tensor of `shape` with undefined content; the next take of `name` reuses it."""
+        view = self._views.get((name, *shape))
+        if view is None:
+            view = self._views[(name, *shape)] = self._make(name, shape)
+        return view
+
+    def _make(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        size = math.prod(shape)
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.numel() < size:
+            buffer = self._buffers[name] = torch.empty(size, device=self.device)
+            # Views of the smaller buffer would keep it alive. Batches differ in their number of unique rows,
+            # so that views would also pile up without the bound.
+            self._views = {key: view for key, view in self._views.items() if key[0] != name}
+        if len(self._views) > _MAX_VIEWS:
+            self._views.clear()
+        return buffer[:size].view(shape)
+
+    def zeros(self, name: str, *shape: int) -> Tensor:
+        """As `take`, filled with zeros."""
+        return self.take(name, *shape).zero_()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes held."""
+        return sum(buffer.numel() * buffer.element_size() for buffer in self._buffers.values())
+
+
+_MAX_VIEWS = 256
