@@ -75,6 +75,12 @@ def export(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--format", required=True, choices=EXPORT_FORMATS, help="format of the file")
     parser.add_argument("--output", required=True, metavar="FILE", help="file to write")
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
+    parser.add_argument(
+        "--no-relations",
+        dest="relations",
+        action="store_false",
+        help="leave out the file of relations",
+    )
     return _flagged(parser, _run_export, argv)
 
 
@@ -174,8 +180,16 @@ def _run_export(options: argparse.Namespace) -> None:
     from marius_py.export import export as run
 
     with Bars() as bars:
-        run(options.run, options.output, options.format, overwrite=options.overwrite, progress=bars)
-    _say(f"{options.format}: {options.output}")
+        paths = run(
+            options.run,
+            options.output,
+            options.format,
+            overwrite=options.overwrite,
+            relations=options.relations,
+            progress=bars,
+        )
+    for path in paths:
+        _say(str(path))
 
 
 _TRAIN = _Command(

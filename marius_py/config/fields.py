@@ -75,7 +75,7 @@ def setting(
         text: what the setting does, one sentence.
         unit: unit of a number.
         low, high: inclusive ends of the range; `above`, `below`: exclusive ones.
-        choices: the allowed names of a string.
+        choices: the allowed names of a string whose type is not a Literal of them.
         path: the string is a file or folder name, so any character is taken as it stands.
     """
     metadata = {
@@ -153,8 +153,9 @@ def allowed(hint: Any, item: Field[Any]) -> str:
     """What a field takes, in words: type, range, unit."""
     data = item.metadata
     options, optional = _alternatives(hint)
-    if data["choices"]:
-        words = "one of " + ", ".join(data["choices"])
+    choices = _choices(hint, item)
+    if choices:
+        words = "one of " + ", ".join(choices)
     elif options == (bool,):
         words = "true or false"
     elif options in ((int,), (float,)):
@@ -297,6 +298,11 @@ def _alternatives(hint: Any) -> tuple[tuple[Any, ...], bool]:
     return (hint,), False
 
 
+def _choices(hint: Any, item: Field[Any]) -> tuple[str, ...]:
+    """The names that a string may be, () if any."""
+    return get_args(hint) if get_origin(hint) is Literal else item.metadata["choices"]
+
+
 def _scalar(value: Any, kind: Any, key: str, hint: Any, item: Field[Any], whole: Any) -> Any:
     wrong = ConfigError(f"{key}={_show(whole)} has the wrong type: it takes {allowed(hint, item)}")
     if kind is bool:
@@ -309,7 +315,7 @@ def _scalar(value: Any, kind: Any, key: str, hint: Any, item: Field[Any], whole:
             value = str(value)
         if not isinstance(value, str):
             raise wrong
-        choices = item.metadata["choices"]
+        choices = _choices(hint, item)
         if choices and value not in choices:
             raise ConfigError(
                 f"{key}={value} is unknown: it takes {allowed(hint, item)}{suggest(value, choices)}"

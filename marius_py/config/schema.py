@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from marius_py.config.fields import Component, check_fields, section, setting
 from marius_py.errors import ConfigError
@@ -166,7 +166,7 @@ class StorageConfig(_Checked):
         unit="partitions",
         low=1,
     )
-    device: str = setting("cpu", "where the buffer lives", choices=("cpu", "cuda"))
+    device: Literal["cpu", "cuda"] = setting("cpu", "where the buffer lives")
 
     def check(self) -> None:
         """The buffer has to hold both ends of a bucket."""
@@ -183,10 +183,8 @@ class OrderingConfig(_Checked):
     name: str = setting(
         "auto", "order of the buffer's states; auto = the one with the fewest loads", choices=ORDERS
     )
-    policy: str = setting(
-        "deadline",
-        "which of the steps that hold both ends runs a bucket",
-        choices=("deadline", "eager", "random"),
+    policy: Literal["deadline", "eager", "random"] = setting(
+        "deadline", "which of the steps that hold both ends runs a bucket"
     )
 
 
@@ -196,9 +194,7 @@ class PipelineConfig(_Checked):
 
     PREFIX: ClassVar[str] = "pipeline"
 
-    mode: str = setting(
-        "threaded", "stages in threads, or one after the other", choices=("threaded", "inline")
-    )
+    mode: Literal["threaded", "inline"] = setting("threaded", "stages in threads, or one after the other")
     max_in_flight: int = setting(
         4,
         "batches between gather and write-back: the bound of staleness; 1 = synchronous",
@@ -232,8 +228,8 @@ class EvaluationConfig(_Checked):
     PREFIX: ClassVar[str] = "evaluation"
 
     ks: tuple[int, ...] = setting((1, 3, 10), "the k of the Hits@k to report", unit="ranks", low=1)
-    mode: str = setting(
-        "full", "rank against all nodes (full) or a random sample (sampled)", choices=("full", "sampled")
+    mode: Literal["full", "sampled"] = setting(
+        "full", "rank against all nodes (full) or a random sample (sampled)"
     )
     candidates: int = setting(1000, "candidates a query when mode=sampled", unit="nodes", low=1)
     memory_bytes: int = setting(
@@ -250,7 +246,7 @@ class TrainConfig(_Checked):
         None, "folder of the run, new or empty; null = runs/ and the date and time", path=True
     )
     resume: bool = setting(False, "go on with the run in output; settings not given are those of that run")
-    device: str = setting("auto", "where batches are computed", choices=("auto", "cpu", "cuda"))
+    device: Literal["auto", "cpu", "cuda"] = setting("auto", "where batches are computed")
     model: ModelConfig = section(ModelConfig)
     loss: Component = setting(Component("softmax"), "softmax, logistic, margin or a class of yours")
     negatives: NegativesConfig = section(NegativesConfig)
@@ -284,9 +280,9 @@ class EvaluateConfig(_Checked):
     """All settings of `marius-evaluate`."""
 
     run: str = setting("???", "folder of a run", path=True)
-    split: str = setting("test", "edges to rank", choices=("train", "valid", "test"))
-    mode: str = setting(
-        "full", "rank against all nodes (full) or a random sample (sampled)", choices=("full", "sampled")
+    split: Literal["train", "valid", "test"] = setting("test", "edges to rank")
+    mode: Literal["full", "sampled"] = setting(
+        "full", "rank against all nodes (full) or a random sample (sampled)"
     )
     ks: tuple[int, ...] = setting((1, 3, 10), "the k of the Hits@k to report", unit="ranks", low=1)
     candidates: int = setting(1000, "candidates a query when mode=sampled", unit="nodes", low=1)
@@ -294,7 +290,7 @@ class EvaluateConfig(_Checked):
     memory_bytes: int = setting(
         256 * MEBIBYTE, "bound of the evaluator's working memory", unit="bytes", low=MEBIBYTE
     )
-    device: str = setting("auto", "where scores are computed", choices=("auto", "cpu", "cuda"))
+    device: Literal["auto", "cpu", "cuda"] = setting("auto", "where scores are computed")
     compute_threads: int | None = setting(
         None, "threads of the numeric kernels; null = the cores of the machine", unit="threads", low=1
     )
@@ -315,10 +311,8 @@ class InputConfig(_Checked):
     train: str | None = setting(None, "file of the training edges, or of all edges", path=True)
     valid: str | None = setting(None, "file of the validation edges; null = split off or none", path=True)
     test: str | None = setting(None, "file of the test edges; null = split off or none", path=True)
-    format: str = setting(
-        "auto",
-        "file format; auto = by the name's ending",
-        choices=("auto", "tsv", "csv", "parquet", "npy", "npz"),
+    format: Literal["auto", "tsv", "csv", "parquet", "npy", "npz"] = setting(
+        "auto", "file format; auto = by the name's ending"
     )
     columns: tuple[str, ...] | None = setting(
         None,
