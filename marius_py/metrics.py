@@ -7,14 +7,18 @@ with g strictly better candidates and q equal ones including the true one.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
 from numpy.typing import NDArray
 
-from marius_py.errors import ConfigError
+from marius_py.errors import ConfigError, StorageError
 from marius_py.ranking.ranker import Counts
 from marius_py.types import SIDES
 
@@ -148,6 +152,41 @@ class Metrics:
             result["relations"] = {str(relation): part.to_json() for relation, part in self.relations.items()}
             result["degree_bands"] = {str(bound): part.to_json() for bound, part in self.bands.items()}
         return result
+
+    def write_ranks(self, path: Path | str, *, overwrite: bool = False) -> None:
+        """Write a CSV line for every rank: edge ids, side, rank by each rule for ties, candidates.
+
+        Args:
+            path: file to write; it appears whole or not at all.
+            overwrite: replace it if it exists.
+
+        Raises:
+            ConfigError: the file exists. StorageError: writing failed.
+        """
+        target = Path(path)
+        if target.exists() and not overwrite:
+            raise ConfigError(f"{target} exists; choose another name, or overwrite it")
+        better, equal = self.counts.better, self.counts.equal
+        sides = len(SIDES)
+        columns = {
+            "head": np.repeat(self.edges[:, 0], sides),
+            "relation": np.repeat(self.edges[:, 1], sides),
+            "tail": np.repeat(self.edges[:, 2], sides),
+            "side": np.tile(np.array(SIDES), len(self.edges)),
+            "rank": self.ranks.ravel(),
+            "optimistic_rank": (better + 1).ravel(),
+            "pessimistic_rank": (better + equal).ravel(),
+            "candidates": self.counts.candidates.ravel(),
+        }
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        options = pa.csv.WriteOptions(quoting_style="none")
+        try:
+            pa.csv.write_csv(pa.table(columns), temporary, options)
+            temporary.replace(target)
+        except OSError as error:
+            raise StorageError(f"writing {target} failed: {error.strerror or error}") from error
+        finally:
+            temporary.unlink(missing_ok=True)
 
     def __str__(self) -> str:
         hits = "  ".join(f"hits@{k} {share:.4f}" for k, share in self.both.hits.items())

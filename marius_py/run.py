@@ -142,7 +142,8 @@ class Run:
 
     def embedding(self, name: str) -> NDArray[np.float32]:
         """Embedding (D,) float32 of the node with this name; ConfigError if there is none."""
-        return self.embeddings([name])[0]
+        row: NDArray[np.float32] = self.embeddings([name])[0]
+        return row
 
     def embeddings(self, names: Sequence[str] | NDArray[np.integer]) -> NDArray[np.float32]:
         """Embeddings (n, D) float32 of nodes by name, or by id (n,), in their order.

@@ -334,3 +334,22 @@ def test_errors_of_the_model_come_through():
     edges = ArrayEdges(5, HAND_TRAIN, None, HAND_TEST)
     with pytest.raises(ValueError, match="broken decoder"):
         Evaluator(Broken(np.ones((1, 5))), ArrayReader(np.eye(5)), edges, 5, 1).evaluate()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["dot", "l1", "l2"])
+def test_ranks_on_cuda_equal_those_on_the_cpu(kind):
+    rng = np.random.default_rng(11)
+    num_nodes = 9000
+    rows = rng.normal(size=(num_nodes, 16)).astype(np.float32)
+    rows[:500] = rows[500:1000]
+    relations = rng.normal(size=(3, 16)).astype(np.float32)
+    train, valid, test = random_graph(rng, num_nodes, 3, 3000)
+    edges = ArrayEdges(num_nodes, train, valid, test)
+    model = make_model(kind, relations)
+    reference = Evaluator(model, ArrayReader(rows), edges, num_nodes, 3).evaluate().counts
+    model.device = torch.device("cuda")
+    model.relations = model.relations.cuda()
+    found = Evaluator(model, ArrayReader(rows), edges, num_nodes, 3).evaluate().counts
+    np.testing.assert_array_equal(found.better, reference.better)
+    np.testing.assert_array_equal(found.equal, reference.equal)

@@ -224,7 +224,7 @@ def _outward(low: Tensor, high: Tensor, certain: Tensor) -> tuple[Tensor, Tensor
 
 def _greater(scores: Tensor, bound: Tensor) -> Tensor:
     """scores (T, K) > bound (T,), bool; numpy's comparison is several times faster than torch's on a CPU."""
-    if scores.is_cuda:
+    if scores.device.type != "cpu":
         return scores > bound.unsqueeze(1)
     with np.errstate(invalid="ignore"):
         return torch.from_numpy(np.greater(scores.numpy(), bound.numpy()[:, None]))
@@ -232,7 +232,7 @@ def _greater(scores: Tensor, bound: Tensor) -> Tensor:
 
 def _greater_equal(scores: Tensor, bound: Tensor) -> Tensor:
     """scores (T, K) ≥ bound (T,), bool."""
-    if scores.is_cuda:
+    if scores.device.type != "cpu":
         return scores >= bound.unsqueeze(1)
     with np.errstate(invalid="ignore"):
         return torch.from_numpy(np.greater_equal(scores.numpy(), bound.numpy()[:, None]))
@@ -240,7 +240,7 @@ def _greater_equal(scores: Tensor, bound: Tensor) -> Tensor:
 
 def _row_counts(mask: Tensor) -> Tensor:
     """Number of True (T,) int64 in each row of (T, K)."""
-    if mask.is_cuda or mask.shape[1] % _LANE_BYTES or mask.shape[1] > _LANE_BYTES * _LANE_ROWS:
+    if mask.device.type != "cpu" or mask.shape[1] % _LANE_BYTES or mask.shape[1] > _LANE_BYTES * _LANE_ROWS:
         return mask.sum(1)
     # Eight flags are added at a time as the bytes of one word; a byte holds 255 of them at most.
     lanes = mask.view(torch.int64).sum(1)

@@ -1,0 +1,99 @@
+"""Exact scores are functions of the rows; the band holds every rounding of the fast scores."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marius_py.nn.decoders import ComplEx, Dot, RotatE, TransE
+from marius_py.ranking.scorer import ModelScorer, ordered_sum
+from marius_py.ranking.trained import TrainedModel, make_decoder
+
+DIM = 12
+DECODERS = [
+    Dot(DIM),
+    ComplEx(DIM),
+    TransE(DIM),
+    TransE(DIM, norm="l1"),
+    RotatE(DIM),
+    RotatE(DIM, norm="moduli"),
+]
+
+
+def make_scorer(decoder, num_relations=3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    relations = torch.randn(num_relations, decoder.relation_dim, generator=generator)
+    return ModelScorer(TrainedModel(decoder, relations, False), DIM)
+
+
+@pytest.mark.parametrize("decoder", DECODERS, ids=lambda d: f"{type(d).__name__}-{getattr(d, 'norm', '')}")
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    scale=st.sampled_from([1e-20, 1e-3, 1.0, 1e4]),
+    spread=st.sampled_from([0.0, 1e-7, 1e-3, 1.0]),
+)
+def test_band_holds_the_rounding(decoder, seed, scale, spread):
+    generator = torch.Generator().manual_seed(seed)
+    scorer = make_scorer(decoder)
+    base = torch.randn(1, DIM, generator=generator)
+    rows = scale * (base + spread * torch.randn(50, DIM, generator=generator))
+    queries = scorer.queries(rows[:20], torch.arange(20) % 3, "tail")
+    norms = torch.linalg.vector_norm(queries, dim=1, dtype=torch.float64)
+    largest = float(torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).max())
+    for dtype in (torch.float32, torch.float64):
+        fast = scorer.scores(queries.to(dtype), rows.to(dtype)).double()
+        for candidate in (0, 7, 49):
+            exact = scorer.exact(queries, rows[candidate].expand(20, -1))
+            low, high = scorer.band(exact, norms, largest, dtype)
+            # A score equal to the true one must lie inside the band, however it was rounded.
+            assert bool(((fast[:, candidate] >= low) & (fast[:, candidate] <= high)).all())
+
+
+@pytest.mark.parametrize("decoder", DECODERS, ids=lambda d: f"{type(d).__name__}-{getattr(d, 'norm', '')}")
+def test_exact_scores_do_not_depend_on_company(decoder):
+    scorer = make_scorer(decoder)
+    generator = torch.Generator().manual_seed(1)
+    queries, rows = (torch.randn(700, DIM, generator=generator) for _ in range(2))
+    together = scorer.exact(queries, rows)
+    order = torch.randperm(700, generator=generator)
+    assert torch.equal(scorer.exact(queries[order], rows[order]), together[order])
+    for i in (0, 3, 699):
+        assert torch.equal(scorer.exact(queries[i : i + 1], rows[i : i + 1])[0], together[i])
+    expected = decoder.score(queries.double(), rows.double())
+    torch.testing.assert_close(together, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_queries_do_not_depend_on_company():
+    scorer = make_scorer(ComplEx(DIM))
+    rows, relations = torch.randn(600, DIM), torch.arange(600) % 3
+    together = scorer.queries(rows, relations, "head")
+    assert torch.equal(scorer.queries(rows[300:301], relations[300:301], "head"), together[300:301])
+    assert scorer.queries(rows[:0], relations[:0], "head").shape == (0, DIM)
+
+
+def test_a_decoder_that_knows_float32_only():
+    class Single(Dot):
+        similarity = None
+
+        def compare(self, query, candidates):
+            weight = torch.ones(1, query.shape[-1], 1)
+            return (query.unsqueeze(2) * candidates.unsqueeze(1)) @ weight.squeeze(0).squeeze(-1)
+
+    scorer = make_scorer(Single(DIM))
+    rows = torch.randn(5, DIM)
+    assert scorer.exact(rows, rows).dtype == torch.float64
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 7, 256])
+def test_ordered_sum(width):
+    terms = torch.from_numpy(np.random.default_rng(0).integers(-9, 9, (5, width))).double()
+    torch.testing.assert_close(ordered_sum(terms.clone()), terms.sum(1))
+
+
+def test_make_decoder_takes_own_arguments():
+    decoder = make_decoder({"_target_": "transe", "norm": "l1"}, 8)
+    assert isinstance(decoder, TransE)
+    assert decoder.norm == "l1"
+    assert isinstance(make_decoder("marius_py.nn.decoders.ComplEx", 8), ComplEx)

@@ -1,0 +1,126 @@
+"""Figures from counts, compared with definitions spelled out one rank at a time."""
+
+import csv
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marius_py.errors import ConfigError
+from marius_py.metrics import (
+    Figures,
+    Metrics,
+    by_degree,
+    by_relation,
+    categorize,
+    check_ks,
+    figures,
+    side_figures,
+)
+from marius_py.ranking.ranker import Counts
+from marius_py.relation_counts import count_multiplicity
+
+COUNT = st.tuples(st.integers(0, 30), st.integers(1, 5), st.integers(0, 20))
+
+
+def make_counts(triples):
+    """Counts of (better, equal, others) for an even number of ranks, two an edge."""
+    values = np.array([(b, q, b + q + o) for b, q, o in triples], dtype=np.int64).reshape(-1, 2, 3)
+    return Counts(values[..., 0], values[..., 1], values[..., 2])
+
+
+@given(st.lists(st.tuples(COUNT, COUNT), min_size=1, max_size=20))
+def test_figures_follow_the_definitions(edges):
+    triples = [triple for edge in edges for triple in edge]
+    counts = make_counts(triples)
+    both, head, tail = side_figures(counts, (1, 2, 10))
+    for found, chosen in ((both, triples), (head, triples[0::2]), (tail, triples[1::2])):
+        ranks = [((b + 1) + (b + q)) / 2 for b, q, _ in chosen]
+        sizes = [b + q + o for b, q, o in chosen]
+        mean = sum(ranks) / len(ranks)
+        expected = sum((n + 1) / 2 for n in sizes) / len(sizes)
+        assert found.count == len(chosen)
+        assert found.mrr == pytest.approx(sum(1 / r for r in ranks) / len(ranks))
+        assert found.mean_rank == pytest.approx(mean)
+        assert found.amr == pytest.approx(mean / expected)
+        for k in (1, 2, 10):
+            assert found.hits[k] == pytest.approx(sum(r <= k for r in ranks) / len(ranks))
+        if expected > 1:
+            assert found.amri == pytest.approx(1 - (mean - 1) / (expected - 1))
+        else:
+            assert math.isnan(found.amri)
+        assert found.pessimistic_mrr <= found.mrr + 1e-12
+        assert found.optimistic_mrr >= found.mrr - 1e-12
+
+
+def test_undefined_figures_are_null_in_json():
+    empty = figures(Counts.concatenate([]))
+    assert isinstance(empty, Figures)
+    content = json.loads(json.dumps(empty.to_json(), allow_nan=False))
+    assert content["mrr"] is None
+    assert content["count"] == 0
+
+
+def test_ks():
+    assert check_ks([10, 1, 1]) == (1, 10)
+    for bad in ([], [0], [1.5], [True]):
+        with pytest.raises(ConfigError, match=r"evaluation\.ks"):
+            check_ks(bad)
+
+
+def test_by_relation_splits_the_ranks():
+    counts = make_counts([(0, 1, 3), (1, 1, 0), (4, 1, 0), (9, 1, 1), (2, 2, 2), (0, 1, 0)])
+    parts = by_relation(counts, np.array([7, 2, 7]))
+    assert {relation: part.count for relation, part in parts.items()} == {2: 2, 7: 4}
+    assert parts[2].mrr == pytest.approx((1 / 5 + 1 / 10) / 2)
+
+
+def test_degree_bands_double():
+    counts = make_counts([(0, 1, 3)] * 8)
+    degrees = np.array([[0, 1], [2, 3], [4, 7], [8, 1 << 40]])
+    parts = by_degree(counts, degrees)
+    assert {bound: part.count for bound, part in parts.items()} == {0: 1, 1: 1, 2: 2, 4: 2, 8: 1, 1 << 40: 1}
+
+
+def test_categories():
+    nan = math.nan
+    tails, heads = np.array([1, 2, 1, 2, 1.5, nan]), np.array([1, 1, 2, 2, 1.49, nan])
+    np.testing.assert_array_equal(categorize(tails, heads), [0, 1, 2, 3, 1, -1])
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.integers(0, 6)), unique=True),
+    st.sampled_from([1, 100, 1 << 30]),
+)
+def test_multiplicity_in_several_passes(edges, memory_bytes):
+    array = np.array(edges, dtype=np.int32).reshape(-1, 3)
+    blocks = [array[i : i + 4] for i in range(0, len(array), 4)]
+    tails, heads = count_multiplicity(lambda: blocks, 7, 3, memory_bytes)
+    for relation in range(3):
+        mine = [edge for edge in edges if edge[1] == relation]
+        if not mine:
+            assert math.isnan(tails[relation])
+            continue
+        assert tails[relation] == pytest.approx(len(mine) / len({h for h, _, _ in mine}))
+        assert heads[relation] == pytest.approx(len(mine) / len({t for _, _, t in mine}))
+
+
+def test_ranks_as_csv(tmp_path):
+    counts = make_counts([(0, 2, 3), (1, 1, 0)])
+    both, head, tail = side_figures(counts, (1,))
+    metrics = Metrics(both, head, tail, "p", edges=np.array([[3, 0, 4]]), counts=counts)
+    target = tmp_path / "ranks.csv"
+    metrics.write_ranks(target)
+    with target.open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [(row["side"], float(row["rank"])) for row in rows] == [("head", 1.5), ("tail", 2.0)]
+    assert rows[0]["head"] == "3"
+    assert rows[0]["tail"] == "4"
+    assert (rows[0]["optimistic_rank"], rows[0]["pessimistic_rank"], rows[0]["candidates"]) == ("1", "2", "5")
+    with pytest.raises(ConfigError, match="exists"):
+        metrics.write_ranks(target)
+    metrics.write_ranks(target, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["ranks.csv"]
