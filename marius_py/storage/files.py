@@ -136,6 +136,16 @@ def sync_data(descriptor: int, path: Path) -> None:
         raise storage_error("flush", path, error) from error
 
 
+def check_space(path: Path, size: int) -> None:
+    """Raise StorageError if a file of `size` bytes cannot fit on the disk of `path`.
+
+    Asked before the disk is filled to its last block, which would hit everybody else on it.
+    """
+    disk = os.statvfs(path.parent)
+    if size > disk.f_bavail * disk.f_frsize:
+        raise storage_error("create", path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), size)
+
+
 def reserve(path: Path, size: int) -> None:
     """Allocate the disk blocks of `path` up to `size` bytes, so that no later write finds the disk full."""
     descriptor = open_file(path, os.O_RDWR)

@@ -51,6 +51,7 @@ def create_node_file(path: Path, table: NodeTable, num_slots: int, store_id: str
     """
     rows = num_slots * table.slot_rows
     size = rows * (table.dim + table.state_dim) * 4
+    files.check_space(path, size)
     try:
         # alignment: data sets begin on a page, as direct transfers need. Early allocation gives each its
         # place in the file now; FILL_TIME_NEVER keeps HDF5 from writing zeros over all of it.

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from marius_py.storage.aligned import PAGE
 from marius_py.storage.files import CallHook, set_call_hook
 
 
@@ -66,11 +67,17 @@ class SystemCallFaults:
             number = len(self.calls)
         if self._number is None or number < self._number:
             return size
-        if number == self._number and self._tear and size > 1:
+        half = _half(size)
+        if number == self._number and self._tear and half:
             self._number += 1  # the rest of the transfer is the next call
-            return size // 2
+            return half
         if number == self._number or self._every:
             if self._action is not None:
                 self._action()
             raise OSError(self._error, os.strerror(self._error))
         return size
+
+
+def _half(size: int) -> int:
+    """Half of a transfer; whole pages if it is made of pages, since direct transfers stop at sectors."""
+    return size // 2 if size % PAGE else size // PAGE // 2 * PAGE
