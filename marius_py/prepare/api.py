@@ -5,14 +5,12 @@ In: paths or (E, 3) arrays. Out: an opened `Graph`. The folder appears under its
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError
 from marius_py.graph import Graph, Partitioning, open_graph
@@ -25,13 +23,9 @@ from marius_py.prepare.progress import ProgressHook, silent
 from marius_py.prepare.sources import open_source
 from marius_py.prepare.splitting import GivenSplits, RandomSplits, random_counts
 
-logger = logging.getLogger(__name__)
-
 DEFAULT_PARTITIONS = 8
 MAX_PARTITIONS = 1024
 DEFAULT_SPLIT = (0.9, 0.05, 0.05)
-
-Blocks = NDArray[np.integer] | Iterable[NDArray[np.integer]]
 
 
 def prepare(
@@ -107,7 +101,7 @@ def prepare(
             ingest.flush()
             graph = NumberedGraph(
                 spill=spill,
-                splits=_splits(counts, len(present) == 1, shares, seed, train),
+                splits=choose_splits(counts, len(present) == 1, shares, seed, train),
                 num_nodes=len(ingest.nodes),
                 num_relations=len(ingest.relations) if ingest.relations is not None else 1,
                 has_relations=has_relations,
@@ -115,7 +109,7 @@ def prepare(
                 relation_names=ingest.relations.names if ingest.relations is not None else pa.array([""]),
             )
             del ingest
-            assemble(folder, graph, _partitioning(graph.num_nodes, partitions), seed, report)
+            assemble(folder, graph, partitioning_for(graph.num_nodes, partitions), seed, report)
         finally:
             spill.close()
     return open_graph(output)
@@ -133,7 +127,8 @@ def _is_whole(value: object, low: int, high: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
-def _partitioning(num_nodes: int, partitions: int | None) -> Partitioning:
+def partitioning_for(num_nodes: int, partitions: int | None) -> Partitioning:
+    """The ranges for p as asked for, else 8 or fewer. Raises ConfigError for more than there are nodes."""
     return Partitioning(num_nodes, min(DEFAULT_PARTITIONS, num_nodes) if partitions is None else partitions)
 
 
@@ -161,9 +156,10 @@ def _read(source: EdgeSource, ingest: Ingest, progress: ProgressHook) -> int:
     return count
 
 
-def _splits(
+def choose_splits(
     counts: tuple[int, ...], random: bool, split: Sequence[float], seed: int, path: object
 ) -> GivenSplits | RandomSplits:
+    """How rows fall into splits: as given (`counts` of train, valid, test), or all of them at random."""
     if random:
         return RandomSplits(random_counts(counts[0], split, path), seed)
     return GivenSplits((counts[0], counts[1], counts[2]))

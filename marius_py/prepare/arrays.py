@@ -1,0 +1,219 @@
+"""Preparing a graph whose nodes and relations are numbers already (floor 4).
+
+In: (E, 3) or (E, 2) integer arrays, or iterables of such blocks, whose ids are dense. Out: an opened `Graph`.
+No dictionary is built: beyond a block, memory is about 30 bytes a node. Names, where given, stay in RAM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from marius_py.errors import ConfigError, FormatError
+from marius_py.graph import SPLITS, Graph, open_graph
+from marius_py.prepare.api import DEFAULT_SPLIT, check_arguments, choose_splits, partitioning_for
+from marius_py.prepare.assemble import NumberedGraph, assemble
+from marius_py.prepare.dictionary import EdgeSpill
+from marius_py.prepare.folder import building, check_output
+from marius_py.prepare.progress import ProgressHook, silent
+from marius_py.prepare.splitting import random_counts
+from marius_py.storage.edge_writer import BLOCK_ROWS, edge_dtype
+
+EdgeBlocks = NDArray[np.integer] | Iterable[NDArray[np.integer]]
+"""One array of edges, or blocks of them that are read once."""
+
+_SPARSE = 100
+
+
+def prepare_arrays(
+    train: EdgeBlocks,
+    output: Path | str,
+    *,
+    valid: EdgeBlocks | None = None,
+    test: EdgeBlocks | None = None,
+    num_nodes: int | None = None,
+    num_relations: int | None = None,
+    node_names: Sequence[str] | None = None,
+    relation_names: Sequence[str] | None = None,
+    partitions: int | None = None,
+    seed: int = 0,
+    split: Sequence[float] | None = None,
+    overwrite: bool = False,
+    progress: ProgressHook | None = None,
+) -> Graph:
+    """Turn arrays of numbered edges into a prepared graph, out of core.
+
+    Ids in the graph are random, so a node's id is not its number here; its name is the given one, or its
+    number as text.
+
+    Args:
+        train: (E, 3) rows (head, relation, tail) or (E, 2) rows (head, tail) of any integer type; or an
+            iterable of such blocks, read once, so a generator can make graphs larger than RAM.
+        output: folder to create.
+        valid: edges of the validation split.
+        test: edges of the test split. With neither, `train` is split at random by `split`.
+        num_nodes: N, all numbers lie in [0, N); None: the largest number plus one.
+        num_relations: R likewise.
+        node_names: N distinct, non-empty names by number; None: the numbers.
+        relation_names: R likewise.
+        partitions, seed, split, overwrite, progress: as for `prepare`.
+
+    Returns:
+        The graph, opened.
+
+    Raises:
+        ConfigError: an argument is wrong or `output` is in use. FormatError: an array holds no edges
+        or a number out of range. StorageError: reading or writing failed. Nothing is then left at `output`.
+    """
+    report = progress or silent
+    check_arguments(partitions, seed)
+    shares = DEFAULT_SPLIT if split is None else split
+    random_counts(1 << 20, shares, "the graph")
+    output = Path(output)
+    check_output(output, overwrite)
+    names = _names(node_names, "node_names"), _names(relation_names, "relation_names")
+    limits = _limit(num_nodes, names[0], "num_nodes"), _limit(num_relations, names[1], "num_relations")
+    dtype = np.dtype(np.int64) if limits[0] is None else edge_dtype(limits[0])
+    with building(output, overwrite) as folder:
+        spill = EdgeSpill(folder / "rows.tmp", dtype)
+        try:
+            reader = _Reader(spill, limits, report)
+            counts = tuple(
+                reader.read(name, blocks) for name, blocks in zip(SPLITS, (train, valid, test), strict=True)
+            )
+            graph = NumberedGraph(
+                spill=spill,
+                splits=choose_splits(counts, valid is None and test is None, shares, seed, "the graph"),
+                num_nodes=reader.num_nodes(),
+                num_relations=reader.num_relations(),
+                has_relations=reader.width == 3,
+                node_names=names[0],
+                relation_names=names[1] if reader.width == 3 else pa.array([""], pa.large_string()),
+            )
+            assemble(folder, graph, partitioning_for(graph.num_nodes, partitions), seed, report)
+        finally:
+            spill.close()
+    return open_graph(output)
+
+
+class _Reader:
+    """Copies blocks into the spill and checks them on the way."""
+
+    def __init__(
+        self, spill: EdgeSpill, limits: tuple[int | None, int | None], progress: ProgressHook
+    ) -> None:
+        self._spill = spill
+        self._limits = limits
+        self._progress = progress
+        self._largest = [-1, -1]
+        self.width: int | None = None
+
+    def read(self, split: str, blocks: EdgeBlocks | None) -> int:
+        """Append a split to the spill; returns its number of edges."""
+        count = 0
+        for block in _blocks(blocks):
+            self._check(split, block, count)
+            rows = block
+            if block.shape[1] == 2:
+                rows = np.zeros((len(block), 3), dtype=self._spill.dtype)
+                rows[:, 0], rows[:, 2] = block[:, 0], block[:, 1]
+            self._spill.append(rows)
+            count += len(block)
+            self._progress(f"read {split}", count, None, "edges")
+        if count == 0 and blocks is not None:
+            raise FormatError(f"{split} has no edges")
+        return count
+
+    def num_nodes(self) -> int:
+        """N: as given, or the largest number plus one unless that is absurd."""
+        if self._limits[0] is not None:
+            return self._limits[0]
+        count = self._largest[0] + 1
+        if count > _SPARSE * len(self._spill) + 1_000_000:
+            raise ConfigError(
+                f"the largest node number is {count - 1:,} in a graph of {len(self._spill):,} edges; "
+                "numbers must be dense: pass num_nodes= if that is meant, or save the array as .npy and use "
+                "prepare(), which takes the numbers as names"
+            )
+        return count
+
+    def num_relations(self) -> int:
+        """R: as given, or the largest number plus one; 1 without relations."""
+        if self.width == 2:
+            return 1
+        return self._largest[1] + 1 if self._limits[1] is None else self._limits[1]
+
+    def _check(self, split: str, block: Any, before: int) -> None:
+        if not isinstance(block, np.ndarray) or block.ndim != 2 or block.shape[1] not in (2, 3):
+            shape = getattr(block, "shape", type(block).__name__)
+            raise FormatError(f"{split} has a block of shape {shape}; edges need an array (E, 3) or (E, 2)")
+        if block.dtype.kind not in "iu":
+            raise FormatError(f"{split} has a block of type {block.dtype}; edges need an integer type")
+        if self.width not in (None, block.shape[1]):
+            raise FormatError(
+                f"{split} has {block.shape[1]} columns where others have {self.width}; all must agree"
+            )
+        self.width = block.shape[1]
+        columns = (
+            (("node", (0, -1), 0), ("relation", (1,), 1)) if self.width == 3 else (("node", (0, -1), 0),)
+        )
+        for what, positions, index in columns:
+            limit = self._limits[index]
+            for position in positions:
+                column = block[:, position]
+                low, high = int(column.min()), int(column.max())
+                top = (1 << 31 if index else 1 << 40) if limit is None else limit
+                if low < 0 or high >= top:
+                    row = int(np.flatnonzero((column < 0) | (column >= top))[0])
+                    raise FormatError(
+                        f"{split}, row {before + row}: {what} number {int(column[row])}; "
+                        f"allowed: 0 to {top - 1}"
+                    )
+                self._largest[index] = max(self._largest[index], high)
+
+
+def _blocks(blocks: EdgeBlocks | None) -> Iterator[Any]:
+    if blocks is None:
+        return
+    if isinstance(blocks, np.ndarray):
+        if blocks.ndim != 2:
+            yield blocks
+            return
+        for start in range(0, len(blocks), BLOCK_ROWS):
+            yield blocks[start : start + BLOCK_ROWS]
+        return
+    for block in blocks:
+        if not (isinstance(block, np.ndarray) and block.ndim == 2 and len(block) == 0):
+            yield block
+
+
+def _names(names: Sequence[str] | None, key: str) -> Any | None:
+    if names is None:
+        return None
+    try:
+        array = pa.array(list(names), pa.large_string())
+    except (pa.ArrowException, TypeError) as error:
+        raise ConfigError(f"{key} must be a sequence of text: {error}") from error
+    if array.null_count or pc.any(pc.equal(pc.binary_length(array), 0)).as_py():
+        raise ConfigError(f"{key} holds an empty name or None; every name needs text")
+    if len(array.unique()) != len(array):
+        counts = array.value_counts()
+        repeated = counts.field("values")[pc.index(pc.greater(counts.field("counts"), 1), True).as_py()]
+        raise ConfigError(f"{key} holds {repeated.as_py()!r} more than once; names must be distinct")
+    return array
+
+
+def _limit(count: int | None, names: Any | None, key: str) -> int | None:
+    if count is None:
+        return None if names is None else len(names)
+    if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
+        raise ConfigError(f"{key} is {count!r}; allowed: a whole number from 1")
+    if names is not None and len(names) != count:
+        raise ConfigError(f"{key} is {count}, but {len(names)} names were given")
+    return int(count)
