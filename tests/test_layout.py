@@ -35,6 +35,8 @@ FLOORS: dict[str, int] = {
     "prepare": 4,
     "datasets": 4,
     "export": 4,
+    "generate": 4,
+    "results": 4,
     "run": 4,
     "config": 5,
     "build": 5,

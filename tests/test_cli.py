@@ -1,0 +1,417 @@
+"""Commands: exit codes, one message on stderr, help, sweeps, what is printed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import marius_py.build
+from marius_py import __version__, cli
+from marius_py.config import TrainConfig
+from marius_py.datasets import Dataset, fetch
+from marius_py.errors import FormatError, InterruptedRunError, PipelineError, StorageError
+from marius_py.progress import Bars
+from marius_py.watch import CommandWatcher
+
+METRICS = {
+    "mrr": 0.25,
+    "hits@1": 0.125,
+    "hits@10": 0.5,
+    "mean_rank": 12.5,
+    "count": 40,
+    "head": {"mrr": 0.2, "hits@1": 0.1, "hits@10": 0.4, "mean_rank": 15.0, "count": 20},
+    "tail": {"mrr": 0.3, "hits@1": 0.15, "hits@10": 0.6, "mean_rank": 10.0, "count": 20},
+    "protocol": "filtered, all entities, realistic ties",
+}
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MARIUS_DEBUG", raising=False)
+    monkeypatch.delenv("MARIUS_LOG", raising=False)
+    logger = logging.getLogger("marius_py")
+    before = (list(logger.handlers), logger.level, logger.propagate)
+    yield
+    logger.handlers[:], level, logger.propagate = before
+    logger.setLevel(level)
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
+    """Training replaced by a recorder that returns metrics."""
+    seen: list[TrainConfig] = []
+
+    def train(config: TrainConfig, watcher: Any = None) -> dict[str, Any]:
+        seen.append(config)
+        return {"test": METRICS, "train": {}, "output": config.output or "runs/x"}
+
+    monkeypatch.setattr(marius_py.build, "train", train)
+    return seen
+
+
+def _failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def train(config: TrainConfig, watcher: Any = None) -> dict[str, Any]:
+        raise error
+
+    monkeypatch.setattr(marius_py.build, "train", train)
+
+
+def _command(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "marius_py", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **more)
+
+
+# ------------------------------------------------------------------ exit codes
+
+
+def test_done(runs: list[TrainConfig], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.train(["graph=g", "output=my run", "model.dim=6"]) == 0
+    assert (runs[0].graph, runs[0].output, runs[0].model.dim) == ("g", "my run", 6)
+    out, err = capsys.readouterr()
+    assert "0.2500" in out
+    assert "filtered, all entities, realistic ties" in out
+    assert "run: my run" in out
+    assert err == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (StorageError("disk full at nodes.h5"), 1, "disk full at nodes.h5"),
+        (FormatError("line 3 of x.tsv: 'a b'"), 1, "line 3 of x.tsv"),
+        (PipelineError("stage compute failed: boom", stage="compute"), 1, "stage compute failed"),
+        (InterruptedRunError("interrupted in epoch 2; go on with resume=true"), 130, "resume=true"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (MemoryError(), 1, "out of memory"),
+        (RuntimeError("surprise"), 1, "unexpected RuntimeError: surprise"),
+    ],
+)
+def test_failures_end_with_one_line_and_their_code(
+    error: BaseException,
+    code: int,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _failing(monkeypatch, error)
+    assert cli.train(["graph=g"]) == code
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("how", ["environment", "flag"])
+def test_debug_logging_prints_the_traceback(
+    how: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _failing(monkeypatch, RuntimeError("surprise"))
+    if how == "environment":
+        monkeypatch.setenv("MARIUS_DEBUG", "1")
+    assert cli.train(["graph=g", *(["--log-level", "debug"] if how == "flag" else [])]) == 1
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert "surprise" in err
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "message"),
+    [
+        ("train", ["model.dimm=3"], "did you mean model.dim?"),
+        ("train", ["graph=g", "training.batch_size=0"], "training.batch_size=0"),
+        ("train", ["--nonsense"], "--nonsense"),
+        ("train", ["-m", "graph=g", "model.dim=64,abc"], "model.dim='abc'"),
+        ("train", ["-m", "graph=g", "modl.dim=64,128"], "modl.dim"),
+        ("train", ["graph=g", "--log-level", "loud"], "loud"),
+        ("evaluate", [], "run is missing"),
+        ("evaluate", ["run=r", "split=all"], "split=all"),
+        ("prepare", ["input.train=f"], "output is missing"),
+        ("export", [], "RUN"),
+        ("export", ["r", "--format", "xls", "--output", "f"], "xls"),
+    ],
+)
+def test_bad_usage_is_code_2_with_one_line(
+    command: str, words: list[str], message: str, runs: list[TrainConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert getattr(cli, command)(words) == 2
+    err = [line for line in capsys.readouterr().err.splitlines() if " I job " not in line]
+    assert len(err) == 1
+    assert err[0].startswith("error: ")
+    assert message in err[0]
+
+
+def test_a_closed_output_is_no_traceback(runs: list[TrainConfig]) -> None:
+    code = """
+import sys
+from marius_py import cli
+sys.exit(cli._guarded(lambda: [print("x" * 99) for _ in range(9999)]))
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    err = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(60) == 1
+    assert "Traceback" not in err
+
+
+# ------------------------------------------------------------------ help
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "prepare", "export"])
+def test_help_and_version(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert getattr(cli, command)(["--help"]) == 0
+    assert f"marius-{command}" in capsys.readouterr().out
+    assert getattr(cli, command)(["--version"]) == 0
+    assert __version__ in capsys.readouterr().out
+
+
+def test_help_takes_less_than_a_second() -> None:
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        assert _command("train", "--help").returncode == 0
+        seconds.append(time.perf_counter() - started)
+    assert min(seconds) < 1.0
+
+
+def test_module_entry_point(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", "--version"]) == 0
+    assert cli.main(["--help"]) == 0
+    assert cli.main([]) == 2
+    assert cli.main(["nonsense"]) == 2
+    done = _command("train", "model.dimm=3")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "did you mean model.dim?" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["prepare", "train", "evaluate", "export"])
+def test_scripts_are_the_commands(name: str) -> None:
+    script = Path(__file__).resolve().parents[1] / "scripts" / f"{name}.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--help"], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert f"marius-{name}" in done.stdout
+
+
+def test_show_the_composed_configuration(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.train(["--cfg", "job", "graph=g", "model.dim=64"]) == 0
+    assert "dim: 64" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+# ------------------------------------------------------------------ sweeps
+
+
+def test_sweep_runs_every_combination_in_its_own_folder(runs: list[TrainConfig], tmp_path: Path) -> None:
+    assert cli.train(["-m", "graph=g", "model.dim=4,6", "loss=softmax,margin", "loss.x=1"]) == 0
+    assert [(one.model.dim, one.loss.target) for one in runs] == [
+        (4, "softmax"),
+        (4, "margin"),
+        (6, "softmax"),
+        (6, "margin"),
+    ]
+    outputs = {str(one.output) for one in runs}
+    assert len(outputs) == 4
+    assert all(Path(one).is_relative_to(tmp_path / "runs") for one in outputs)
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    assert "HYDRA_FULL_ERROR" not in os.environ
+
+
+def test_sweep_with_named_outputs(runs: list[TrainConfig]) -> None:
+    assert cli.train(["--multirun", "graph=g", "model.dim=4,6", "output=out/${model.dim}"]) == 0
+    assert [one.output for one in runs] == ["out/4", "out/6"]
+
+
+def test_sweep_stops_at_the_first_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _failing(monkeypatch, StorageError("disk full"))
+    assert cli.train(["-m", "graph=g", "model.dim=4,6"]) == 1
+    assert "error: disk full" in capsys.readouterr().err
+
+
+def test_groups_of_ones_own(runs: list[TrainConfig], tmp_path: Path) -> None:
+    (tmp_path / "mine" / "model").mkdir(parents=True)
+    (tmp_path / "mine" / "model" / "small.yaml").write_text("defaults: [base, _self_]\ndim: 4\n")
+    assert cli.train(["--config-dir", "mine", "graph=g", "model=small"]) == 0
+    assert cli.train(["-m", "--config-dir", "mine", "graph=g", "model=small", "training.seed=1,2"]) == 0
+    assert [(one.model.dim, one.training.seed) for one in runs] == [(4, 0), (4, 1), (4, 2)]
+
+
+# ------------------------------------------------------------------ evaluate, data sets
+
+
+def test_evaluate_prints_and_writes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(marius_py.build, "evaluate", lambda config: METRICS, raising=False)
+    assert cli.evaluate(["run=r", "output=metrics.json"]) == 0
+    assert "test: filtered" in capsys.readouterr().out
+    assert json.loads((tmp_path / "metrics.json").read_text()) == METRICS
+
+
+def _archive(folder: Path, **files: str) -> Dataset:
+    source = folder / "source"
+    source.mkdir()
+    with tarfile.open(folder / "set.tar.gz", "w:gz") as archive:
+        for split, text in files.items():
+            (source / f"{split}.txt").write_text(text)
+            archive.add(source / f"{split}.txt", f"./{split}.txt")
+    return Dataset(
+        name="Set",
+        url=(folder / "set.tar.gz").as_uri(),
+        archive="set.tar.gz",
+        folder=folder / "data",
+        members={split: f"{split}.txt" for split in ("train", "valid", "test")},
+        sha256={split: hashlib.sha256(text.encode()).hexdigest() for split, text in files.items()},
+    )
+
+
+def test_data_set_is_fetched_unpacked_and_checked(tmp_path: Path) -> None:
+    dataset = _archive(tmp_path, train="a\tr\tb\n", valid="a\tr\tc\n", test="b\tr\tc\n")
+    calls: list[tuple[int, int | None]] = []
+    paths = fetch(dataset, lambda done, total: calls.append((done, total)))
+    assert {split: path.read_text() for split, path in paths.items()}["valid"] == "a\tr\tc\n"
+    assert calls[-1][0] == (tmp_path / "set.tar.gz").stat().st_size
+    (tmp_path / "set.tar.gz").unlink()
+    assert fetch(dataset) == paths
+    assert not list((tmp_path / "data").glob("*.part"))
+    paths["test"].write_text("b\tr\ta\n")
+    with pytest.raises(FormatError, match="not the published test file"):
+        fetch(dataset)
+
+
+def test_data_set_without_a_network_says_where_to_put_the_file(tmp_path: Path) -> None:
+    dataset = _archive(tmp_path, train="a\tr\tb\n", valid="a\tr\tc\n", test="b\tr\tc\n")
+    archive = tmp_path / "set.tar.gz"
+    moved = archive.rename(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="Without a network") as caught:
+        fetch(dataset)
+    assert str(tmp_path / "data" / "set.tar.gz") in str(caught.value)
+    moved.rename(tmp_path / "data" / "set.tar.gz")
+    assert len(fetch(dataset)) == 3
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"\x1f\x8b\x08\x00cut"])
+def test_damaged_archive(content: bytes, tmp_path: Path) -> None:
+    dataset = _archive(tmp_path, train="a\tr\tb\n", valid="a\tr\tc\n", test="b\tr\tc\n")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "set.tar.gz").write_bytes(content)
+    with pytest.raises(FormatError, match=r"set\.tar\.gz"):
+        fetch(dataset)
+
+
+def test_archive_that_lacks_a_file(tmp_path: Path) -> None:
+    dataset = _archive(tmp_path, train="a\tr\tb\n", valid="a\tr\tc\n")
+    with pytest.raises(FormatError, match=r"lacks test\.txt"):
+        fetch(dataset)
+
+
+# ------------------------------------------------------------------ progress and signals
+
+
+class _Trainer:
+    def __init__(self) -> None:
+        self.interrupted = 0
+
+    def interrupt(self) -> None:
+        self.interrupted += 1
+
+
+def _send(number: int) -> None:
+    os.kill(os.getpid(), number)
+    time.sleep(5)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_first_signal_commits_and_second_stops(number: signal.Signals) -> None:
+    trainer: Any = _Trainer()
+    before = signal.getsignal(number)
+    with Bars() as bars, CommandWatcher(bars, 3) as watcher:
+        watcher.on_start(trainer, 100, 0)
+        os.kill(os.getpid(), number)
+        assert trainer.interrupted == 1
+        with pytest.raises(KeyboardInterrupt):
+            _send(number)
+    assert signal.getsignal(number) == before
+
+
+def test_other_threads_leave_signals_alone() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    codes: list[int] = []
+
+    def work() -> None:
+        with Bars() as bars, CommandWatcher(bars, 3) as watcher:
+            watcher.on_start(_Trainer(), 100, 0)  # type: ignore[arg-type]
+        codes.append(cli._guarded(lambda: None))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert codes == [0]
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_sigterm_before_training_is_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def train(config: TrainConfig, watcher: Any = None) -> dict[str, Any]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+        return {}
+
+    monkeypatch.setattr(marius_py.build, "train", train)
+    assert cli.train(["graph=g"]) == 130
+
+
+def _drive(bars: Bars) -> None:
+    with bars:
+        for done in (0, 50, 100):
+            bars("read", done, 100, "B")
+        Bars.write("a line")
+        bars("sort", 1, None, "edges")
+
+
+def test_bars_are_silent_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    _drive(Bars())
+    assert capsys.readouterr() == ("", "a line\n")
+
+
+def test_bars_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    _drive(Bars())
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "read" in err
+    assert "a line" in err
+
+
+def test_log_lines_reach_stderr(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def train(config: TrainConfig, watcher: Any = None) -> dict[str, Any]:
+        logging.getLogger("marius_py.trainer").info("epoch 1: loss 0.5")
+        logging.getLogger("marius_py.trainer").debug("detail")
+        return {"test": None, "output": "o"}
+
+    monkeypatch.setattr(marius_py.build, "train", train)
+    assert cli.train(["graph=g"]) == 0
+    out, err = capsys.readouterr()
+    assert "epoch 1: loss 0.5" in err
+    assert "detail" not in err
+    assert "no test metrics" in out
