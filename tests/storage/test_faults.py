@@ -1,0 +1,244 @@
+"""Full disks, broken devices and refused system calls, at every call that the store makes."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from marius_py.errors import StorageError
+from marius_py.graph import Partitioning
+from marius_py.storage import files, node_file
+from marius_py.storage.checkpoint_file import CHECKPOINT_NAME
+from marius_py.storage.hdf5_nodes import create_node_store, has_commit, open_node_store
+from marius_py.storage.hdf5_store import Hdf5PartitionStore
+from marius_py.storage.node_file import NODES_NAME
+from marius_py.storage.protocols import Checkpoint, NodeTable
+from marius_py.testing import SystemCallFaults
+from marius_py.testing.store_tests import expect_version, slot_arrays, version
+
+TABLE = NodeTable(Partitioning(2503, 3), dim=3, state_dim=2)
+GENERATIONS = 2
+
+
+def numbers_at(generation: int) -> list[int]:
+    """Which version each partition has in a generation: all in the first, then one each."""
+    return [max([1, *(g for g in range(2, generation + 1) if g % 3 == part)]) for part in range(3)]
+
+
+def run(folder: Path) -> None:
+    """Create or resume, and go on to the last generation: what a trainer does to its store."""
+    is_old = has_commit(folder)
+    with open_node_store(folder) if is_old else create_node_store(folder, TABLE, spare_slots=1) as store:
+        for generation in range(store.generation + 1, GENERATIONS + 1):
+            for part in range(3):
+                if generation == 1 or generation % 3 == part:
+                    store.write(part, *version(TABLE, part, generation))
+            store.commit(Checkpoint({"relations": np.full(4, generation)}, {"number": generation}))
+        store.read_into(0, *slot_arrays(TABLE))
+        store.read_rows(0, 2503)
+
+
+def check(folder: Path, at_least: int) -> None:
+    """The store is whole, at a generation that was committed, and nothing lies about."""
+    with open_node_store(folder) as store:
+        assert store.generation >= at_least
+        checkpoint = store.checkpoint()
+        assert checkpoint is not None
+        assert checkpoint.meta == {"number": store.generation}
+        for part, number in enumerate(numbers_at(store.generation)):
+            expect_version(store, part, number)
+    assert sorted(path.name for path in folder.iterdir()) == [CHECKPOINT_NAME, NODES_NAME]
+
+
+def count_calls(folder: Path) -> int:
+    with SystemCallFaults() as faults:
+        run(folder)
+    return len(faults.calls)
+
+
+@pytest.mark.parametrize(("code", "tear"), [(errno.ENOSPC, False), (errno.EIO, True)])
+def test_fault_at_every_call(quick_folder: Path, code: int, tear: bool) -> None:
+    total = count_calls(quick_folder / "clean")
+    assert total > 30
+    for number in range(1, total + 1):
+        folder = quick_folder / str(number)
+        with (
+            SystemCallFaults(number, code, tear=tear) as faults,
+            pytest.raises(StorageError, match=r"disk full|Input/output error") as caught,
+        ):
+            run(folder)
+        assert caught.value.errno == code
+        assert faults.calls[-1].path.split(os.sep)[-1].removesuffix(".tmp") in str(caught.value)
+        if folder.exists() and has_commit(folder):
+            check(folder, 1)
+        run(folder)
+        check(folder, GENERATIONS)
+
+
+@pytest.mark.parametrize("number", [3, 8])
+def test_disk_that_stays_full_leaves_nothing_of_a_creation(tmp_path: Path, number: int) -> None:
+    with SystemCallFaults(number, errno.ENOSPC, every=True), pytest.raises(StorageError, match="disk full"):
+        create_node_store(tmp_path / "new", TABLE, spare_slots=1)
+    assert not (tmp_path / "new").exists()
+
+
+def test_full_disk_names_the_bytes_before_filling_it(tmp_path: Path) -> None:
+    disk = os.statvfs(tmp_path)
+    num_nodes = disk.f_bavail * disk.f_frsize // (4 * 100) + 10_000_000
+    table = NodeTable(Partitioning(num_nodes, 4), 50, 50)
+    with pytest.raises(
+        StorageError, match=r"disk full: .*nodes.h5.*: [\d,]+ bytes were needed, [\d,]+ are free"
+    ):
+        create_node_store(tmp_path / "new", table, spare_slots=0)
+    assert not (tmp_path / "new").exists()
+
+
+def test_existing_folder_stays_after_a_failed_creation(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with SystemCallFaults(1, errno.EIO, every=True), pytest.raises(StorageError):
+        create_node_store(tmp_path, TABLE, spare_slots=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Hdf5PartitionStore:
+    with create_node_store(tmp_path / "s", TABLE, spare_slots=2) as store:
+        for part in range(3):
+            store.write(part, *version(TABLE, part, 0))
+        store.commit(Checkpoint(meta={"number": 0}))
+        yield store
+
+
+def names_of_a_commit(store: Hdf5PartitionStore) -> list[str]:
+    with SystemCallFaults() as faults:
+        store.commit(Checkpoint(meta={"number": 0}))
+    return [call.name for call in faults.calls]
+
+
+def test_order_of_a_commit(store: Hdf5PartitionStore) -> None:
+    assert names_of_a_commit(store) == ["fdatasync", "open", "pwritev", "fsync", "rename", "open", "fsync"]
+
+
+@pytest.mark.parametrize("call", ["pwritev", "fsync"])
+def test_failed_manifest_can_be_committed_again(store: Hdf5PartitionStore, call: str) -> None:
+    number = names_of_a_commit(store).index(call) + 1
+    store.write(1, *version(TABLE, 1, 1))
+    with SystemCallFaults(number, errno.ENOSPC), pytest.raises(StorageError, match="disk full"):
+        store.commit(Checkpoint(meta={"number": 1}))
+    assert not list(store.folder.glob("*.tmp"))
+    assert store.uncommitted() == (1,)
+    expect_version(store, 1, 1)
+    store.commit(Checkpoint(meta={"number": 1}))
+    store.close()
+    with open_node_store(store.folder) as again:
+        expect_version(again, 1, 1)
+
+
+@pytest.mark.parametrize("number", [1, 5, 7])
+def test_after_a_failed_flush_or_rename_the_store_takes_no_more(
+    store: Hdf5PartitionStore, number: int
+) -> None:
+    store.write(1, *version(TABLE, 1, 1))
+    with SystemCallFaults(number, errno.EIO), pytest.raises(StorageError, match="Input/output error"):
+        store.commit(Checkpoint(meta={"number": 1}))
+    for attempt in (
+        lambda: store.write(0, *version(TABLE, 0, 1)),
+        lambda: store.commit(Checkpoint()),
+        store.rollback,
+    ):
+        with pytest.raises(StorageError, match=r"takes no more writes.*Input/output error.*open it again"):
+            attempt()
+    store.close()
+    with open_node_store(store.folder) as again:
+        is_new = again.checkpoint().meta == {"number": 1}
+        assert is_new == (number == 7)
+        expect_version(again, 1, int(is_new))
+
+
+def test_failed_write_can_be_rolled_back(store: Hdf5PartitionStore) -> None:
+    with (
+        SystemCallFaults(1, errno.ENOSPC),
+        pytest.raises(StorageError, match=r"disk full.*nodes.h5: 12,288 bytes"),
+    ):
+        store.write(1, *version(TABLE, 1, 1))
+    with pytest.raises(StorageError, match="last write of partition 1 failed"):
+        store.read_rows(1000, 1001)
+    store.rollback()
+    expect_version(store, 1, 0)
+    assert store.free_slots() == 2
+
+
+@pytest.mark.parametrize("limit", [1, 4096, 5000])
+def test_short_transfers_are_continued(store: Hdf5PartitionStore, limit: int) -> None:
+    arrays = version(TABLE, 0, 1)
+    if limit % 4096:  # direct transfers move whole sectors only
+        store._nodes._direct, direct = None, store._nodes._direct
+    calls: list[int] = []
+
+    def hook(name: str, path: str, size: int) -> int:
+        calls.append(size)
+        return min(size, max(limit, size // 50)) if limit % 4096 else min(size, limit)
+
+    previous = files.set_call_hook(hook)
+    try:
+        store.write(0, *arrays)
+        expect_version(store, 0, 1)
+    finally:
+        files.set_call_hook(previous)
+        if limit % 4096:
+            store._nodes._direct = direct
+    assert len(calls) > 9
+
+
+def test_calls_over_the_limit_are_split(store: Hdf5PartitionStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "CALL_LIMIT", 8192)
+    with SystemCallFaults() as faults:
+        store.write(0, *version(TABLE, 0, 1))
+    assert [call.size for call in faults.calls] == [8192, 4096, 8192]
+    expect_version(store, 0, 1)
+
+
+def test_one_call_a_tensor(store: Hdf5PartitionStore) -> None:
+    arrays = version(TABLE, 0, 1)
+    with SystemCallFaults() as faults:
+        store.write(0, *arrays)
+        store.read_into(0, *arrays)
+    assert [call.name for call in faults.calls] == ["pwritev"] * 2 + ["preadv"] * 2
+
+
+def test_without_direct_transfers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_file.files, "open_direct", lambda path, flags: None)
+    run(tmp_path / "s")
+    with open_node_store(tmp_path / "s") as store:
+        assert not store._nodes.is_direct
+    check(tmp_path / "s", GENERATIONS)
+
+
+@pytest.mark.parametrize("operation", ["write", "read"])
+def test_direct_transfers_that_are_refused_late(store: Hdf5PartitionStore, operation: str) -> None:
+    if not store._nodes.is_direct:
+        pytest.skip("this file system refuses O_DIRECT at the opening")
+    with SystemCallFaults(1, errno.EINVAL):
+        if operation == "write":
+            store.write(0, *version(TABLE, 0, 1))
+        else:
+            expect_version(store, 0, 0)
+    assert not store._nodes.is_direct
+    expect_version(store, 0, int(operation == "write"))
+
+
+def test_refused_buffered_transfers_are_errors(store: Hdf5PartitionStore) -> None:
+    store._nodes._direct, direct = None, store._nodes._direct
+    try:
+        for operation in (store.write, store.read_into):
+            with SystemCallFaults(1, errno.EINVAL), pytest.raises(StorageError, match="Invalid argument"):
+                operation(0, *version(TABLE, 0, 1))
+            store.rollback()
+        with SystemCallFaults(1, errno.EINVAL), pytest.raises(StorageError, match="Invalid argument"):
+            store.read_rows(0, 5)
+    finally:
+        store._nodes._direct = direct
