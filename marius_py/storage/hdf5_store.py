@@ -7,6 +7,7 @@ it goes to a free slot, and the atomic replacement of checkpoint.h5 commits all 
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -77,6 +78,7 @@ class Hdf5PartitionStore:
         self._hashes = self._manifest.hashes.copy()
         self._unverified = set(range(self.table.partitioning.num_partitions))
         self._streamed = StreamedHashes()
+        self._hasher = ThreadPoolExecutor(1, "marius-hash")
         self._refusal: str | None = None
         self._closed = False
 
@@ -148,9 +150,12 @@ class Hdf5PartitionStore:
         check_arrays(self.table, part, embeddings, state)
         slot = self._slots.claim(part)
         rows = self.table.partitioning.size(part)
-        hashes = hash_rows(embeddings[:rows]), hash_rows(state[:rows])
-        size = self._nodes.write_slot(slot, rows, embeddings, state)
-        self._hashes[part] = hashes
+        # Hashing and writing both release the GIL, so the hash hides behind the disk.
+        hashes = self._hasher.submit(_hash_pair, embeddings[:rows], state[:rows])
+        try:
+            size = self._nodes.write_slot(slot, rows, embeddings, state)
+        finally:
+            self._hashes[part] = hashes.result()
         self._unverified.discard(part)
         self._slots.confirm(part)
         return size
@@ -212,11 +217,12 @@ class Hdf5PartitionStore:
         """Release files and lock; uncommitted writes are forgotten. May be called twice."""
         if not self._closed:
             self._closed = True
+            self._hasher.shutdown()
             self._nodes.close()
             self._lock.release()
 
     def _verify(self, part: int, embeddings: Float32, state: Float32) -> None:
-        found = (hash_rows(embeddings), hash_rows(state))
+        found = _hash_pair(embeddings, state)
         expected = tuple(int(value) for value in self._hashes[part])
         if found != expected:
             raise self._damaged(part)
@@ -236,3 +242,7 @@ class Hdf5PartitionStore:
                 f"the node store in {self.folder} takes no more writes, since what is on the disk is "
                 f"unknown after: {self._refusal}; open it again to go on from the last commit"
             )
+
+
+def _hash_pair(embeddings: Float32, state: Float32) -> tuple[int, int]:
+    return hash_rows(embeddings), hash_rows(state)
