@@ -87,9 +87,7 @@ def test_imports_point_downward(module: str) -> None:
         assert FLOORS[other] <= FLOORS[part], (
             f"{module} (floor {FLOORS[part]}) imports {name} (floor {FLOORS[other]})"
         )
-        assert {part, other} != SEPARATE, (
-            f"{module} imports {name}: storage and nn do not know of each other"
-        )
+        assert {part, other} != SEPARATE, f"{module} imports {name}: storage and nn do not know of each other"
 
 
 def test_no_floor_is_left_of_a_module_that_is_gone() -> None:
