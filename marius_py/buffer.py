@@ -1,0 +1,270 @@
+"""Resident rows (floor 2): c partitions and one staging slot, swapped without stopping the pipeline.
+
+In: the steps of a schedule. Out: rows by buffer index for gather, row deltas by scatter_add. Entering a
+step flips the slot table and copies nothing: the admitted partition was read into the staging slot while
+the last step computed, and the evicted one is written back as soon as the batches that lease it have
+ended. No slot is used again before its write has succeeded.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from marius_py.errors import ScheduleError, StorageError
+from marius_py.storage.aligned import allocate
+from marius_py.storage.protocols import Float32, PartitionStore
+from marius_py.swap import IOThread
+from marius_py.types import Step
+
+T = TypeVar("T")
+
+
+class Lease:
+    """A batch's right to its partitions: their slots stay where they are until `release`."""
+
+    __slots__ = ("_buffer", "_parts")
+
+    def __init__(self, buffer: PartitionBuffer, parts: Sequence[int]) -> None:
+        self._buffer: PartitionBuffer | None = buffer
+        self._parts = tuple(parts)
+
+    def release(self) -> None:
+        """End the lease. May be called twice and from any thread."""
+        buffer, self._buffer = self._buffer, None
+        if buffer is not None:
+            buffer._release(self._parts)
+
+
+class PartitionBuffer:
+    """c + 1 slots of node rows over a PartitionStore.
+
+    One thread walks the schedule (`begin`, `enter`, `lease`, `index`); one gathers; one scatters; the
+    buffer's own I/O thread reads and writes. The buffer owns its memory; views never leave it.
+
+    Args:
+        store: where partitions come from and go to.
+        capacity: c, partitions that are resident at once.
+        io: the I/O thread to use; the caller shuts it down.
+        dirty: whether leased partitions are written back (False for a read-only pass).
+    """
+
+    def __init__(self, store: PartitionStore, capacity: int, io: IOThread) -> None:
+        table = store.table
+        num_partitions = table.partitioning.num_partitions
+        if not 1 <= capacity <= num_partitions:
+            raise ScheduleError(
+                f"storage.capacity is {capacity}; allowed: 1 to storage.partitions ({num_partitions})"
+            )
+        self.store = store
+        self.capacity = capacity
+        self._io = io
+        num_slots = capacity if capacity == num_partitions else capacity + 1
+        rows = table.slot_rows
+        self._slot_rows = rows
+        self._embeddings = allocate((num_slots, rows, table.dim))
+        self._state = allocate((num_slots, rows, table.state_dim))
+        self._flat_embeddings = torch.from_numpy(self._embeddings).view(num_slots * rows, table.dim)
+        self._flat_state = torch.from_numpy(self._state).view(num_slots * rows, table.state_dim)
+        self._starts = table.partitioning.starts()
+        self._slot_of: dict[int, int] = {}
+        self._first_row = np.full(num_partitions, -1, dtype=np.int64)
+        self._free = deque(range(num_slots))
+        self._dirty: set[int] = set()
+        self._reads: dict[int, Future[int]] = {}
+        self._leases = np.zeros(num_partitions, dtype=np.int64)
+        self._changed = threading.Condition()
+        self._aborted = False
+        self.bytes_read = 0
+        self.bytes_written = 0
+        self.loads = 0
+        self.waits: list[tuple[float, float]] = []
+        """(start, end) of the schedule thread's waits for reads, in time.perf_counter() seconds."""
+
+    def fill_store(self, fill: Callable[[int, Float32, Float32], None]) -> None:
+        """Write a first version of every partition, made in the first slot; the buffer must be empty.
+
+        Args:
+            fill: called with (first node id, rows (n, D), state (n, S)), to be filled in place.
+        """
+        partitioning = self.store.table.partitioning
+        for part in range(partitioning.num_partitions):
+            size = partitioning.size(part)
+            fill(partitioning.start(part), self._embeddings[0, :size], self._state[0, :size])
+            self.bytes_written += self.store.write(part, self._embeddings[0], self._state[0])
+
+    # ------------------------------------------------------------------ schedule thread
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all slots: the range of buffer indices."""
+        return int(self._flat_embeddings.shape[0])
+
+    @property
+    def bytes(self) -> int:
+        """Host memory of the slots."""
+        return int(self._embeddings.nbytes + self._state.nbytes)
+
+    @property
+    def resident(self) -> tuple[int, ...]:
+        """Partitions in the slot table, ascending."""
+        return tuple(sorted(self._slot_of))
+
+    def begin(self, resident: Sequence[int]) -> None:
+        """Make exactly `resident` the buffer's content; what is already here stays and is not read again."""
+        self._forget_prefetched(resident)
+        for part in [part for part in self._slot_of if part not in resident]:
+            self._evict(part)
+        missing = [part for part in resident if part not in self._slot_of]
+        self.prefetch(missing)
+        for part in missing:
+            self._admit(part)
+
+    def prefetch(self, parts: Iterable[int]) -> None:
+        """Queue reads of partitions into free slots; a read waits for the write-back that frees its slot."""
+        for part in parts:
+            if part not in self._reads and part not in self._slot_of:
+                self._reads[part] = self._io.submit(self._read, part)
+
+    def prefetch_for(self, upcoming: Step) -> None:
+        """Queue the reads of the step to come, as far as the staging slot holds them."""
+        if len(upcoming.admit) <= len(self._embeddings) - self.capacity:
+            self.prefetch(upcoming.admit)
+
+    def timed(self, future: Future[T]) -> T:
+        """Wait for a read of the I/O thread and note from when to when."""
+        started = time.perf_counter()
+        try:
+            return future.result()
+        finally:
+            self.waits.append((started, time.perf_counter()))
+
+    def enter(self, step: Step, upcoming: Step | None = None) -> None:
+        """Swap to `step` and queue the reads of the `upcoming` one. Waits only for `step`'s own read."""
+        for part in step.evict:
+            self._evict(part)
+        self.prefetch(step.admit)
+        for part in step.admit:
+            self._admit(part)
+        if upcoming is not None:
+            self.prefetch_for(upcoming)
+        if self.resident != tuple(sorted(step.resident)):
+            raise ScheduleError(
+                f"the step expects partitions {tuple(sorted(step.resident))} in the buffer, which "
+                f"holds {self.resident}; the schedule breaks its invariants"
+            )
+
+    def lease(self, parts: Sequence[int]) -> Lease:
+        """Hold `parts` in their slots until the lease is released; they count as changed from now on."""
+        with self._changed:
+            self._leases[list(parts)] += 1
+        self._dirty.update(parts)
+        return Lease(self, parts)
+
+    def index(self, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Buffer row (U,) of node ids (U,), whose partitions must be resident."""
+        part, row = self.store.table.partitioning.locate(nodes)
+        first = self._first_row[part]
+        if first.size and int(first.min()) < 0:
+            missing = sorted(set(part[first < 0].tolist()))
+            raise ScheduleError(f"partitions {missing} are used by a batch but not resident {self.resident}")
+        return first + row
+
+    # ------------------------------------------------------------------ gather and scatter threads
+
+    def gather(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Copy rows (U, D) and state (U, S) at buffer indices (U,) int64 out of the slots."""
+        return self._flat_embeddings.index_select(0, index), self._flat_state.index_select(0, index)
+
+    def scatter_add(self, index: Tensor, d_rows: Tensor, d_state: Tensor) -> None:
+        """Add deltas (U, D) and (U, S) at distinct buffer indices (U,). One thread at a time."""
+        self._flat_embeddings.index_add_(0, index, d_rows)
+        if self._flat_state.shape[1]:
+            self._flat_state.index_add_(0, index, d_state)
+
+    # ------------------------------------------------------------------ between segments
+
+    def flush(self) -> None:
+        """Write every changed resident partition to the store and wait; call when no batch is in flight."""
+        for part, slot in sorted(self._slot_of.items()):
+            if part in self._dirty:
+                self._io.submit(self._write, part, slot, None)
+        self._io.drain()
+        self._dirty.clear()
+
+    def abort(self) -> None:
+        """Wake and fail whatever waits for leases, after an error elsewhere. The content is lost."""
+        with self._changed:
+            self._aborted = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Abort waiters; the memory goes with the object."""
+        self.abort()
+
+    def __enter__(self) -> PartitionBuffer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ inner
+
+    def _release(self, parts: Sequence[int]) -> None:
+        with self._changed:
+            self._leases[list(parts)] -= 1
+            self._changed.notify_all()
+
+    def _evict(self, part: int) -> None:
+        slot = self._slot_of.pop(part)
+        self._first_row[part] = -1
+        if part in self._dirty:
+            self._dirty.discard(part)
+            self._io.submit(self._write, part, slot, slot)
+        else:
+            self._io.submit(self._drop, part, slot)
+
+    def _admit(self, part: int) -> None:
+        slot = self.timed(self._reads.pop(part))
+        self._slot_of[part] = slot
+        self._first_row[part] = slot * self._slot_rows
+
+    def _forget_prefetched(self, resident: Sequence[int]) -> None:
+        for part in [part for part in self._reads if part not in resident]:
+            self._io.submit(self._free.append, self._reads.pop(part).result())
+
+    def _wait_unleased(self, part: int) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._aborted or self._leases[part] == 0)
+            if self._aborted:
+                raise StorageError(f"write-back of partition {part} given up: the run is stopping")
+
+    def _read(self, part: int) -> int:
+        if not self._free:
+            raise StorageError(f"no free slot to read partition {part} into; the schedule admits too many")
+        slot = self._free.popleft()
+        self.bytes_read += self.store.read_into(part, self._embeddings[slot], self._state[slot])
+        self.loads += 1
+        return slot
+
+    def _write(self, part: int, slot: int, release: int | None) -> None:
+        self._wait_unleased(part)
+        self.bytes_written += self.store.write(part, self._embeddings[slot], self._state[slot])
+        if release is not None:
+            self._free.append(release)
+
+    def _drop(self, part: int, slot: int) -> None:
+        self._wait_unleased(part)
+        self._free.append(slot)
