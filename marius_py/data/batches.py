@@ -1,0 +1,223 @@
+"""An epoch as a stream of EdgeBatch (floor 2): the source of the pipeline.
+
+In: a schedule and the position reached in it. Out: batches of ids, in order, each leased. While a step's
+batches are handed out, the I/O thread reads the next partition and the next step's edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marius_py.buffer import PartitionBuffer
+from marius_py.data.distinct import DistinctIndex
+from marius_py.data.edge_batch import EdgeBatch, Ids
+from marius_py.data.step_edges import (
+    BLOCK_EDGES,
+    EdgeBlock,
+    batch_bounds,
+    read_block,
+    split_step,
+)
+from marius_py.nn.known_edges import KnownEdges
+from marius_py.nn.negatives import NegativeSampler, ResidentNodes
+from marius_py.storage.protocols import Edges, EdgeStore
+from marius_py.streams import Purpose, stream, stream_seed
+from marius_py.swap import IOThread
+from marius_py.types import SIDES, Position, Schedule, Side
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSettings:
+    """How edges become batches.
+
+    Attributes:
+        batch_size: B, most edges a batch. chunks: C, groups of a batch that share negatives.
+        seed: the run's seed. mask_known: leave known edges of the step out of the negatives.
+        block_edges: edges of a step that are shuffled at once.
+    """
+
+    batch_size: int
+    chunks: int
+    seed: int
+    mask_known: bool = False
+    block_edges: int = BLOCK_EDGES
+
+
+class BatchSource:
+    """Walks schedules and draws batches. One thread at a time; what it draws depends on positions alone.
+
+    Args:
+        buffer: the partition buffer that is swapped along the way.
+        edges: where train edges come from.
+        io: the buffer's I/O thread, on which edges are read ahead.
+        sampler: draws negatives among the resident nodes.
+        settings: batch size, chunks, seed.
+        degrees: reads (start, stop) → (n,) train degrees; needed where the sampler uses degrees.
+    """
+
+    def __init__(
+        self,
+        buffer: PartitionBuffer,
+        edges: EdgeStore,
+        io: IOThread,
+        sampler: NegativeSampler,
+        settings: BatchSettings,
+        degrees: Callable[[int, int], NDArray[np.int64]] | None = None,
+    ) -> None:
+        self._buffer = buffer
+        self._edges = edges
+        self._io = io
+        self._sampler = sampler
+        self._settings = settings
+        self._degrees = degrees
+        self._degree_cumsum: dict[int, NDArray[np.int64]] = {}
+        self._counts = edges.bucket_counts()
+        self._distinct = DistinctIndex(buffer.num_rows)
+        self.edge_bytes_read = 0
+
+    def run(
+        self, schedule: Schedule, start: Position, pause: Callable[[Position], bool]
+    ) -> Iterator[EdgeBatch]:
+        """Yield the batches of an epoch from `start` on, until its end or until `pause()` is true.
+
+        Args:
+            schedule: the epoch's schedule.
+            start: position reached; `start.batch` batches of its step are skipped.
+            pause: asked before the first and after every batch with the position it leads to; true ends
+                the stream, and the next call goes on from that position.
+        """
+        steps = schedule.steps
+        if start.step >= len(steps) or pause(start):
+            return
+        blocks = self._remaining_blocks(schedule, start)
+        self._buffer.begin(steps[start.step].resident)
+        entered = start.step
+        if entered + 1 < len(steps):
+            self._buffer.prefetch_for(steps[entered + 1])
+        ahead = self._io.submit(self._read, blocks[0][0], start.epoch)
+        for number, (block, first_batch, skip) in enumerate(blocks):
+            while entered < block.step:
+                entered += 1
+                self._buffer.enter(steps[entered], steps[entered + 1] if entered + 1 < len(steps) else None)
+            edges = self._buffer.timed(ahead)
+            if number + 1 < len(blocks):
+                ahead = self._io.submit(self._read, blocks[number + 1][0], start.epoch)
+            for batch in self._batches(start.epoch, block, edges, first_batch, skip, steps[entered].resident):
+                yield batch
+                if pause(batch.position):
+                    return
+
+    def num_batches(self, schedule: Schedule) -> int:
+        """Batches of a whole epoch."""
+        return sum(
+            len(batch_bounds(block.num_edges, self._settings.batch_size, self._settings.chunks))
+            for number, step in enumerate(schedule.steps)
+            for block in split_step(number, step.buckets, self._counts, self._settings.block_edges)
+        )
+
+    def _remaining_blocks(self, schedule: Schedule, start: Position) -> list[tuple[EdgeBlock, int, int]]:
+        """Blocks from `start` on, each with its first batch's number within the step and batches to skip."""
+        remaining = []
+        for number in range(start.step, len(schedule.steps)):
+            first = 0
+            for block in split_step(
+                number, schedule.steps[number].buckets, self._counts, self._settings.block_edges
+            ):
+                bounds = batch_bounds(block.num_edges, self._settings.batch_size, self._settings.chunks)
+                skip = max(0, start.batch - first) if number == start.step else 0
+                if skip < len(bounds) or block.last:
+                    remaining.append((block, first, min(skip, len(bounds))))
+                first += len(bounds)
+        return remaining
+
+    def _read(self, block: EdgeBlock, epoch: int) -> Edges:
+        edges = read_block(self._edges, block, self._settings.seed, epoch)
+        self.edge_bytes_read += edges.nbytes
+        return edges
+
+    def _batches(
+        self,
+        epoch: int,
+        block: EdgeBlock,
+        edges: Edges,
+        first_batch: int,
+        skip: int,
+        resident: tuple[int, ...],
+    ) -> Iterator[EdgeBatch]:
+        bounds = batch_bounds(len(edges), self._settings.batch_size, self._settings.chunks)
+        if skip >= len(bounds):
+            return
+        nodes = self._resident_nodes(resident)
+        known = None
+        if self._settings.mask_known:
+            known = KnownEdges(edges.astype(np.int64))
+        for number in range(skip, len(bounds)):
+            begin, end = bounds[number]
+            order = first_batch + number
+            done = block.last and number == len(bounds) - 1
+            position = Position(epoch, block.step + 1, 0) if done else Position(epoch, block.step, order + 1)
+            yield self._draw(
+                edges[begin:end], Position(epoch, block.step, order), position, nodes, known, resident
+            )
+
+    def _draw(
+        self,
+        edges: Edges,
+        here: Position,
+        after: Position,
+        nodes: ResidentNodes,
+        known: KnownEdges | None,
+        resident: tuple[int, ...],
+    ) -> EdgeBatch:
+        """Draw negatives, translate ids to buffer rows, find the distinct ones, take the lease."""
+        seed = self._settings.seed
+        rng = stream(seed, Purpose.NEGATIVES, *here)
+        B = len(edges)
+        ids = np.ascontiguousarray(edges.T, dtype=np.int64)  # (3, B)
+        drawn: dict[Side, Ids] = {}
+        keep: dict[Side, NDArray[np.bool_]] = {}
+        for side in SIDES:
+            drawn[side] = self._sampler.sample(ids.T, nodes, side, rng)  # (C, K)
+            if known is not None:
+                keep[side] = known.keep(ids.T, drawn[side], side)  # (C, P, K)
+        everything = np.concatenate([ids[0], ids[2], *(drawn[side].ravel() for side in SIDES)])
+        index, local = self._distinct(self._buffer.index(everything))
+        negatives: dict[Side, Ids] = {}
+        offset = 2 * B
+        for side in SIDES:
+            size = drawn[side].size
+            negatives[side] = local[offset : offset + size].reshape(drawn[side].shape)
+            offset += size
+        return EdgeBatch(
+            position=after,
+            index=index,
+            head=local[:B],
+            relation=ids[1],
+            tail=local[B : 2 * B],
+            negatives=negatives,
+            keep=keep,
+            seed=stream_seed(seed, Purpose.DROPOUT, *here),
+            lease=self._buffer.lease(resident),
+        )
+
+    def _resident_nodes(self, resident: tuple[int, ...]) -> ResidentNodes:
+        partitioning = self._buffer.store.table.partitioning
+        cumsum: tuple[NDArray[np.int64], ...] | None = None
+        if self._degrees is not None:
+            kept = {part: total for part, total in self._degree_cumsum.items() if part in resident}
+            for part in resident:
+                if part not in kept:
+                    kept[part] = np.cumsum(
+                        self._degrees(partitioning.start(part), partitioning.start(part + 1)), dtype=np.int64
+                    )
+            self._degree_cumsum = kept
+            cumsum = tuple(kept[part] for part in resident)
+        return ResidentNodes(
+            starts=np.array([partitioning.start(part) for part in resident], dtype=np.int64),
+            sizes=np.array([partitioning.size(part) for part in resident], dtype=np.int64),
+            degree_cumsum=cumsum,
+        )

@@ -1,0 +1,43 @@
+"""A batch of ids on its way to the buffer (floor 2): everything drawn, nothing gathered yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marius_py.buffer import Lease
+from marius_py.types import Position, Side
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeBatch:
+    """Ids of a batch, drawn and indexed; its partitions are leased.
+
+    Attributes:
+        position: where the run stands when this batch is done (its index within the step, plus one).
+        index: (U,) buffer rows of the batch's distinct nodes.
+        head, tail: (B,) indices into `index`. relation: (B,) relation ids.
+        negatives: corrupted side → (C, K) indices into `index`.
+        keep: corrupted side → (C, P, K) bool, False for known edges; sides that mask nothing are left out.
+        seed: seed of the batch's dropout stream.
+        lease: released when the batch's update has been added.
+    """
+
+    position: Position
+    index: Ids
+    head: Ids
+    relation: Ids
+    tail: Ids
+    negatives: dict[Side, Ids]
+    keep: dict[Side, NDArray[np.bool_]]
+    seed: int
+    lease: Lease
+
+    @property
+    def num_edges(self) -> int:
+        """B."""
+        return len(self.relation)

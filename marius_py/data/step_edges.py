@@ -1,0 +1,105 @@
+"""A step's edges in blocks that fit in memory (floor 2).
+
+In: a step's buckets. Out: (E, 3) arrays, each shuffled together over all buckets of the step, in an order
+that follows from the run's seed and the position alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marius_py.storage.protocols import Edges, EdgeStore
+from marius_py.streams import Purpose, stream
+from marius_py.types import Bucket
+
+BLOCK_EDGES = 16_000_000
+"""Edges that are shuffled at once: 192 MB of int32 triples beside as much for the next block."""
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeBlock:
+    """One part of every bucket of a step.
+
+    Attributes:
+        step: index of the step in the schedule.
+        ranges: (start, stop) positions in the train split.
+        order: 0-based number of the block within its step.
+        last: whether no block of the step follows.
+    """
+
+    step: int
+    ranges: tuple[tuple[int, int], ...]
+    order: int
+    last: bool
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of the block."""
+        return sum(stop - start for start, stop in self.ranges)
+
+
+def split_step(
+    step: int, buckets: Sequence[Bucket], counts: NDArray[np.int64], block_edges: int = BLOCK_EDGES
+) -> list[EdgeBlock]:
+    """Cut a step into the fewest blocks of about `block_edges` edges, each with a share of all buckets.
+
+    Args:
+        step: index of the step in the schedule.
+        buckets: the step's buckets.
+        counts: (p, p) train edges a bucket; buckets lie in the file in row-major order.
+        block_edges: edges that may be in memory as one block.
+    """
+    offsets = np.concatenate([[0], np.cumsum(counts.ravel())])
+    p = len(counts)
+    spans = [(int(offsets[h * p + t]), int(offsets[h * p + t + 1])) for h, t in buckets]
+    total = sum(stop - start for start, stop in spans)
+    num_blocks = max(1, -(-total // block_edges))
+    blocks = []
+    for order in range(num_blocks):
+        ranges = tuple(
+            (start + (stop - start) * order // num_blocks, start + (stop - start) * (order + 1) // num_blocks)
+            for start, stop in spans
+        )
+        kept = tuple(span for span in ranges if span[0] < span[1])
+        blocks.append(EdgeBlock(step, kept, order, order == num_blocks - 1))
+    return blocks
+
+
+def read_block(edges: EdgeStore, block: EdgeBlock, seed: int, epoch: int) -> Edges:
+    """Read a block and shuffle its edges together: (E, 3) ids, the store's integer type."""
+    parts = [edges.read_range("train", start, stop) for start, stop in _joined(block.ranges)]
+    if not parts:
+        return np.empty((0, 3), dtype=np.int32)
+    together = np.concatenate(parts)
+    order = stream(seed, Purpose.SHUFFLE, epoch, block.step, block.order).permutation(len(together))
+    return np.take(together, order, axis=0)
+
+
+def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges in file order, neighbours read as one."""
+    joined: list[tuple[int, int]] = []
+    for start, stop in sorted(ranges):
+        if joined and joined[-1][1] == start:
+            joined[-1] = (joined[-1][0], stop)
+        else:
+            joined.append((start, stop))
+    return joined
+
+
+def batch_bounds(num_edges: int, batch_size: int, chunks: int) -> list[tuple[int, int]]:
+    """Cut a block into batches of nearly equal size, so that no step ends in a sliver.
+
+    Args:
+        num_edges: edges of the block.
+        batch_size: most edges a batch.
+        chunks: all batches but the last are a multiple of it.
+    """
+    if num_edges == 0:
+        return []
+    even = -(-num_edges // -(-num_edges // batch_size))
+    size = min(batch_size, -(-even // chunks) * chunks)
+    return [(start, min(start + size, num_edges)) for start in range(0, num_edges, size)]
