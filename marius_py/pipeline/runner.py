@@ -1,0 +1,185 @@
+"""Two ways to run the same stages (floor 3): one after the other, or a thread each.
+
+In: an iterator of items and the stages they pass through. Out: nothing; the last stage is the sink. The
+stages from the second on are the section that `max_in_flight` bounds. An error of any stage stops all
+others and is raised here once, as PipelineError with the stage's name, its cause attached; errors that
+already are MariusErrors of a lower floor keep their class.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from marius_py.errors import MariusError, PipelineError
+from marius_py.pipeline.channel import Channel, InFlight, Stop, StoppedError
+from marius_py.pipeline.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One step of a batch's path.
+
+    Attributes:
+        name: what errors, traces and the watchdog call it.
+        work: item in, item out; the last stage's result is dropped.
+        in_caller: run in the thread that called the runner (at most one stage; the one that computes).
+    """
+
+    name: str
+    work: Callable[[Any], Any]
+    in_caller: bool = False
+
+
+def run_inline(source: Iterable[Any], stages: Sequence[Stage], trace: Trace, *, name: str = "load") -> None:
+    """Take each item through all stages before the next one is drawn: one item in flight, one thread."""
+    items = iter(source)
+    while True:
+        item = _next(items, trace, name)
+        if item is None:
+            return
+        for stage in stages:
+            item = _work(stage, item, trace)
+
+
+def run_threaded(
+    source: Iterable[Any],
+    stages: Sequence[Stage],
+    trace: Trace,
+    *,
+    max_in_flight: int,
+    name: str = "load",
+    on_error: Callable[[], None] = lambda: None,
+) -> None:
+    """Run the source and every stage in a thread of its own, at most `max_in_flight` items between stages.
+
+    Args:
+        source: drawn in its own thread, called `name`.
+        stages: in order; all see the items in the source's order.
+        trace: spans by stage, waits as "wait for …".
+        max_in_flight: items between the entry of the first stage and the end of the last.
+        name: what the source is called in errors and traces.
+        on_error: called once when a stage fails, to wake what waits outside the channels.
+
+    Raises:
+        PipelineError: a stage failed with a foreign error. MariusError: it failed with one of ours.
+    """
+    _ThreadedRun(source, stages, trace, max_in_flight, name, on_error).run()
+
+
+class _ThreadedRun:
+    """State of one threaded run: a channel before every stage, one stop switch, the first failure."""
+
+    def __init__(
+        self,
+        source: Iterable[Any],
+        stages: Sequence[Stage],
+        trace: Trace,
+        max_in_flight: int,
+        name: str,
+        on_error: Callable[[], None],
+    ) -> None:
+        self._source = iter(source)
+        self._stages = stages
+        self._trace = trace
+        self._name = name
+        self._on_error = on_error
+        self._stop = Stop()
+        self._limit = InFlight(max_in_flight, self._stop)
+        self._channels: list[Channel[Any]] = [Channel(max_in_flight + 1, self._stop) for _ in stages]
+        self._failures: list[BaseException] = []
+
+    def run(self) -> None:
+        bodies: list[tuple[str, Callable[[], None]]] = [(self._name, self._produce)]
+        in_caller: Callable[[], None] = lambda: None  # noqa: E731
+        for number, stage in enumerate(self._stages):
+            body = partial(self._consume, number)
+            if stage.in_caller:
+                in_caller = body
+            else:
+                bodies.append((stage.name, body))
+        threads = [
+            threading.Thread(target=self._guard, args=(body,), name=f"marius-{title}")
+            for title, body in bodies
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            self._guard(in_caller)
+        finally:
+            for thread in threads:
+                thread.join()
+        if self._failures:
+            raise self._failures[0]
+
+    def _guard(self, body: Callable[[], None]) -> None:
+        """Run a thread's body; its error stops the others."""
+        try:
+            body()
+        except StoppedError:
+            pass
+        except BaseException as error:
+            self._failures.append(error)
+            self._stop.set()
+            self._on_error()
+
+    def _produce(self) -> None:
+        items = self._source
+        try:
+            while (item := _next(items, self._trace, self._name)) is not None:
+                self._channels[0].put(item)
+            self._channels[0].close()
+        finally:
+            if isinstance(items, Generator):
+                items.close()
+
+    def _consume(self, number: int) -> None:
+        stage = self._stages[number]
+        before = self._stages[number - 1].name if number else self._name
+        is_last = number + 1 == len(self._stages)
+        while True:
+            asked = time.perf_counter()
+            with self._trace.span(f"wait for {before}"):
+                item = self._channels[number].get()
+            if stage.in_caller:
+                self._trace.idle.append((asked, time.perf_counter()))
+            if item is None:
+                break
+            if number == 0:
+                with self._trace.span("wait for a place in flight"):
+                    self._limit.acquire()
+            result = _work(stage, item, self._trace)
+            if is_last:
+                self._limit.release()
+            else:
+                self._channels[number + 1].put(result)
+        if not is_last:
+            self._channels[number + 1].close()
+
+
+def _next(items: Iterator[Any], trace: Trace, name: str) -> Any | None:
+    try:
+        with trace.span(name):
+            return next(items, None)
+    except (MariusError, StoppedError):
+        raise
+    except Exception as error:
+        raise _wrapped(name, error) from error
+
+
+def _work(stage: Stage, item: Any, trace: Trace) -> Any:
+    try:
+        with trace.span(stage.name):
+            return stage.work(item)
+    except (MariusError, StoppedError):
+        raise
+    except Exception as error:
+        raise _wrapped(stage.name, error) from error
+
+
+def _wrapped(stage: str, error: Exception) -> PipelineError:
+    return PipelineError(f"stage '{stage}' failed: {type(error).__name__}: {error}", stage=stage)

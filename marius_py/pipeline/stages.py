@@ -1,0 +1,111 @@
+"""What happens to a batch (floor 3): EdgeBatch → Batch → Update → Done, one function a stage.
+
+gather      copies the rows out of the buffer (and pins and copies them to the device)
+compute     scores, loss, gradients, optimizer; relations are updated in place
+scatter     (copies to the host and) adds the deltas to the buffer, ends the lease
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from marius_py.buffer import PartitionBuffer
+from marius_py.data.edge_batch import EdgeBatch
+from marius_py.errors import PipelineError
+from marius_py.nn.batch import Batch, Corruption, Update
+from marius_py.nn.model import LinkPredictionModel
+from marius_py.pipeline.runner import Stage
+from marius_py.types import Position, Side
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """A batch on the device, with the ids it came from."""
+
+    ids: EdgeBatch
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """An update on the device, with the ids it belongs to."""
+
+    ids: EdgeBatch
+    update: Update
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A batch whose update is in the buffer. `loss` is the mean an edge."""
+
+    position: Position
+    num_edges: int
+    loss: float
+
+
+def training_stages(
+    buffer: PartitionBuffer,
+    model: LinkPredictionModel,
+    device: torch.device,
+    on_done: Callable[[Done], None],
+) -> list[Stage]:
+    """Gather, compute and scatter over one buffer and model; `on_done` runs in the last stage's thread."""
+    to_device = _mover(device)
+
+    def gather(ids: EdgeBatch) -> Gathered:
+        rows, state = buffer.gather(torch.from_numpy(ids.index))
+        negatives: dict[Side, Corruption] = {}
+        for side, nodes in ids.negatives.items():
+            keep = ids.keep.get(side)
+            negatives[side] = Corruption(
+                to_device(torch.from_numpy(nodes)),
+                None if keep is None else to_device(torch.from_numpy(keep)),
+            )
+        return Gathered(
+            ids,
+            Batch(
+                rows=to_device(rows),
+                state=to_device(state),
+                head=to_device(torch.from_numpy(ids.head)),
+                relation=to_device(torch.from_numpy(ids.relation)),
+                tail=to_device(torch.from_numpy(ids.tail)),
+                negatives=negatives,
+                seed=ids.seed,
+            ),
+        )
+
+    def compute(gathered: Gathered) -> Computed:
+        return Computed(gathered.ids, model.step(gathered.batch))
+
+    def scatter(computed: Computed) -> None:
+        ids, update = computed.ids, computed.update
+        loss = float(update.loss)
+        if loss != loss or loss in (float("inf"), float("-inf")):
+            raise PipelineError(_diverged(ids, update, loss), stage="compute")
+        buffer.scatter_add(torch.from_numpy(ids.index), update.d_rows.cpu(), update.d_state.cpu())
+        ids.lease.release()
+        on_done(Done(ids.position, ids.num_edges, loss))
+
+    return [Stage("gather", gather), Stage("compute", compute, in_caller=True), Stage("scatter", scatter)]
+
+
+def _mover(device: torch.device) -> Callable[[Tensor], Tensor]:
+    """Pin and copy without waiting; on the CPU, nothing."""
+    if device.type == "cpu":
+        return lambda tensor: tensor
+    return lambda tensor: tensor.pin_memory().to(device, non_blocking=True)
+
+
+def _diverged(ids: EdgeBatch, update: Update, loss: float) -> str:
+    norms = update.d_rows.norm(dim=1).nan_to_num(nan=float("inf"))
+    largest = ", ".join(f"{value:.3g}" for value in norms.topk(min(3, len(norms))).values.tolist())
+    epoch, step, batch = ids.position
+    return (
+        f"the loss became {loss} in epoch {epoch}, step {step}, batch {batch} ({ids.num_edges} edges; "
+        f"largest row changes {largest}); the last commit is intact. "
+        "Lower optimizer.lr, or change the initialization"
+    )

@@ -1,0 +1,80 @@
+"""Where the time went (floor 3): seconds by stage always, a Chrome trace of every span on request."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+class Trace:
+    """Spans by name. Thread-safe: each name is written by one thread, the list is appended atomically.
+
+    Args:
+        keep_events: keep every span for `write`; otherwise only the sums.
+    """
+
+    def __init__(self, *, keep_events: bool = False) -> None:
+        self._keep = keep_events
+        self._events: list[dict[str, Any]] = []
+        self._origin = time.perf_counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.idle: list[tuple[float, float]] = []
+        """(start, end) of the caller's waits for its next item: when nothing is computed."""
+        self.current: dict[str, tuple[float, str]] = {}
+        """Name of the thread → (start, span) of what it is doing now; the watchdog reads it."""
+
+    @contextmanager
+    def span(self, name: str, **facts: Any) -> Iterator[None]:
+        """Time a block under `name`; `facts` are shown with the event."""
+        thread = threading.current_thread().name
+        started = time.perf_counter()
+        self.current[thread] = (started, name)
+        try:
+            yield
+        finally:
+            ended = time.perf_counter()
+            self.current.pop(thread, None)
+            self.seconds[name] += ended - started
+            if self._keep:
+                self._events.append(
+                    {
+                        "name": name,
+                        "ph": "X",
+                        "pid": os.getpid(),
+                        "tid": thread,
+                        "ts": (started - self._origin) * 1e6,
+                        "dur": (ended - started) * 1e6,
+                        "args": facts,
+                    }
+                )
+
+    def write(self, path: Path) -> None:
+        """Write the events as Chrome trace JSON (chrome://tracing, Perfetto), replacing `path` atomically."""
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps({"traceEvents": self._events, "displayTimeUnit": "ms"}))
+        temporary.replace(path)
+
+
+def overlap_s(first: Sequence[tuple[float, float]], second: Sequence[tuple[float, float]]) -> float:
+    """Seconds that two lists of disjoint, ascending intervals have in common.
+
+    >>> overlap_s([(0, 2), (5, 9)], [(1, 6), (8, 10)])
+    3
+    """
+    total: float = 0
+    i = j = 0
+    while i < len(first) and j < len(second):
+        start, end = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
+        total += max(0, end - start)
+        if first[i][1] <= second[j][1]:
+            i += 1
+        else:
+            j += 1
+    return total

@@ -1,0 +1,133 @@
+"""Inline and threaded runners: order, bound, errors by stage, no thread and no item left behind."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from marius_py.errors import PipelineError, StorageError
+from marius_py.pipeline.runner import Stage, run_inline, run_threaded
+from marius_py.pipeline.trace import Trace
+
+
+def numbers(count: int) -> Iterator[int]:
+    yield from range(count)
+
+
+def collect(into: list[int]) -> Stage:
+    return Stage("collect", into.append)
+
+
+def test_threaded_keeps_the_order_of_inline_under_random_delays() -> None:
+    rng = random.Random(3)
+
+    def slow(item: int) -> int:
+        time.sleep(rng.random() * 0.002)
+        return item * 2
+
+    results: dict[str, list[int]] = {"inline": [], "threaded": []}
+    stages = [Stage("double", slow), Stage("double again", slow, in_caller=True)]
+    run_inline(numbers(60), [*stages, collect(results["inline"])], Trace())
+    run_threaded(numbers(60), [*stages, collect(results["threaded"])], Trace(), max_in_flight=5)
+    assert results["inline"] == results["threaded"] == [4 * n for n in range(60)]
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_no_more_than_max_in_flight_between_first_and_last_stage(limit: int) -> None:
+    lock, inside, most = threading.Lock(), 0, 0
+
+    def enter(item: int) -> int:
+        nonlocal inside, most
+        with lock:
+            inside += 1
+            most = max(most, inside)
+        return item
+
+    def leave(item: int) -> int:
+        nonlocal inside
+        time.sleep(0.001)
+        with lock:
+            inside -= 1
+        return item
+
+    stages = [Stage("enter", enter), Stage("work", lambda x: x, in_caller=True), Stage("leave", leave)]
+    run_threaded(numbers(50), stages, Trace(), max_in_flight=limit)
+    assert most <= limit
+    assert limit == 1 or most > 1
+    assert inside == 0
+
+
+@pytest.mark.parametrize("failing", ["load", "first", "second", "third"])
+@pytest.mark.parametrize("runner", ["inline", "threaded"])
+def test_error_carries_the_stage_and_its_cause(failing: str, runner: str) -> None:
+    def source() -> Iterator[int]:
+        for n in range(30):
+            if failing == "load" and n == 7:
+                raise KeyError("seven")
+            yield n
+
+    def stage(name: str) -> Stage:
+        def work(item: int) -> int:
+            if name == failing and item == 7:
+                raise KeyError("seven")
+            return item
+
+        return Stage(name, work, in_caller=name == "second")
+
+    woken: list[bool] = []
+    stages = [stage("first"), stage("second"), stage("third")]
+
+    def run() -> None:
+        if runner == "inline":
+            run_inline(source(), stages, Trace())
+        else:
+            run_threaded(source(), stages, Trace(), max_in_flight=2, on_error=lambda: woken.append(True))
+
+    with pytest.raises(PipelineError, match=rf"stage '{failing}' failed: KeyError: 'seven'") as caught:
+        run()
+    assert caught.value.stage == failing
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert runner == "inline" or woken == [True]
+
+
+def test_own_errors_keep_their_class() -> None:
+    def fail(item: int) -> int:
+        raise StorageError("disk full")
+
+    with pytest.raises(StorageError, match="disk full"):
+        run_threaded(numbers(5), [Stage("a", fail), Stage("b", lambda x: x)], Trace(), max_in_flight=2)
+
+
+def test_source_is_closed_when_a_stage_fails() -> None:
+    closed = threading.Event()
+
+    def source() -> Iterator[int]:
+        try:
+            while True:
+                yield 1
+        finally:
+            closed.set()
+
+    def fail(item: int) -> int:
+        raise ValueError("no")
+
+    with pytest.raises(PipelineError):
+        run_threaded(source(), [Stage("a", fail)], Trace(), max_in_flight=1)
+    assert closed.is_set()
+
+
+def test_trace_counts_and_writes_every_span(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    import json
+
+    trace = Trace(keep_events=True)
+    run_threaded(numbers(4), [Stage("only", lambda x: time.sleep(0.002))], trace, max_in_flight=1)
+    trace.write(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    spans = [event for event in events if event["name"] == "only"]
+    assert len(spans) == 4
+    assert all(event["dur"] >= 2000 for event in spans)
+    assert trace.seconds["only"] == pytest.approx(sum(e["dur"] for e in spans) / 1e6)
