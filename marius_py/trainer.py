@@ -1,0 +1,370 @@
+"""Training (floor 4): epochs over a schedule, commits in between, one line of metrics an epoch.
+
+In: a model, a node store, edges, an ordering. Out: a committed store and the run's history. The trainer
+holds no random state: what an epoch does follows from the seed, the position and the partitions that were
+resident when it began, all of which are in the checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from marius_py.buffer import PartitionBuffer
+from marius_py.data.batches import BatchSettings, BatchSource
+from marius_py.errors import ConfigError, InterruptedRunError
+from marius_py.nn.model import LinkPredictionModel
+from marius_py.nn.negatives import NegativeSampler
+from marius_py.pipeline.runner import run_inline, run_threaded
+from marius_py.pipeline.stages import Done, training_stages
+from marius_py.pipeline.trace import Trace, overlap_s
+from marius_py.storage.protocols import Checkpoint, EdgeStore, PartitionStore
+from marius_py.swap import IOThread
+from marius_py.types import Position, Schedule
+
+log = logging.getLogger(__name__)
+
+Ordering = Callable[[int, tuple[int, ...] | None], Schedule]
+"""(epoch, partitions resident at its start or None) → the epoch's schedule; must be deterministic."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerSettings:
+    """How a run is carried out.
+
+    Attributes:
+        capacity: c, partitions in the buffer.
+        mode: "threaded" or "inline". max_in_flight: batches between gather and scatter (inline: 1).
+        commit_swaps: commit after so many swaps inside an epoch; None: at its end only.
+        commit_seconds: commit when so much time has passed; None: never for that reason.
+        trace: where to write a Chrome trace, or None.
+    """
+
+    capacity: int
+    mode: str = "threaded"
+    max_in_flight: int = 8
+    commit_swaps: int | None = None
+    commit_seconds: float | None = None
+    trace: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EpochMetrics:
+    """One line of metrics.jsonl; times in seconds, loss the mean an edge with both sides summed."""
+
+    epoch: int
+    loss: float = 0.0
+    seconds: float = 0.0
+    edges: int = 0
+    edges_per_second: float = 0.0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    loads: int = 0
+    wait_disk_s: float = 0.0
+    wait_device_s: float = 0.0
+    valid: Mapping[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class RunState:
+    """Where a run stands; written with every commit.
+
+    Attributes:
+        position: batches done. epoch_start: partitions resident when the epoch began (None: none).
+        current: sums of the epoch under way. history: finished epochs.
+    """
+
+    position: Position = field(default_factory=lambda: Position(0, 0, 0))
+    epoch_start: tuple[int, ...] | None = None
+    current: EpochMetrics = field(default_factory=lambda: EpochMetrics(0))
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    def to_meta(self) -> dict[str, Any]:
+        """JSON-serialisable form."""
+        return {
+            "position": list(self.position),
+            "epoch_start": None if self.epoch_start is None else list(self.epoch_start),
+            "current": asdict(self.current),
+            "history": self.history,
+        }
+
+    @classmethod
+    def from_meta(cls, meta: Mapping[str, Any]) -> RunState:
+        """Inverse of `to_meta`."""
+        start = meta["epoch_start"]
+        return cls(
+            Position(*meta["position"]),
+            None if start is None else tuple(start),
+            EpochMetrics(**meta["current"]),
+            list(meta["history"]),
+        )
+
+
+class Trainer:
+    """Trains a model over a store.
+
+    Args:
+        model: decoder, loss, optimizer and relation parameters.
+        store: node partitions; initialised on the first start, continued afterwards.
+        edges: train edges in buckets of the store's partitioning.
+        ordering: makes an epoch's schedule.
+        sampler: draws negatives.
+        batches: batch size, chunks, seed.
+        settings: capacity, pipeline, commits.
+        device: where batches are computed.
+        degrees: (start, stop) → train degrees of node ids, where the sampler needs them.
+        meta: facts that every commit carries (fingerprint, settings).
+        validate: called after the commit of an epoch with the number of epochs done; its dict is the
+            line's `valid`.
+        on_epoch: called with every finished line. on_progress: called with the edges of each batch.
+    """
+
+    def __init__(
+        self,
+        model: LinkPredictionModel,
+        store: PartitionStore,
+        edges: EdgeStore,
+        ordering: Ordering,
+        sampler: NegativeSampler,
+        batches: BatchSettings,
+        settings: TrainerSettings,
+        *,
+        device: torch.device | None = None,
+        degrees: Callable[[int, int], NDArray[np.int64]] | None = None,
+        meta: Mapping[str, Any] | None = None,
+        validate: Callable[[int], dict[str, Any] | None] | None = None,
+        on_epoch: Callable[[dict[str, Any]], None] = lambda line: None,
+        on_progress: Callable[[int], None] = lambda edges: None,
+    ) -> None:
+        if store.table.partitioning != edges.partitioning:
+            raise ConfigError(
+                f"the node store has {store.table.partitioning}, the edges have {edges.partitioning}; "
+                "both must agree (storage.partitions)"
+            )
+        self._model = model
+        self._store = store
+        self._ordering = ordering
+        self._settings = settings
+        self._device = device or torch.device("cpu")
+        self._meta = dict(meta or {})
+        self._validate = validate
+        self._on_epoch = on_epoch
+        self._on_progress = on_progress
+        self._seed = batches.seed
+        self._interrupted = threading.Event()
+        self._trace = Trace(keep_events=settings.trace is not None)
+        self._io = IOThread()
+        self._buffer = PartitionBuffer(store, settings.capacity, self._io)
+        self._source = BatchSource(self._buffer, edges, self._io, sampler, batches, degrees)
+        self._committed_at = time.monotonic()
+        self._wait_disk_s = 0.0
+        self.state = RunState()
+
+    @property
+    def epochs_done(self) -> int:
+        """Epochs that the store's last commit holds."""
+        checkpoint = self._store.checkpoint()
+        return 0 if checkpoint is None else int(checkpoint.meta["position"][0])
+
+    def interrupt(self) -> None:
+        """Ask the run to stop: batches in flight end, the state is committed. Safe anywhere."""
+        self._interrupted.set()
+
+    def train(self, epochs: int) -> list[dict[str, Any]]:
+        """Train until `epochs` epochs are done in all, from the last commit on.
+
+        Returns:
+            The history, a dict an epoch (the lines of metrics.jsonl).
+
+        Raises:
+            InterruptedRunError: `interrupt` was called; the state is committed.
+            PipelineError, StorageError: a stage or the disk failed; the last commit is intact.
+        """
+        try:
+            self._start()
+            while self.state.position.epoch < epochs:
+                self._run_epoch()
+        except BaseException:
+            self._buffer.abort()
+            raise
+        finally:
+            self._io.shutdown()
+            self._buffer.close()
+            if self._settings.trace is not None:
+                self._trace.write(self._settings.trace)
+        return self.state.history
+
+    # ------------------------------------------------------------------ start and commit
+
+    def _start(self) -> None:
+        checkpoint = self._store.checkpoint()
+        if checkpoint is None:
+            log.info("initialising %d nodes", self._store.table.partitioning.num_nodes)
+            self._buffer.fill_store(self._fill)
+            self._commit()
+        else:
+            self.state = RunState.from_meta(checkpoint.meta)
+            self._model.load_state_arrays(dict(checkpoint.arrays))
+
+    def _fill(self, start: int, rows: NDArray[np.float32], state: NDArray[np.float32]) -> None:
+        self._model.init_nodes(rows, start, self._seed)
+        self._model.init_node_state(state)
+
+    def _commit(self) -> None:
+        """Flush the residents and commit them with the relations and the position, atomically."""
+        with self._trace.span("commit"):
+            self._buffer.flush()
+            meta = {**self._meta, **self.state.to_meta(), "seed": self._seed}
+            self._store.commit(Checkpoint(arrays=self._model.state_arrays(), meta=meta))
+        self._committed_at = time.monotonic()
+
+    # ------------------------------------------------------------------ an epoch
+
+    def _run_epoch(self) -> None:
+        state = self.state
+        epoch = state.position.epoch
+        schedule = self._ordering(epoch, state.epoch_start)
+        swaps_before = np.cumsum([0] + [len(step.admit) for step in schedule.steps]).tolist()
+        while state.position.step < len(schedule.steps):
+            self._run_segment(schedule, swaps_before)
+            if state.position.step < len(schedule.steps):
+                self._commit()
+            if self._interrupted.is_set():
+                self._commit()
+                raise InterruptedRunError(
+                    f"interrupted in epoch {epoch}, step {state.position.step} of {len(schedule.steps)}; "
+                    "the state is committed: go on with resume=true"
+                )
+        self._finish_epoch(epoch, schedule)
+
+    def _run_segment(self, schedule: Schedule, swaps_before: Sequence[int]) -> None:
+        """Run the pipeline until the epoch ends, a commit is due or an interrupt is asked for."""
+        state, settings = self.state, self._settings
+        before = self._counters()
+        started = time.perf_counter()
+        sums = {"loss": 0.0, "edges": 0}
+        last = state.position
+        ended = Position(state.position.epoch, len(schedule.steps), 0)
+
+        paused = False
+
+        def pause(position: Position) -> bool:
+            nonlocal paused
+            paused = self._interrupted.is_set() or self._commit_due(position, last, swaps_before)
+            return paused
+
+        def on_done(done: Done) -> None:
+            sums["loss"] += done.loss * done.num_edges
+            sums["edges"] += done.num_edges
+            state.position = done.position
+            self._on_progress(done.num_edges)
+
+        stages = training_stages(self._buffer, self._model, self._device, on_done)
+        source = self._source.run(schedule, state.position, pause)
+        if settings.mode == "inline":
+            run_inline(source, stages, self._trace)
+        else:
+            run_threaded(
+                source,
+                stages,
+                self._trace,
+                max_in_flight=settings.max_in_flight,
+                on_error=self._buffer.abort,
+            )
+        self._io.raise_failure()
+        self._note_waits(threaded=settings.mode != "inline")
+        if not paused:
+            state.position = ended
+        self._account(sums, before, time.perf_counter() - started)
+
+    def _commit_due(self, position: Position, last: Position, swaps_before: Sequence[int]) -> bool:
+        """Whether to commit at `position`, `last` being that of the last commit."""
+        seconds, swaps = self._settings.commit_seconds, self._settings.commit_swaps
+        if position == last or position.step >= len(swaps_before) - 1:
+            return False
+        if seconds is not None and time.monotonic() - self._committed_at >= seconds:
+            return True
+        at_boundary = position.batch == 0
+        since = swaps_before[position.step] - swaps_before[last.step]
+        return swaps is not None and at_boundary and since >= swaps
+
+    def _finish_epoch(self, epoch: int, schedule: Schedule) -> None:
+        state = self.state
+        before = self._counters()
+        started = time.perf_counter()
+        self._buffer.flush()
+        self._account({"loss": 0.0, "edges": 0}, before, time.perf_counter() - started)
+        current = state.current
+        line = replace(
+            current,
+            loss=current.loss / max(current.edges, 1),
+            edges_per_second=current.edges / max(current.seconds, 1e-9),
+        )
+        state.position = Position(epoch + 1, 0, 0)
+        state.epoch_start = schedule.final
+        state.current = EpochMetrics(epoch + 1)
+        state.history.append(asdict(line))
+        self._commit()
+        if self._validate is not None:
+            valid = self._validate(epoch + 1)
+            if valid is not None:
+                state.history[-1]["valid"] = valid
+                self._commit()
+        self._on_epoch(state.history[-1])
+        log.info(
+            "epoch %d: loss %.4f, %.0f edges/s, %.1f s, %d loads, %.2f s waiting on disk",
+            epoch + 1,
+            line.loss,
+            line.edges_per_second,
+            line.seconds,
+            line.loads,
+            line.wait_disk_s,
+        )
+
+    # ------------------------------------------------------------------ accounting
+
+    def _counters(self) -> dict[str, float]:
+        buffer = self._buffer
+        return {
+            "bytes_read": buffer.bytes_read + self._source.edge_bytes_read,
+            "bytes_written": buffer.bytes_written,
+            "loads": buffer.loads,
+            "wait_disk_s": self._wait_disk_s,
+            "wait_device_s": self._trace.seconds["wait for a place in flight"],
+        }
+
+    def _note_waits(self, *, threaded: bool) -> None:
+        """Add the seconds in which nothing was computed because a read was waited for.
+
+        A reading ahead that waits for batches in flight (their leases hold the slot) costs nothing and is
+        not counted: only what coincides with the compute stage being idle is.
+        """
+        waits, idle = self._buffer.waits, self._trace.idle
+        self._wait_disk_s += overlap_s(waits, idle if threaded else waits)
+        waits.clear()
+        idle.clear()
+
+    def _account(self, sums: Mapping[str, float], before: Mapping[str, float], seconds: float) -> None:
+        """Add a segment's sums to the epoch's."""
+        current = self.state.current
+        grown = {name: value - before[name] for name, value in self._counters().items()}
+        self.state.current = replace(
+            current,
+            loss=current.loss + sums["loss"],
+            edges=current.edges + int(sums["edges"]),
+            seconds=current.seconds + seconds,
+            bytes_read=current.bytes_read + int(grown["bytes_read"]),
+            bytes_written=current.bytes_written + int(grown["bytes_written"]),
+            loads=current.loads + int(grown["loads"]),
+            wait_disk_s=current.wait_disk_s + grown["wait_disk_s"],
+            wait_device_s=current.wait_device_s + grown["wait_device_s"],
+        )

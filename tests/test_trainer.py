@@ -1,0 +1,312 @@
+"""Training over memory stores: equal runs where the design promises equality, resume, faults, interrupts."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from marius_py.data.batches import BatchSettings
+from marius_py.errors import InterruptedRunError, PipelineError, StorageError
+from marius_py.graph import Partitioning
+from marius_py.nn.decoders import ComplEx, Decoder
+from marius_py.nn.losses import SoftmaxLoss
+from marius_py.nn.model import LinkPredictionModel
+from marius_py.nn.negatives import UniformNegatives
+from marius_py.nn.optimizers import Adagrad
+from marius_py.ordering import build_schedule
+from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
+from marius_py.storage.protocols import Float32, NodeTable
+from marius_py.trainer import Trainer, TrainerSettings
+from marius_py.types import Schedule
+
+NODES, RELATIONS, EDGES, DIM, PARTITIONS = 300, 4, 3000, 16, 6
+
+
+def make_edges(p: int = PARTITIONS, seed: int = 0) -> MemoryEdgeStore:
+    rng = np.random.default_rng(seed)
+    head = rng.integers(0, NODES, EDGES)
+    relation = rng.integers(0, RELATIONS, EDGES)
+    tail = (head * (relation + 2) + rng.integers(0, 3, EDGES)) % NODES
+    edges = np.stack([head, relation, tail], axis=1)
+    return MemoryEdgeStore(Partitioning(NODES, p), edges)
+
+
+def make_model(decoder: Decoder | None = None, dropout: float = 0.2) -> LinkPredictionModel:
+    return LinkPredictionModel(
+        decoder or ComplEx(DIM),
+        SoftmaxLoss(),
+        Adagrad(lr=0.2),
+        num_relations=RELATIONS,
+        reciprocal=True,
+        node_dropout=dropout,
+        seed=5,
+    )
+
+
+def ordering(p: int, c: int) -> Callable[[int, tuple[int, ...] | None], Schedule]:
+    return lambda epoch, start: build_schedule(p, c, order="beta", seed=epoch, start=start)
+
+
+class Setup:
+    """A trainer and the store it trains, with everything that a test may want to vary."""
+
+    def __init__(
+        self,
+        settings: TrainerSettings,
+        *,
+        p: int = PARTITIONS,
+        store: Any = None,
+        model: LinkPredictionModel | None = None,
+        mask_known: bool = False,
+        block_edges: int = 10**6,
+        **options: Any,
+    ) -> None:
+        self.model = model or make_model()
+        table = NodeTable(Partitioning(NODES, p), DIM, self.model.node_state_dim)
+        self.store = store or MemoryPartitionStore(table)
+        self.trainer = Trainer(
+            self.model,
+            self.store,
+            make_edges(p),
+            ordering(p, settings.capacity),
+            UniformNegatives(20, 4),
+            BatchSettings(64, 4, 11, mask_known, block_edges),
+            settings,
+            **options,
+        )
+
+    def train(self, epochs: int) -> list[dict[str, Any]]:
+        return self.trainer.train(epochs)
+
+    def table(self) -> Float32:
+        return self.store.read_rows(0, NODES)
+
+    def state(self) -> Float32:
+        table = self.store.table
+        rows = np.empty((table.slot_rows, table.dim), np.float32)
+        state = np.empty((table.slot_rows, table.state_dim), np.float32)
+        found = []
+        for part in range(table.partitioning.num_partitions):
+            self.store.read_into(part, rows, state)
+            found.append(state[: table.partitioning.size(part)].copy())
+        return np.concatenate(found)
+
+    def assert_equals(self, other: Setup) -> None:
+        np.testing.assert_array_equal(self.table(), other.table())
+        np.testing.assert_array_equal(self.state(), other.state())
+        for name, value in self.model.state_arrays().items():
+            np.testing.assert_array_equal(value, other.model.state_arrays()[name])
+
+
+INLINE = TrainerSettings(3, "inline")
+THREADED = TrainerSettings(3, "threaded", max_in_flight=1)
+
+
+def test_threaded_with_one_batch_in_flight_equals_inline_bit_for_bit() -> None:
+    runs = [Setup(INLINE), Setup(THREADED)]
+    histories = [run.train(3) for run in runs]
+    runs[0].assert_equals(runs[1])
+    assert [line["loss"] for line in histories[0]] == [line["loss"] for line in histories[1]]
+
+
+def test_same_seed_gives_the_same_run_twice_and_learns() -> None:
+    first, second = Setup(INLINE, mask_known=True), Setup(INLINE, mask_known=True)
+    history = first.train(6)
+    second.train(6)
+    first.assert_equals(second)
+    assert history[-1]["loss"] < 0.8 * history[0]["loss"]
+
+
+@pytest.mark.parametrize("block_edges", [10**6, 170])
+def test_every_edge_is_trained_once_an_epoch_in_each_mode(block_edges: int) -> None:
+    for settings in (INLINE, replace(THREADED, max_in_flight=7), TrainerSettings(PARTITIONS, "inline")):
+        history = Setup(settings, block_edges=block_edges).train(2)
+        assert [line["edges"] for line in history] == [EDGES, EDGES]
+        assert all(np.isfinite(line["loss"]) for line in history)
+
+
+def test_an_epoch_after_the_first_loads_only_what_it_swaps() -> None:
+    history = Setup(INLINE).train(3)
+    schedule = build_schedule(PARTITIONS, 3, order="beta", seed=0)
+    assert [line["loads"] for line in history] == [schedule.loads, schedule.swaps, schedule.swaps]
+
+
+def test_everything_in_memory_reads_each_partition_once() -> None:
+    history = Setup(TrainerSettings(PARTITIONS, "threaded")).train(3)
+    assert [line["loads"] for line in history] == [PARTITIONS, 0, 0]
+
+
+@pytest.mark.parametrize("stop_after", [1, 7, 23, 48])
+def test_interrupted_and_resumed_equals_uninterrupted(stop_after: int) -> None:
+    whole = Setup(INLINE)
+    whole_history = whole.train(3)
+    seen = 0
+
+    def count(edges: int) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == stop_after:
+            first.trainer.interrupt()
+
+    first = Setup(INLINE, on_progress=count)
+    with pytest.raises(InterruptedRunError, match="resume=true"):
+        first.train(3)
+    second = Setup(INLINE, store=first.store)
+    history = second.train(3)
+    second.assert_equals(whole)
+    assert [line["loss"] for line in history] == pytest.approx([line["loss"] for line in whole_history])
+    assert [line["edges"] for line in history] == [EDGES] * 3
+
+
+def test_commits_inside_an_epoch_change_nothing_and_bound_the_lost_work() -> None:
+    whole = Setup(INLINE)
+    whole.train(2)
+    often = Setup(replace(INLINE, commit_swaps=1))
+    commits: list[list[int]] = []
+    commit = often.store.commit
+
+    def recording(checkpoint: Any) -> None:
+        commits.append(list(checkpoint.meta["position"]))
+        commit(checkpoint)
+
+    often.store.commit = recording
+    often.train(2)
+    often.assert_equals(whole)
+    steps = len(build_schedule(PARTITIONS, 3, order="beta", seed=0).steps)
+    assert len(commits) >= 2 * (steps - 2)
+    assert commits == sorted(commits)
+
+
+def test_rolled_back_to_a_commit_inside_an_epoch_ends_the_same() -> None:
+    """What a killed process leaves is the last commit; going on from there ends as if nothing happened."""
+    whole = Setup(INLINE)
+    whole.train(2)
+
+    class KilledError(Exception):
+        pass
+
+    seen = 0
+
+    def kill(edges: int) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 60:
+            raise KilledError
+
+    first = Setup(replace(INLINE, commit_swaps=2), on_progress=kill)
+    with pytest.raises(PipelineError):
+        first.train(2)
+    first.store.rollback()
+    assert first.store.checkpoint().meta["position"][1] > 0 or first.store.checkpoint().meta["position"][0]
+    second = Setup(INLINE, store=first.store)
+    second.train(2)
+    second.assert_equals(whole)
+
+
+class ExplodingDecoder(ComplEx):
+    """Fails at its n-th query."""
+
+    def __init__(self, dim: int, calls: int) -> None:
+        super().__init__(dim)
+        self.left = calls
+
+    def query(self, node: torch.Tensor, relation: torch.Tensor, side: Any) -> torch.Tensor:
+        self.left -= 1
+        if self.left < 0:
+            raise RuntimeError("my decoder broke")
+        return super().query(node, relation, side)
+
+
+@pytest.mark.parametrize("mode", ["inline", "threaded"])
+def test_an_exception_in_a_users_decoder_ends_the_run_once_and_names_the_stage(mode: str) -> None:
+    run = Setup(TrainerSettings(3, mode), model=make_model(ExplodingDecoder(DIM, 30)))
+    before = threading.active_count()
+    with pytest.raises(PipelineError, match="stage 'compute' failed: RuntimeError: my decoder broke"):
+        run.train(2)
+    assert threading.active_count() == before
+
+
+class FailingStore(MemoryPartitionStore):
+    """Fails at its n-th read or write."""
+
+    def __init__(self, table: NodeTable, operation: str, call: int) -> None:
+        super().__init__(table)
+        self.operation = operation
+        self.left = call
+
+    def _count(self, operation: str) -> None:
+        if operation == self.operation:
+            self.left -= 1
+            if self.left < 0:
+                raise StorageError(28, f"{operation} failed: no space left on device")
+
+    def read_into(self, part: int, embeddings: Float32, state: Float32) -> int:
+        self._count("read")
+        return super().read_into(part, embeddings, state)
+
+    def write(self, part: int, embeddings: Float32, state: Float32) -> int:
+        self._count("write")
+        return super().write(part, embeddings, state)
+
+
+@pytest.mark.parametrize("mode", ["inline", "threaded"])
+@pytest.mark.parametrize("operation", ["read", "write"])
+@pytest.mark.parametrize("call", range(0, 16, 3))
+def test_a_failing_disk_stops_the_run_and_the_commit_survives(mode: str, operation: str, call: int) -> None:
+    table = NodeTable(Partitioning(NODES, PARTITIONS), DIM, DIM)
+    store = FailingStore(table, operation, call)
+    before = threading.active_count()
+    with pytest.raises(StorageError, match=f"{operation} failed: no space left"):
+        Setup(TrainerSettings(3, mode, max_in_flight=1), store=store).train(2)
+    assert threading.active_count() == before
+    store.rollback()
+    store.left = 10**9
+    again = Setup(INLINE, store=store)
+    again.train(2)
+    whole = Setup(INLINE)
+    whole.train(2)
+    again.assert_equals(whole)
+
+
+def test_nan_loss_stops_with_the_position_and_keeps_the_commit() -> None:
+    run = Setup(INLINE)
+    run.train(1)
+    committed = run.table()
+
+    class NanLoss(SoftmaxLoss):
+        def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+            return super().__call__(*args, **kwargs) * float("nan")
+
+    model = make_model()
+    model.loss = NanLoss()
+    model.fused = False
+    broken = Setup(INLINE, store=run.store, model=model)
+    with pytest.raises(PipelineError, match=r"loss became nan in epoch 1, step 0, batch 1"):
+        broken.train(2)
+    run.store.rollback()
+    np.testing.assert_array_equal(run.table(), committed)
+
+
+def test_a_slow_disk_is_hidden_behind_compute() -> None:
+    class SlowStore(MemoryPartitionStore):
+        def read_into(self, part: int, embeddings: Float32, state: Float32) -> int:
+            time.sleep(0.01)
+            return super().read_into(part, embeddings, state)
+
+    class SlowDecoder(ComplEx):
+        def query(self, node: torch.Tensor, relation: torch.Tensor, side: Any) -> torch.Tensor:
+            time.sleep(0.002)
+            return super().query(node, relation, side)
+
+    table = NodeTable(Partitioning(NODES, PARTITIONS), DIM, DIM)
+    run = Setup(TrainerSettings(3, "threaded"), store=SlowStore(table), model=make_model(SlowDecoder(DIM)))
+    history = run.train(2)
+    assert history[1]["loads"] > 0
+    assert history[1]["wait_disk_s"] < 0.5 * 0.01 * history[1]["loads"]
