@@ -1,0 +1,435 @@
+"""From settings to a run (floor 5): makes every part, joins them, writes the run folder.
+
+In: a checked TrainConfig or EvaluateConfig. Out: a trained run folder (config.yaml, metrics.jsonl,
+checkpoint/, result.json) and the metrics as plain dicts. All classes are made and all settings that can be
+checked without data are checked before any data is opened.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from marius_py.config import (
+    CONFIG_FILE,
+    Components,
+    EvaluateConfig,
+    TrainConfig,
+    check_buffer,
+    config_from,
+    make_components,
+    plain,
+    read_yaml,
+    write_yaml,
+)
+from marius_py.data.batches import BatchSettings
+from marius_py.errors import ConfigError, StorageError
+from marius_py.generate import planted_graph
+from marius_py.graph import Graph, Partitioning, open_graph
+from marius_py.nn.model import LinkPredictionModel
+from marius_py.ordering import build_schedule
+from marius_py.results import (
+    CHECKPOINT_FOLDER,
+    METRICS_FILE,
+    RESULT_FILE,
+    evaluate_split,
+    summarize,
+    versions,
+    write_json,
+    write_lines,
+)
+from marius_py.storage.hdf5_edges import Hdf5EdgeStore
+from marius_py.storage.hdf5_nodes import (
+    create_node_store,
+    has_commit,
+    open_node_store,
+)
+from marius_py.storage.hdf5_store import Hdf5PartitionStore
+from marius_py.storage.protocols import NodeTable
+from marius_py.storage.reader import open_node_reader
+from marius_py.streams import Purpose, stream_seed
+from marius_py.trainer import Ordering, Trainer, TrainerSettings
+from marius_py.types import Schedule
+
+log = logging.getLogger(__name__)
+
+DEMO_FOLDER = "graph"
+DEMO_PARTITIONS = 8
+MEMORY_SHARE = 0.5
+"""Share of the available memory that an automatic capacity may fill with the buffer."""
+
+
+class Watcher:
+    """What a run reports while it goes on; the defaults say nothing. Called from the run's threads."""
+
+    def on_start(self, trainer: Trainer, num_edges: int, epochs_done: int) -> None:
+        """Training is about to start; an epoch has `num_edges` edges."""
+
+    def on_progress(self, edges: int) -> None:
+        """A batch of `edges` edges is done."""
+
+    def on_epoch(self, line: Mapping[str, Any]) -> None:
+        """An epoch is done and committed; `line` is its line of metrics.jsonl."""
+
+    def on_stage(self, stage: str, done: int, total: int | None, unit: str) -> None:
+        """`done` of `total` units of a stage other than training (preparing, ranking) are done."""
+
+
+def train(config: TrainConfig, watcher: Watcher | None = None) -> dict[str, Any]:
+    """Train, test and write the run folder; `config.resume` goes on with the one in `config.output`.
+
+    Returns:
+        The content of result.json, and under "output" the run folder.
+
+    Raises:
+        ConfigError: the settings do not fit the graph or the run to resume. InterruptedRunError: stopped by
+        `Trainer.interrupt`, state committed. StorageError, FormatError, PipelineError: the run failed; its
+        last commit is intact.
+    """
+    watcher = watcher or Watcher()
+    device = resolve_device(config.device)
+    torch.set_num_threads(config.pipeline.compute_threads or available_cores())
+    components = make_components(config)
+    folder = claim_folder(config)
+    graph = open_graph(config.graph) if config.graph is not None else demo_graph(folder, config, watcher)
+    partitioning = partitioning_of(graph, config)
+    model = make_model(config, components, graph, device)
+    table = NodeTable(partitioning, model.dim, model.node_state_dim)
+    capacity = config.storage.capacity or automatic_capacity(table)
+    check_buffer(partitioning.num_partitions, capacity)
+    meta = identity(config, graph, partitioning)
+    with open_store(config, folder, table, capacity, meta) as store:
+        write_yaml(resolved(config, folder, graph), folder / CONFIG_FILE)
+        with edges_of(graph, partitioning, folder) as edges:
+            join = Joint(config, components, model, graph, edges, folder, device, meta, watcher)
+            history = join.trainer(store, capacity).train(config.training.epochs)
+            write_lines(folder / METRICS_FILE, history)
+            test = join.evaluate("test") if edges.num_edges("test") else None
+    result = {"test": test, "train": summarize(history), "versions": versions()}
+    write_json(folder / RESULT_FILE, result)
+    return {**result, "output": str(folder)}
+
+
+def evaluate(config: EvaluateConfig, watcher: Watcher | None = None) -> dict[str, Any]:
+    """Link-prediction metrics of a run's last commit.
+
+    Raises:
+        ConfigError: the run folder is no run's. StorageError, FormatError: a file is missing or damaged.
+    """
+    folder = Path(config.run).absolute()
+    if not (folder / CONFIG_FILE).is_file():
+        raise ConfigError(f"run={folder} is no run folder: it has no {CONFIG_FILE}; marius-train writes one")
+    trained = config_from(TrainConfig, read_yaml(folder / CONFIG_FILE))
+    device = resolve_device(config.device)
+    torch.set_num_threads(config.compute_threads or available_cores())
+    graph = open_graph(trained.graph if trained.graph is not None else folder / DEMO_FOLDER)
+    model = make_model(trained, make_components(trained), graph, device)
+    with open_node_reader(folder / CHECKPOINT_FOLDER) as reader:
+        checkpoint = reader.checkpoint()
+        check_resumable(checkpoint.meta, identity(trained, graph, reader.table.partitioning), folder)
+        model.load_state_arrays(checkpoint.arrays)
+    with graph.edges() as edges:
+        return evaluate_split(
+            folder,
+            graph,
+            edges,
+            model,
+            config.split,
+            mode=config.mode,
+            ks=config.ks,
+            candidates=config.candidates,
+            memory_bytes=config.memory_bytes,
+            seed=config.seed,
+            progress=watcher.on_stage if watcher is not None else None,
+        )
+
+
+def demo_graph(folder: Path, config: TrainConfig, watcher: Watcher) -> Graph:
+    """The built-in demo graph, prepared inside the run folder on the first start."""
+    path = folder / DEMO_FOLDER
+    if path.exists():
+        return open_graph(path)
+    return planted_graph(
+        path,
+        seed=config.training.seed,
+        partitions=config.storage.partitions or DEMO_PARTITIONS,
+        progress=watcher.on_stage,
+    )
+
+
+def resolved(config: TrainConfig, folder: Path, graph: Graph) -> dict[str, Any]:
+    """The settings for config.yaml, paths made absolute, so that the run can be used from anywhere."""
+    return {
+        **plain(config),
+        "output": str(folder),
+        "graph": str(graph.path.absolute()) if config.graph else None,
+    }
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device that `device=` names; "auto" takes CUDA where there is one.
+
+    Raises:
+        ConfigError: CUDA is asked for and not available.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device=cuda, but this machine has no usable CUDA device: set device=cpu or auto")
+    return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def claim_folder(config: TrainConfig) -> Path:
+    """Create the run folder; refuse one with content unless the run is resumed.
+
+    Raises:
+        ConfigError: the folder is not empty. StorageError: it cannot be created.
+    """
+    folder = Path(config.output or Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")).absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        taken = next(iter(folder.iterdir()), None)
+    except OSError as error:
+        raise StorageError(f"the run folder {folder} cannot be created: {error.strerror}") from error
+    if taken is not None and not config.resume:
+        raise ConfigError(
+            f"output={folder} is not empty (it holds {taken.name}): give resume=true to go on with "
+            "the run in it, or another output"
+        )
+    return folder
+
+
+def partitioning_of(graph: Graph, config: TrainConfig) -> Partitioning:
+    """The node ranges of the run: the graph's own, or another number of them over the same ids."""
+    number = config.storage.partitions
+    return graph.partitioning if number is None else Partitioning(graph.num_nodes, number)
+
+
+def edges_of(graph: Graph, partitioning: Partitioning, folder: Path) -> Hdf5EdgeStore:
+    """The graph's edges in the run's buckets; another number of partitions sorts them once more."""
+    if partitioning == graph.partitioning:
+        return graph.edges()
+    log.info("sorting the edges into the buckets of %d partitions", partitioning.num_partitions)
+    return graph.repartition(partitioning.num_partitions, folder / f"edges-{partitioning.num_partitions}")
+
+
+def make_model(
+    config: TrainConfig, components: Components, graph: Graph, device: torch.device
+) -> LinkPredictionModel:
+    """The model that a configuration describes, its relations as they are before training."""
+    return LinkPredictionModel(
+        components.decoder,
+        components.loss,
+        components.optimizer,
+        num_relations=graph.num_relations,
+        reciprocal=config.model.reciprocal,
+        node_dropout=config.model.node_dropout,
+        relation_dropout=config.model.relation_dropout,
+        regularizers=components.regularizers,
+        initializer=components.initializer,
+        device=device,
+        seed=config.training.seed,
+    )
+
+
+def automatic_capacity(table: NodeTable) -> int:
+    """All partitions if the table fits in half of the available memory, else as many as do; at least 2."""
+    p = table.partitioning.num_partitions
+    budget = int(available_memory() * MEMORY_SHARE)
+    if p * table.slot_bytes <= budget:
+        return p
+    capacity = max(2, min(p, budget // table.slot_bytes - 1))
+    log.info("storage.capacity: %d of %d partitions fit in %.1f GiB", capacity, p, budget / 2**30)
+    return capacity
+
+
+def available_memory() -> int:
+    """Bytes of memory that can be taken without swapping, the control group's limit included."""
+    limits = []
+    try:
+        facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        limits.append(int(facts["MemAvailable"].split()[0]) * 1024)
+    except (OSError, KeyError, ValueError):
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
+    try:
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()) - used)
+    except (OSError, ValueError):
+        pass  # no limit, or none that can be read
+    return max(0, min(limits))
+
+
+# ---------------------------------------------------------------------- store and trainer
+
+
+def identity(config: TrainConfig, graph: Graph, partitioning: Partitioning) -> dict[str, Any]:
+    """What a run cannot change when it is resumed; travels with every commit."""
+    return {
+        "format": 1,
+        "graph": {
+            "fingerprint": graph.fingerprint,
+            "num_nodes": graph.num_nodes,
+            "num_relations": graph.num_relations,
+        },
+        "settings": {
+            "model.decoder": config.model.decoder.plain(),
+            "model.dim": config.model.dim,
+            "model.reciprocal": config.model.reciprocal,
+            "optimizer.name": config.optimizer.name,
+            "storage.partitions": partitioning.num_partitions,
+            "training.seed": config.training.seed,
+        },
+    }
+
+
+def open_store(
+    config: TrainConfig, folder: Path, table: NodeTable, capacity: int, meta: Mapping[str, Any]
+) -> Hdf5PartitionStore:
+    """Create the run's node store, or open the committed one that is resumed.
+
+    Raises:
+        ConfigError: the run was made with settings or a graph that cannot change.
+    """
+    nodes = folder / CHECKPOINT_FOLDER
+    if not (config.resume and has_commit(nodes)):
+        if config.resume:
+            log.info("nothing was committed in %s: the run starts from the beginning", folder)
+        p = table.partitioning.num_partitions
+        steps = config.checkpoint.every_steps
+        spare = p if steps is None or config.checkpoint.every_seconds else min(p, steps + 2 * capacity)
+        return create_node_store(nodes, table, spare_slots=spare)
+    store = open_node_store(nodes)
+    try:
+        checkpoint = store.checkpoint()
+        check_resumable(dict(checkpoint.meta) if checkpoint else {}, meta, folder)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def check_resumable(committed: Mapping[str, Any], wanted: Mapping[str, Any], folder: Path) -> None:
+    """Refuse to go on with a run under settings that its files do not fit.
+
+    Raises:
+        ConfigError: names every key with the run's value and the one asked for.
+    """
+    old, new = committed.get("settings", {}), wanted["settings"]
+    changed = [
+        f"{key} (the run has {old.get(key)!r}, now {new[key]!r})" for key in new if old.get(key) != new[key]
+    ]
+    if committed.get("graph") != wanted["graph"]:
+        changed.append(f"the graph (the run has {committed.get('graph')}, now {wanted['graph']})")
+    if changed:
+        raise ConfigError(
+            f"the run in {folder} cannot go on with changed settings: {'; '.join(changed)}; "
+            "set them as they were, or start a new run in another output"
+        )
+
+
+def make_ordering(config: TrainConfig, p: int, capacity: int, counts: np.ndarray) -> Ordering:
+    """Schedules by epoch: the partitions are relabelled each time, starting from those that are resident."""
+    seed = config.training.seed
+
+    def ordering(epoch: int, start: tuple[int, ...] | None) -> Schedule:
+        return build_schedule(
+            p,
+            capacity,
+            order=config.ordering.name,
+            seed=stream_seed(seed, Purpose.SCHEDULE, epoch),
+            policy=config.ordering.policy,
+            costs=counts,
+            start=start if start is not None and len(start) == capacity else None,
+        )
+
+    return ordering
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """The parts of a run, and what is made of several of them."""
+
+    config: TrainConfig
+    components: Components
+    model: LinkPredictionModel
+    graph: Graph
+    edges: Hdf5EdgeStore
+    folder: Path
+    device: torch.device
+    meta: Mapping[str, Any]
+    watcher: Watcher
+
+    def evaluate(self, split: str) -> dict[str, Any]:
+        """Metrics of the last commit."""
+        settings = self.config.evaluation
+        return evaluate_split(
+            self.folder,
+            self.graph,
+            self.edges,
+            self.model,
+            split,
+            mode=settings.mode,
+            ks=settings.ks,
+            candidates=settings.candidates,
+            memory_bytes=settings.memory_bytes,
+            seed=self.config.training.seed,
+            progress=self.watcher.on_stage,
+        )
+
+    def validate(self, epochs_done: int) -> dict[str, Any] | None:
+        """Metrics on the validation edges, in the epochs that are due one."""
+        every = self.config.training.valid_every
+        if not every or epochs_done % every or not self.edges.num_edges("valid"):
+            return None
+        return self.evaluate("valid")
+
+    def trainer(self, store: Hdf5PartitionStore, capacity: int) -> Trainer:
+        """A trainer that writes metrics.jsonl into the run folder."""
+        config = self.config
+
+        def on_epoch(line: dict[str, Any]) -> None:
+            write_lines(self.folder / METRICS_FILE, trainer.state.history)
+            self.watcher.on_epoch(line)
+
+        trainer = Trainer(
+            self.model,
+            store,
+            self.edges,
+            make_ordering(
+                config, store.table.partitioning.num_partitions, capacity, self.edges.bucket_counts()
+            ),
+            self.components.sampler,
+            BatchSettings(
+                config.training.batch_size,
+                config.negatives.chunks,
+                config.training.seed,
+                config.negatives.mask_known,
+            ),
+            TrainerSettings(
+                capacity,
+                config.pipeline.mode,
+                config.pipeline.max_in_flight,
+                config.checkpoint.every_steps,
+                config.checkpoint.every_seconds,
+                self.folder / "trace.json" if config.pipeline.trace else None,
+            ),
+            device=self.device,
+            degrees=self.edges.degrees if self.components.sampler.needs_degrees else None,
+            meta=self.meta,
+            validate=self.validate,
+            on_epoch=on_epoch,
+            on_progress=self.watcher.on_progress,
+        )
+        self.watcher.on_start(trainer, self.edges.num_edges("train"), trainer.epochs_done)
+        return trainer

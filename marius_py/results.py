@@ -1,0 +1,137 @@
+"""What a run reports (floor 5): metrics of its committed state, result.json, metrics.jsonl.
+
+In: a run folder or its parts. Out: plain dicts and files, each replaced atomically.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import resource
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+
+from marius_py import __version__
+from marius_py.evaluator import Evaluator, Mode
+from marius_py.graph import Graph
+from marius_py.nn.model import LinkPredictionModel
+from marius_py.storage.files import replace, write_temporary
+from marius_py.storage.protocols import EdgeStore
+from marius_py.storage.reader import open_node_reader
+
+CHECKPOINT_FOLDER = "checkpoint"
+METRICS_FILE = "metrics.jsonl"
+RESULT_FILE = "result.json"
+
+Progress = Callable[[str, int, int | None, str], None]
+"""(stage, done, total or None, unit)."""
+
+
+def evaluate_split(
+    folder: Path,
+    graph: Graph,
+    edges: EdgeStore,
+    model: LinkPredictionModel,
+    split: str,
+    *,
+    mode: Mode = "full",
+    ks: Sequence[int] = (1, 3, 10),
+    candidates: int = 1000,
+    memory_bytes: int = 256 << 20,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Link-prediction metrics of the last commit in a run folder, embeddings streamed from disk.
+
+    Args:
+        folder: the run folder.
+        graph: the graph it was trained on.
+        edges: that graph's edges, in any number of partitions.
+        model: holds the committed relations.
+        split: "train", "valid" or "test".
+        mode: "full", or "sampled" with half of `candidates` uniform and half by degree.
+        ks: of Hits@k.
+        candidates: nodes a query is ranked against in mode "sampled".
+        memory_bytes: bound of the evaluator's working memory.
+        seed: of the sample.
+        progress: called after each block of edges.
+
+    Returns:
+        The contract's metrics ("mrr", "hits@k", "mean_rank", "count", "head", "tail", "protocol", …).
+    """
+
+    def report(done: int, total: int) -> None:
+        if progress is not None:
+            progress(f"rank {split}", done, total, "edges")
+
+    with open_node_reader(folder / CHECKPOINT_FOLDER) as reader:
+        evaluator = Evaluator(
+            model,
+            reader,
+            edges,
+            graph.num_nodes,
+            graph.num_relations,
+            dim=model.dim,
+            memory_bytes=memory_bytes,
+            ks=ks,
+            seed=seed,
+        )
+        metrics = evaluator.evaluate(
+            split,
+            mode,
+            num_uniform=candidates - candidates // 2,
+            num_by_degree=candidates // 2,
+            progress=report,
+        )
+    return metrics.to_json()
+
+
+def summarize(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The "train" part of result.json from the lines of metrics.jsonl."""
+    seconds = sum(line["seconds"] for line in history)
+    edges = sum(line["edges"] for line in history)
+    return {
+        "epochs": len(history),
+        "edges_per_second": edges / seconds if seconds else 0.0,
+        "seconds": seconds,
+        "loss": history[-1]["loss"] if history else None,
+        "loads_per_epoch": float(np.median([line["loads"] for line in history])) if history else 0.0,
+        "bytes_read": sum(line["bytes_read"] for line in history),
+        "bytes_written": sum(line["bytes_written"] for line in history),
+        "wait_disk_s": sum(line["wait_disk_s"] for line in history),
+        "wait_device_s": sum(line["wait_device_s"] for line in history),
+        "peak_rss_bytes": peak_rss_bytes(),
+        "peak_cuda_bytes": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0,
+    }
+
+
+def peak_rss_bytes() -> int:
+    """Most resident memory that this process has had so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a result depends on."""
+    return {
+        "marius_py": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "h5py": h5py.__version__,
+        "hdf5": h5py.version.hdf5_version,
+    }
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write `value` as JSON, replacing `path` atomically. Raises StorageError."""
+    replace(write_temporary(path, (json.dumps(value, indent=2) + "\n").encode()), path)
+
+
+def write_lines(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    """Write one JSON object a line, replacing `path` atomically. Raises StorageError."""
+    replace(write_temporary(path, "".join(json.dumps(line) + "\n" for line in lines).encode()), path)
