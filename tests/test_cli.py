@@ -415,3 +415,60 @@ def test_log_lines_reach_stderr(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert "epoch 1: loss 0.5" in err
     assert "detail" not in err
     assert "no test metrics" in out
+
+
+# ------------------------------------------------------------------ the real thing, small
+
+SMALL = [
+    "graph=g 1",
+    "output=run=1",
+    "model.dim=4",
+    "training.batch_size=64",
+    "training.valid_every=0",
+    "negatives.count=8",
+    "storage.capacity=2",
+    "pipeline.compute_threads=1",
+]
+
+
+def _small_graph() -> None:
+    rows = [f"{i % 29}\tr\t{(i * 5 + 2) % 31}\n" for i in range(900)]
+    Path("edges.tsv").write_text("".join(rows))
+    assert cli.prepare(["input.train=edges.tsv", "output=g 1", "partitions=4"]) == 0
+
+
+def test_prepare_train_evaluate_export(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    _small_graph()
+    assert cli.train([*SMALL, "training.epochs=1"]) == 0
+    assert cli.train([*SMALL, "training.epochs=2"]) == 2
+    assert "not empty" in capsys.readouterr().err
+    assert cli.train(["output=run=1", "resume=true", "model.dim=6"]) == 2
+    assert "model.dim" in capsys.readouterr().err
+    assert cli.evaluate(["run=run=1", "ks=[1,5]", "output=metrics.json", "compute_threads=1"]) == 0
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    result = json.loads((tmp_path / "run=1" / "result.json").read_text())
+    assert metrics["mrr"] == pytest.approx(result["test"]["mrr"], abs=1e-9)
+    assert "hits@5" in metrics
+    assert cli.export(["run=1", "--format", "tsv", "--output", "nodes.tsv"]) == 0
+    assert cli.export(["run=1", "--format", "tsv", "--output", "nodes.tsv"]) == 2
+    names = {line.split("\t")[0] for line in (tmp_path / "nodes.tsv").read_text().splitlines()}
+    assert {"0", "28", "30"} <= names
+
+
+def test_interrupted_run_is_code_130_and_goes_on(tmp_path: Path) -> None:
+    _small_graph()
+    command = [sys.executable, "-m", "marius_py", "train", *SMALL, "training.epochs=100000"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert process.stderr is not None
+    with process.stderr:
+        for line in process.stderr:
+            if "epoch 2" in line:
+                process.send_signal(signal.SIGINT)
+                break
+        rest = process.stderr.read()
+    assert process.wait(60) == 130
+    assert "Traceback" not in rest
+    assert "resume=true" in rest.splitlines()[-1]
+    done = len((tmp_path / "run=1" / "metrics.jsonl").read_text().splitlines())
+    assert cli.train(["output=run=1", "resume=true", f"training.epochs={done + 1}"]) == 0
+    assert len((tmp_path / "run=1" / "metrics.jsonl").read_text().splitlines()) == done + 1
