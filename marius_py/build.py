@@ -98,7 +98,7 @@ def train(config: TrainConfig, watcher: Watcher | None = None) -> dict[str, Any]
     device = resolve_device(config.device)
     torch.set_num_threads(config.pipeline.compute_threads or available_cores())
     components = make_components(config)
-    folder = claim_folder(config)
+    folder = free_folder(config)
     graph = open_graph(config.graph) if config.graph is not None else demo_graph(folder, config, watcher)
     partitioning = partitioning_of(graph, config)
     model = make_model(config, components, graph, device)
@@ -190,18 +190,21 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def claim_folder(config: TrainConfig) -> Path:
-    """Create the run folder; refuse one with content unless the run is resumed.
+def free_folder(config: TrainConfig) -> Path:
+    """The run folder, not created yet; refused if it has content, unless the run is resumed.
 
     Raises:
-        ConfigError: the folder is not empty. StorageError: it cannot be created.
+        ConfigError: the folder is not empty, or is a file. StorageError: it cannot be read.
     """
     folder = Path(config.output or Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")).absolute()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         taken = next(iter(folder.iterdir()), None)
+    except FileNotFoundError:
+        return folder
+    except NotADirectoryError:
+        raise ConfigError(f"output={folder} is a file: give the name of a folder, new or empty") from None
     except OSError as error:
-        raise StorageError(f"the run folder {folder} cannot be created: {error.strerror}") from error
+        raise StorageError(f"the run folder {folder} cannot be read: {error.strerror}") from error
     if taken is not None and not config.resume:
         raise ConfigError(
             f"output={folder} is not empty (it holds {taken.name}): give resume=true to go on with "
