@@ -1,0 +1,161 @@
+"""Known edges among negatives (floor 1): edges and shared negatives in, keep masks out; numpy only.
+
+A drawn negative may be a true answer; training against it teaches a falsehood. `KnownEdges` indexes the
+edges at hand, those of a step, and finds the negatives that make one of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from marius_py.types import SIDES, Side
+
+_FILTER_BITS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """Answers grouped by question: those of question `keys[i]` are answers[starts[i]:starts[i + 1]]."""
+
+    keys: np.ndarray
+    starts: np.ndarray
+    answers: np.ndarray
+
+
+def _anchor_and_answer(edges: np.ndarray, side: Side) -> tuple[np.ndarray, np.ndarray]:
+    return (edges[:, 0], edges[:, 2]) if side == "tail" else (edges[:, 2], edges[:, 0])
+
+
+def _concatenate_ranges(starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All positions of the ranges [start, start + length), in order, and the range each belongs to."""
+    owner = np.repeat(np.arange(len(lengths)), lengths)
+    before = np.cumsum(lengths) - lengths
+    return np.arange(len(owner)) + (starts - before)[owner], owner
+
+
+def _group(key: np.ndarray, answer: np.ndarray) -> _Answers:
+    """Sort answers by question and, among those of one question, by id."""
+    nodes = int(answer.max(initial=0)) + 1
+    if int(key.max(initial=0)) < (1 << 62) // nodes:
+        # One sort of plain integers is several times faster than a sort by two keys.
+        packed = np.sort(key * nodes + answer)
+        key, answer = np.divmod(packed, nodes)
+    else:
+        order = np.lexsort((answer, key))
+        key, answer = key[order], answer[order]
+    starts = (
+        np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1]))) if len(key) else np.zeros(0, np.int64)
+    )
+    return _Answers(key[starts], np.append(starts, len(key)), answer)
+
+
+class KnownEdges:
+    """Index of known edges by (head, relation) and by (tail, relation).
+
+    Args:
+        edges: (E, 3) integers, head, relation, tail.
+    """
+
+    def __init__(self, edges: np.ndarray) -> None:
+        edges = edges.astype(np.int64, copy=False)
+        self._num_relations = int(edges[:, 1].max(initial=0)) + 1
+        self._index: dict[Side, _Answers] = {}
+        for side in SIDES:
+            anchor, answer = _anchor_and_answer(edges, side)
+            self._index[side] = _group(anchor * self._num_relations + edges[:, 1], answer)
+
+    def false_negatives(self, edges: np.ndarray, negatives: np.ndarray, side: Side) -> np.ndarray:
+        """Where a negative makes a known edge or repeats the edge's own answer.
+
+        Args:
+            edges: (B, 3) int64 head, relation, tail of a batch.
+            negatives: (C, K) int64 node ids that replace the `side` end of the chunk's edges.
+            side: the corrupted end.
+
+        Returns:
+            (M,) int64 positions in the flattened (C, P, K), in no order; an own answer may stand twice.
+        """
+        index = self._index[side]
+        anchor, own = _anchor_and_answer(edges, side)
+        repeated = own_answers(own, negatives)
+        num_keys = len(index.keys)
+        if num_keys == 0:
+            return repeated
+        chunk = np.arange(len(edges)) // (len(edges) // len(negatives))
+        key = anchor * self._num_relations + edges[:, 1]
+        place = np.minimum(np.searchsorted(index.keys, key), num_keys - 1)
+        asks = np.flatnonzero((index.keys[place] == key) & (edges[:, 1] < self._num_relations))
+        # Edges of a chunk that ask the same question share its answers, or hubs would be searched repeatedly.
+        question, question_of = np.unique(chunk[asks] * num_keys + place[asks], return_inverse=True)
+        question_chunk, place = np.divmod(question, num_keys)
+        at, asked = _concatenate_ranges(index.starts[place], index.starts[place + 1] - index.starts[place])
+        found, column = _find(index.answers[at], question_chunk[asked], negatives)
+        # Back from questions to the edges that ask them.
+        order = np.argsort(question_of, kind="stable")
+        askers = np.bincount(question_of, minlength=len(question))
+        first = np.cumsum(askers) - askers
+        position, hit = _concatenate_ranges(first[asked[found]], askers[asked[found]])
+        known: np.ndarray = asks[order[position]] * negatives.shape[1] + column[hit]
+        return np.concatenate((known, repeated))
+
+    def keep(self, edges: np.ndarray, negatives: np.ndarray, side: Side) -> np.ndarray:
+        """Which negatives count: (C, P, K) bool, False at `false_negatives`."""
+        dropped = self.false_negatives(edges, negatives, side)
+        return _keep(dropped, len(edges), negatives)
+
+
+def own_answers(answers: np.ndarray, negatives: np.ndarray) -> np.ndarray:
+    """Where a negative is the edge's own answer: (M,) int64 positions in the flattened (C, P, K).
+
+    Args:
+        answers: (B,) int64 true ends of the edges.
+        negatives: (C, K) int64 node ids.
+    """
+    chunk = np.arange(len(answers)) // (len(answers) // len(negatives))
+    edge, column = _find(answers, chunk, negatives)
+    flat: np.ndarray = edge * negatives.shape[1] + column
+    return flat
+
+
+def keep_all_but_own(edges: np.ndarray, negatives: np.ndarray, side: Side) -> np.ndarray:
+    """As `KnownEdges.keep` with nothing known but the edges themselves: (C, P, K) bool.
+
+    Args:
+        edges: (B, 3) int64 head, relation, tail.
+        negatives: (C, K) int64 node ids.
+        side: the corrupted end.
+    """
+    own = _anchor_and_answer(edges, side)[1]
+    return _keep(own_answers(own, negatives), len(edges), negatives)
+
+
+def _keep(dropped: np.ndarray, num_edges: int, negatives: np.ndarray) -> np.ndarray:
+    num_chunks, count = negatives.shape
+    keep = np.ones(num_edges * count, np.bool_)
+    keep[dropped] = False
+    return keep.reshape(num_chunks, num_edges // num_chunks, count)
+
+
+def _find(nodes: np.ndarray, chunk: np.ndarray, negatives: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All (i, k) with negatives[chunk[i], k] == nodes[i], as two (M,) int64 arrays.
+
+    Most nodes are no negative of their chunk. A small table of low bits (node ids are random in order) turns
+    most of them away before the search.
+    """
+    num_chunks = len(negatives)
+    mask = (1 << _FILTER_BITS) - 1
+    present = np.zeros((num_chunks, mask + 1), np.bool_)
+    present[np.arange(num_chunks)[:, None], negatives & mask] = True
+    likely = np.flatnonzero(present[chunk, nodes & mask])
+    if len(likely) == 0:
+        return likely, likely
+    span = int(max(negatives.max(), nodes.max())) + 1
+    order = np.argsort(negatives, axis=1, kind="stable")
+    sorted_ids = (np.take_along_axis(negatives, order, 1) + np.arange(num_chunks)[:, None] * span).ravel()
+    wanted = nodes[likely] + chunk[likely] * span
+    first = np.searchsorted(sorted_ids, wanted, side="left")
+    lengths = np.searchsorted(sorted_ids, wanted, side="right") - first
+    position, owner = _concatenate_ranges(first, lengths)
+    return likely[owner], order.ravel()[position]
