@@ -1,0 +1,85 @@
+"""Small random batches and models for the tests of the model floor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from marius_py.nn import (
+    SGD,
+    Batch,
+    Corruption,
+    Decoder,
+    LinkPredictionModel,
+    Loss,
+    Regularizer,
+    SparseOptimizer,
+)
+from marius_py.types import Side
+
+SIDES: tuple[Side, ...] = ("head", "tail")
+NUM_RELATIONS = 3
+
+
+def random_batch(
+    dim: int,
+    *,
+    nodes: int = 20,
+    chunks: int = 3,
+    chunk_edges: int = 4,
+    count: int = 5,
+    keep: bool = False,
+    state_dim: int = 0,
+    scale: float = 1.0,
+    sides: Sequence[Side] = SIDES,
+    seed: int = 0,
+) -> Batch:
+    """A batch of chunks · chunk_edges edges over `nodes` rows."""
+    rng = np.random.default_rng(seed)
+    edges = chunks * chunk_edges
+    negatives: dict[Side, Corruption] = {}
+    for side in sides:
+        kept = torch.from_numpy(rng.random((chunks, chunk_edges, count)) < 0.6) if keep else None
+        negatives[side] = Corruption(torch.from_numpy(rng.integers(0, nodes, (chunks, count))), kept)
+    return Batch(
+        rows=torch.from_numpy((scale * rng.standard_normal((nodes, dim))).astype(np.float32)),
+        state=torch.zeros(nodes, state_dim),
+        head=torch.from_numpy(rng.integers(0, nodes, edges)),
+        relation=torch.from_numpy(rng.integers(0, NUM_RELATIONS, edges)),
+        tail=torch.from_numpy(rng.integers(0, nodes, edges)),
+        negatives=negatives,
+        seed=7,
+    )
+
+
+def make_model(
+    decoder: Decoder,
+    loss: Loss,
+    *,
+    optimizer: SparseOptimizer | None = None,
+    reciprocal: bool = False,
+    dropout: bool = False,
+    regularizers: Sequence[Regularizer] = (),
+    fused: bool = True,
+) -> LinkPredictionModel:
+    """A model on the cpu; its optimizer is SGD with rate 1 unless given, so that deltas are gradients."""
+    return LinkPredictionModel(
+        decoder,
+        loss,
+        SGD(1.0) if optimizer is None else optimizer,
+        num_relations=NUM_RELATIONS,
+        reciprocal=reciprocal,
+        node_dropout=0.3 if dropout else 0.0,
+        relation_dropout=0.2 if dropout else 0.0,
+        regularizers=regularizers,
+        fused=fused,
+    )
+
+
+def gradients(model: LinkPredictionModel, batch: Batch) -> tuple[np.ndarray, np.ndarray, float]:
+    """Node gradients, relation gradients and loss of one step of a model with SGD of rate 1."""
+    before = model.state_arrays()["relations"]
+    update = model.step(batch)
+    return -update.d_rows.numpy(), before - model.state_arrays()["relations"], float(update.loss)

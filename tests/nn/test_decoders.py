@@ -1,0 +1,124 @@
+"""Decoders: the formulas of the papers, both sides, closed-form query gradients, refused settings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from marius_py.errors import ConfigError
+from marius_py.nn import ClosedFormDecoder, ComplEx, Decoder, DistMult, Dot, RotatE, TransE
+from marius_py.nn.initializers import XavierNormal
+from marius_py.nn.registry import DECODERS
+from marius_py.types import Side
+
+ALL: list[Decoder] = [
+    Dot(6),
+    DistMult(6),
+    ComplEx(6),
+    TransE(6),
+    TransE(6, norm="l1"),
+    RotatE(6),
+    RotatE(6, norm="moduli", phase_scale=1.7),
+]
+BOTH: tuple[Side, ...] = ("head", "tail")
+
+
+def rows(decoder: Decoder, count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    head, tail = torch.randn(2, count, decoder.dim, generator=generator)
+    return head, torch.randn(count, decoder.relation_dim, generator=generator), tail
+
+
+def as_complex(values: torch.Tensor) -> torch.Tensor:
+    return torch.complex(*values.double().chunk(2, -1))
+
+
+def formula(decoder: Decoder, h: torch.Tensor, r: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    """Scores by the definition, in double precision."""
+    if isinstance(decoder, Dot):
+        return (h.double() * t).sum(-1)
+    if isinstance(decoder, DistMult):
+        return (h.double() * r * t).sum(-1)
+    if isinstance(decoder, ComplEx):
+        return (as_complex(h) * as_complex(r) * as_complex(t).conj()).real.sum(-1)
+    if isinstance(decoder, TransE):
+        return -torch.linalg.vector_norm(h.double() + r - t, ord=2 if decoder.norm == "l2" else 1, dim=-1)
+    assert isinstance(decoder, RotatE)
+    turned = as_complex(h) * torch.exp(1j * r.double() * decoder.phase_scale)
+    moduli = (turned - as_complex(t)).abs()
+    return -(moduli.square().sum(-1).sqrt() if decoder.norm == "l2" else moduli.sum(-1))
+
+
+def test_every_registered_decoder_is_tested() -> None:
+    assert {type(decoder) for decoder in ALL} == set(DECODERS.values())
+
+
+@pytest.mark.parametrize("decoder", ALL, ids=lambda d: f"{type(d).__name__}-{getattr(d, 'norm', '')}")
+def test_both_sides_score_the_formula(decoder: Decoder) -> None:
+    head, relation, tail = rows(decoder, 12)
+    expected = formula(decoder, head, relation, tail)
+    for side, known, answer in (("tail", head, tail), ("head", tail, head)):
+        query = decoder.query(known, relation, side)  # type: ignore[arg-type]
+        torch.testing.assert_close(decoder.score(query, answer).double(), expected, rtol=1e-5, atol=1e-5)
+        crossed = decoder.compare(query.view(3, 4, -1), answer.view(3, 4, -1))  # (C, P, K)
+        assert crossed.shape == (3, 4, 4)
+        own = crossed.diagonal(dim1=1, dim2=2).reshape(-1)
+        torch.testing.assert_close(own.double(), expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(Decoder.score(decoder, query, answer), own, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("decoder", ALL, ids=lambda d: f"{type(d).__name__}-{getattr(d, 'norm', '')}")
+@pytest.mark.parametrize("side", BOTH)
+def test_query_gradients_in_closed_form(decoder: Decoder, side: Side) -> None:
+    assert isinstance(decoder, ClosedFormDecoder)
+    node, relation, gradient = rows(decoder, 9, seed=1)
+    node.requires_grad_()
+    relation.requires_grad_()
+    query = decoder.query(node, relation, side)
+    inputs = (node, relation) if decoder.relation_dim else (node,)
+    expected = torch.autograd.grad(query, inputs, gradient)
+    out = torch.full_like(query, torch.nan)
+    with torch.no_grad():
+        decoder.query_into(node, relation, side, out)
+        d_node, d_relation = torch.ones_like(node), torch.ones_like(relation)
+        decoder.query_backward(node, relation, side, gradient, d_node, d_relation)
+    torch.testing.assert_close(out, query.detach())
+    for ours, reference in zip((d_node, d_relation), expected, strict=False):
+        torch.testing.assert_close(ours - 1, reference, rtol=1e-4, atol=1e-5)
+
+
+def test_moduli_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from marius_py.nn.kernels import distance
+
+    query = torch.randn(2, 5, 6, dtype=torch.float64, requires_grad=True)
+    candidates = torch.randn(2, 7, 6, dtype=torch.float64, requires_grad=True)
+    monkeypatch.setattr(distance, "_BLOCK_FLOATS", 60)
+    assert torch.autograd.gradcheck(distance.pairwise_moduli, (query, candidates))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: ComplEx(7), ["model.dim", "7", "even"]),
+        (lambda: RotatE(3), ["model.dim", "3", "even"]),
+        (lambda: DistMult(0), ["model.dim", "0"]),
+        (lambda: DistMult(2.5), ["model.dim", "2.5"]),  # type: ignore[arg-type]
+        (lambda: TransE(4, norm="l3"), ["model.norm", "l3", "l1", "l2"]),  # type: ignore[arg-type]
+        (lambda: RotatE(4, norm="l1"), ["model.norm", "l1", "moduli"]),  # type: ignore[arg-type]
+        (lambda: RotatE(4, phase_scale=0.0), ["model.phase_scale", "0.0"]),
+    ],
+)
+def test_refused_settings(make: object, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make()  # type: ignore[operator]
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_phases_start_all_around_the_circle() -> None:
+    decoder = RotatE(40, phase_scale=4.0)
+    phases = np.empty((50, 20), np.float32)
+    decoder.init_relations(phases, np.random.default_rng(0), XavierNormal())
+    assert np.abs(phases * 4).max() <= np.pi + 1e-5
+    assert np.histogram(phases * 4, bins=4, range=(-np.pi, np.pi))[0].min() > 150

@@ -1,0 +1,137 @@
+"""The closed form equals autograd, for everything that it takes on."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from marius_py.nn import (
+    L2,
+    N3,
+    ComplEx,
+    Decoder,
+    DistMult,
+    Dot,
+    LogisticLoss,
+    Loss,
+    MarginLoss,
+    Regularizer,
+    RotatE,
+    SoftmaxLoss,
+    TransE,
+)
+from marius_py.nn import fused as fused_module
+from marius_py.nn.fused import find_closed_form
+from marius_py.types import Side
+from tests.nn.batches import gradients, make_model, random_batch
+
+DECODERS = [Dot(8), DistMult(8), ComplEx(8), TransE(8), RotatE(8), RotatE(8, phase_scale=2.5)]
+LOSSES: list[Loss] = [SoftmaxLoss(), LogisticLoss(), LogisticLoss(margin=2.0)]
+REGULARIZERS: list[list[Regularizer]] = [[], [N3(0.1), L2(0.2, relation_weight=0.3, weighted=False)]]
+
+
+def assert_paths_equal(
+    decoder: Decoder, loss: Loss, batch_options: dict[str, object], **options: object
+) -> None:
+    fast_model = make_model(decoder, loss, fused=True, **options)  # type: ignore[arg-type]
+    assert find_closed_form(decoder, loss) is not None
+    batch = random_batch(decoder.dim, **batch_options)  # type: ignore[arg-type]
+    fast = gradients(fast_model, batch)
+    plain = gradients(make_model(decoder, loss, fused=False, **options), batch)  # type: ignore[arg-type]
+    for ours, reference in zip(fast, plain, strict=True):
+        size = np.abs(reference).max(initial=1e-12)
+        assert np.abs(np.subtract(ours, reference)).max(initial=0.0) <= 1e-5 * size
+
+
+@pytest.mark.parametrize("decoder", DECODERS, ids=lambda decoder: type(decoder).__name__)
+@pytest.mark.parametrize("loss", LOSSES, ids=["softmax", "logistic", "logistic_margin"])
+def test_equal_to_autograd(decoder: Decoder, loss: Loss) -> None:
+    flags = (False, True)
+    for reciprocal, dropout, keep, regularizers in itertools.product(flags, flags, flags, REGULARIZERS):
+        assert_paths_equal(
+            decoder,
+            loss,
+            {"keep": keep},
+            reciprocal=reciprocal,
+            dropout=dropout,
+            regularizers=regularizers,
+        )
+
+
+@pytest.mark.parametrize("limit", [1, 7, 20, 45, 10_000])
+def test_blocks_do_not_change_the_result(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(fused_module.BLOCK_SCORES, "cpu", limit)
+    shape = {"chunks": 5, "chunk_edges": 7, "count": 4, "keep": True}
+    assert_paths_equal(ComplEx(6), SoftmaxLoss(), shape, dropout=True)
+    assert_paths_equal(TransE(6), LogisticLoss(1.0), shape, dropout=True, reciprocal=True)
+
+
+@pytest.mark.parametrize("side", ["head", "tail"])
+def test_one_corrupted_side(side: Side) -> None:
+    assert_paths_equal(ComplEx(6), SoftmaxLoss(), {"sides": (side,)}, dropout=True, reciprocal=True)
+    assert_paths_equal(DistMult(6), SoftmaxLoss(), {"sides": (side,)}, dropout=True, regularizers=[N3(0.1)])
+
+
+def test_a_workspace_that_served_other_shapes() -> None:
+    model = make_model(ComplEx(8), SoftmaxLoss())
+    for chunks, nodes in ((6, 40), (2, 9), (4, 30)):
+        batch = random_batch(8, chunks=chunks, nodes=nodes)
+        model.load_state_arrays(make_model(ComplEx(8), SoftmaxLoss()).state_arrays())
+        plain = make_model(ComplEx(8), SoftmaxLoss(), fused=False)
+        for ours, reference in zip(gradients(model, batch), gradients(plain, batch), strict=True):
+            np.testing.assert_allclose(ours, reference, rtol=1e-4, atol=1e-6)
+
+
+def test_overflow_falls_back_to_autograd() -> None:
+    batch = random_batch(8, scale=30.0)
+    fast = gradients(make_model(DistMult(8), SoftmaxLoss()), batch)
+    plain = gradients(make_model(DistMult(8), SoftmaxLoss(), fused=False), batch)
+    assert np.isfinite(plain[2])
+    assert plain[2] > 88
+    for ours, reference in zip(fast, plain, strict=True):
+        np.testing.assert_array_equal(ours, reference)
+
+
+def test_a_query_that_meets_its_candidate() -> None:
+    batch = random_batch(8, nodes=1)
+    for fused in (True, False):
+        d_rows, d_relations, loss = gradients(make_model(RotatE(8), SoftmaxLoss(), fused=fused), batch)
+        assert np.isfinite(loss)
+        assert np.isfinite(d_rows).all()
+        assert np.isfinite(d_relations).all()
+
+
+class _Scaled(DistMult):
+    def query(self, node: torch.Tensor, relation: torch.Tensor, side: Side) -> torch.Tensor:
+        return 2 * super().query(node, relation, side)
+
+
+class _Doubled(SoftmaxLoss):
+    def __call__(
+        self, positive: torch.Tensor, negative: torch.Tensor, keep: torch.Tensor | None
+    ) -> torch.Tensor:
+        return 2 * super().__call__(positive, negative, keep)
+
+
+def test_subclasses_that_change_the_formula_use_autograd() -> None:
+    assert find_closed_form(DistMult(4), SoftmaxLoss()) is not None
+    assert find_closed_form(_Scaled(4), SoftmaxLoss()) is None
+    assert find_closed_form(DistMult(4), _Doubled()) is None
+    assert find_closed_form(DistMult(4), MarginLoss()) is None
+    assert find_closed_form(DistMult(4), LogisticLoss(adversarial_temperature=1.0)) is None
+    assert find_closed_form(TransE(4, norm="l1"), SoftmaxLoss()) is None
+    assert find_closed_form(RotatE(4, norm="moduli"), SoftmaxLoss()) is None
+
+
+def test_different_chunks_on_the_two_sides() -> None:
+    head, tail = random_batch(8, chunks=3, chunk_edges=4), random_batch(8, chunks=2, chunk_edges=6, seed=1)
+    batch = type(head)(
+        **{name: getattr(head, name) for name in ("rows", "state", "head", "relation", "tail", "seed")},
+        negatives={"head": head.negatives["head"], "tail": tail.negatives["tail"]},
+    )
+    fast = gradients(make_model(DistMult(8), SoftmaxLoss()), batch)
+    plain = gradients(make_model(DistMult(8), SoftmaxLoss(), fused=False), batch)
+    np.testing.assert_array_equal(fast[0], plain[0])

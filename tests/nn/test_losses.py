@@ -1,0 +1,82 @@
+"""Losses against their definitions, with masks and extremes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from marius_py.errors import ConfigError
+from marius_py.nn import LogisticLoss, Loss, MarginLoss, SoftmaxLoss
+from marius_py.nn.registry import LOSSES
+
+POSITIVE = torch.tensor([1.0, -2.0, 0.5])
+NEGATIVE = torch.tensor([[0.0, 2.0], [1.0, -1.0], [3.0, 0.2]])
+KEEP = torch.tensor([[True, False], [True, True], [False, False]])
+
+CASES: list[Loss] = [
+    SoftmaxLoss(),
+    LogisticLoss(),
+    LogisticLoss(margin=1.5),
+    LogisticLoss(margin=1.5, adversarial_temperature=0.7),
+    MarginLoss(margin=2.0),
+    MarginLoss(margin=2.0, adversarial_temperature=0.7),
+]
+
+
+def log_sigmoid(x: float) -> float:
+    return -math.log1p(math.exp(-x))
+
+
+def one_edge(loss: Loss, positive: float, negatives: list[float]) -> float:
+    """The loss of an edge by its definition."""
+    if isinstance(loss, SoftmaxLoss):
+        return -math.log(math.exp(positive) / (math.exp(positive) + sum(map(math.exp, negatives))))
+    assert isinstance(loss, LogisticLoss | MarginLoss)
+    weights = [math.exp(loss.adversarial_temperature * score) for score in negatives]
+    weights = [weight / sum(weights) for weight in weights]
+    if isinstance(loss, MarginLoss):
+        hinges = [max(0.0, loss.margin - positive + score) for score in negatives]
+        return sum(weight * hinge for weight, hinge in zip(weights, hinges, strict=True))
+    parts = [
+        -weight * log_sigmoid(-score - loss.margin) for weight, score in zip(weights, negatives, strict=True)
+    ]
+    return -log_sigmoid(positive + loss.margin) + sum(parts)
+
+
+def test_every_registered_loss_is_tested() -> None:
+    assert {type(loss) for loss in CASES} == set(LOSSES.values())
+
+
+@pytest.mark.parametrize("loss", CASES, ids=lambda loss: type(loss).__name__)
+@pytest.mark.parametrize("masked", [False, True])
+def test_definition(loss: Loss, masked: bool) -> None:
+    expected = 0.0
+    for edge in range(3):
+        scores = NEGATIVE[edge][KEEP[edge]] if masked else NEGATIVE[edge]
+        expected += one_edge(loss, float(POSITIVE[edge]), scores.tolist()) / 3
+    assert float(loss(POSITIVE, NEGATIVE, KEEP if masked else None)) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", CASES, ids=lambda loss: type(loss).__name__)
+def test_gradients_are_finite_where_everything_is_masked_or_large(loss: Loss) -> None:
+    positive = (POSITIVE * 200).requires_grad_()
+    negative = (NEGATIVE * 200).requires_grad_()
+    value = loss(positive, negative, KEEP)
+    for gradient in torch.autograd.grad(value, (positive, negative)):
+        assert torch.isfinite(gradient).all()
+    assert torch.isfinite(value)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: LogisticLoss(margin=math.nan),
+        lambda: LogisticLoss(adversarial_temperature=-1.0),
+        lambda: MarginLoss(margin=-1.0),
+    ],
+)
+def test_refused_settings(make: object) -> None:
+    with pytest.raises(ConfigError, match=r"loss\.(margin|adversarial_temperature)"):
+        make()  # type: ignore[operator]

@@ -1,0 +1,145 @@
+"""Samplers draw resident nodes with the right frequencies; known edges are found exactly."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+
+from marius_py.errors import ConfigError
+from marius_py.nn import DegreeNegatives, NegativeSampler, ResidentNodes, UniformNegatives
+from marius_py.nn.known_edges import KnownEdges, keep_all_but_own
+from marius_py.nn.negatives import chunks_of
+from marius_py.nn.registry import SAMPLERS
+from marius_py.types import SIDES, Side
+
+STARTS, SIZES = np.array([10, 40, 70]), np.array([5, 0, 3])
+DEGREES = [np.array([1, 0, 4, 0, 5]), np.zeros(0, np.int64), np.array([0, 10, 0])]
+
+
+def resident() -> ResidentNodes:
+    return ResidentNodes(STARTS, SIZES, [np.cumsum(degrees) for degrees in DEGREES])
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(3)
+
+
+def test_uniform_draws_each_resident_node_alike() -> None:
+    drawn = resident().uniform(rng(), 80_000)
+    ids, counts = np.unique(drawn, return_counts=True)
+    assert ids.tolist() == [10, 11, 12, 13, 14, 70, 71, 72]
+    assert np.abs(counts / 10_000 - 1).max() < 0.06
+    assert resident().count == 8
+
+
+def test_by_degree_draws_in_proportion() -> None:
+    drawn = resident().by_degree(rng(), 80_000)
+    counts = np.bincount(drawn, minlength=80)
+    for start, degrees in zip(STARTS, DEGREES, strict=True):
+        for offset, degree in enumerate(degrees):
+            assert counts[start + offset] == pytest.approx(4000 * degree, rel=0.07)
+
+
+def test_by_degree_without_edges_is_uniform() -> None:
+    nodes = ResidentNodes(STARTS, SIZES, [np.zeros(size, np.int64) for size in SIZES])
+    assert set(nodes.by_degree(rng(), 1000).tolist()) == {10, 11, 12, 13, 14, 70, 71, 72}
+
+
+def test_by_degree_without_degrees_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"negatives\.degree_fraction"):
+        ResidentNodes(STARTS, SIZES).by_degree(rng(), 4)
+
+
+SAMPLER_CASES: list[NegativeSampler] = [
+    UniformNegatives(6, 4),
+    DegreeNegatives(6, 4, 0.5),
+    DegreeNegatives(6, 4, 0.0),
+    DegreeNegatives(6, 4, 1.0),
+]
+
+
+def test_every_registered_sampler_is_tested() -> None:
+    assert {type(sampler) for sampler in SAMPLER_CASES} == set(SAMPLERS.values())
+
+
+@pytest.mark.parametrize("sampler", SAMPLER_CASES, ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize(("batch", "chunks"), [(12, 4), (9, 3), (7, 1), (1, 1)])
+def test_shape_range_and_repeatability(sampler: NegativeSampler, batch: int, chunks: int) -> None:
+    edges = np.zeros((batch, 3), np.int64)
+    drawn = sampler.sample(edges, resident(), "tail", rng())
+    assert drawn.shape == (chunks, 6)
+    assert drawn.dtype == np.int64
+    assert set(drawn.ravel().tolist()) <= {10, 11, 12, 13, 14, 70, 71, 72}
+    np.testing.assert_array_equal(drawn, sampler.sample(edges, resident(), "tail", rng()))
+
+
+def test_a_fraction_comes_by_degree() -> None:
+    sampler = DegreeNegatives(10, 1, 0.3)
+    assert sampler.needs_degrees
+    assert not DegreeNegatives(10, 1, 0.0).needs_degrees
+    nodes = ResidentNodes(np.array([0]), np.array([1000]), [np.cumsum(np.arange(1000) == 7)])
+    assert (sampler.sample(np.zeros((4, 3), np.int64), nodes, "head", rng())[:, :3] == 7).all()
+
+
+@given(st.integers(1, 500), st.integers(1, 40))
+def test_chunks_divide_the_batch(batch: int, chunks: int) -> None:
+    count = chunks_of(batch, chunks)
+    assert 1 <= count <= chunks
+    assert batch % count == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "key"),
+    [
+        (lambda: UniformNegatives(0), "count"),
+        (lambda: UniformNegatives(10, 0), "chunks"),
+        (lambda: DegreeNegatives(10, 2, 1.5), "degree_fraction"),
+    ],
+)
+def test_refused_settings(make: object, key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"negatives\.{key}"):
+        make()  # type: ignore[operator]
+
+
+@st.composite
+def contrasts(draw: DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(known edges, batch, negatives) over few ids, so that everything collides."""
+    nodes, relations = draw(st.integers(1, 12)), draw(st.integers(1, 3))
+    generator = np.random.default_rng(draw(st.integers(0, 2**32)))
+
+    def edges(count: int) -> np.ndarray:
+        ends = generator.integers(0, nodes, (count, 3))
+        ends[:, 1] = generator.integers(0, relations, count)
+        return ends
+
+    chunks, chunk_edges, count = draw(st.integers(1, 3)), draw(st.integers(1, 5)), draw(st.integers(1, 9))
+    offset = draw(st.sampled_from([0, 1 << 40]))  # ids too large to pack question and answer into one integer
+    known, batch = edges(draw(st.integers(0, 60))), edges(chunks * chunk_edges)
+    for table in (known, batch):
+        table[:, [0, 2]] += offset
+    return known, batch, generator.integers(0, nodes, (chunks, count)) + offset
+
+
+@settings(deadline=None)
+@given(contrasts(), st.sampled_from(SIDES))
+def test_known_edges_are_left_out_and_nothing_else(
+    case: tuple[np.ndarray, np.ndarray, np.ndarray], side: Side
+) -> None:
+    known, batch, negatives = case
+    keep, all_but_own = (
+        KnownEdges(known).keep(batch, negatives, side),
+        keep_all_but_own(batch, negatives, side),
+    )
+    chunk_edges = len(batch) // len(negatives)
+    assert keep.shape == (len(negatives), chunk_edges, negatives.shape[1])
+    true = {tuple(edge) for edge in known.tolist()}
+    for number, edge in enumerate(batch.tolist()):
+        for column, node in enumerate(negatives[number // chunk_edges].tolist()):
+            corrupted = (node, edge[1], edge[2]) if side == "head" else (edge[0], edge[1], node)
+            own = corrupted == tuple(edge)
+            place = number // chunk_edges, number % chunk_edges, column
+            assert keep[place] == (corrupted not in true and not own)
+            assert all_but_own[place] == (not own)
