@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -40,7 +41,7 @@ class Questions:
     true: Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tile:
     """Candidates of one tile.
 
@@ -53,6 +54,11 @@ class Tile:
     rows: Tensor
     largest: float
     odd: Tensor | None
+
+    @cached_property
+    def distinct(self) -> tuple[Tensor, Tensor]:
+        """Distinct rows (m, D), and each row's place among them (K,); found once, when ties abound."""
+        return _distinct_rows(self.rows)
 
 
 def make_tile(rows: Tensor) -> Tile:
@@ -156,11 +162,10 @@ class _Answers:
         if num_pairs <= _SPARSE_PAIRS:
             return self._resolve_pairs(unsure, inside)
         # Many pairs: equal rows (a constant model), or scores closer together than float32 can tell.
-        columns = torch.nonzero(inside.any(dim=0)).squeeze(1)
-        rows, row_of = _distinct_rows(self._tile.rows[columns])
+        rows, row_of = self._tile.distinct
         queries, query_of = _distinct_rows(self._questions.rows[self._query[unsure]])
         if rows.shape[0] * queries.shape[0] * 4 <= num_pairs:
-            return self._resolve_distinct(unsure, inside[:, columns], rows, row_of, queries, query_of)
+            return self._resolve_distinct(unsure, inside, rows, row_of, queries, query_of)
         return self._resolve_double(unsure, inside)
 
     def _resolve_pairs(self, unsure: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
