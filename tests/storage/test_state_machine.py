@@ -150,4 +150,4 @@ class TestStoreMachine(StoreMachine.TestCase):
 
 @pytest.mark.slow
 class TestStoreMachineLong(StoreMachine.TestCase):
-    settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
+    settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
