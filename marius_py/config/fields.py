@@ -251,7 +251,9 @@ def unknown_key(key: str, known: Iterable[str]) -> ConfigError:
     """The error for a key that no setting has."""
     names = list(known)
     near = [name for name in names if name.split(".")[0] == key.split(".")[0]] if "." in key else []
-    listed = ", ".join(near or [name for name in names if "." not in name] or names)
+    if not near:
+        near = list(dict.fromkeys(name.split(".")[0] + ".*" if "." in name else name for name in names))
+    listed = ", ".join(near)
     return ConfigError(f"unknown key {key}{suggest(key, names)} (allowed here: {listed})")
 
 
