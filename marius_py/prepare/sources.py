@@ -9,7 +9,7 @@ from typing import Literal
 from marius_py.errors import ConfigError, StorageError
 from marius_py.prepare.blocks import EdgeSource
 from marius_py.prepare.columns import ColumnKey, Header
-from marius_py.prepare.text import BLOCK_BYTES, TextSource
+from marius_py.prepare.text import TextSource
 from marius_py.prepare.typed import NumpySource, ParquetSource
 
 Format = Literal["auto", "tsv", "csv", "parquet", "npy", "npz"]
@@ -36,7 +36,7 @@ def open_source(
     quoting: bool | None = None,
     header: Header = "auto",
     columns: Sequence[ColumnKey] | None = None,
-    block_bytes: int = BLOCK_BYTES,
+    block_bytes: int | None = None,
 ) -> EdgeSource:
     """Open an edge list.
 
@@ -47,7 +47,7 @@ def open_source(
         quoting: for text, whether RFC 4180 quotes are in force; None: for CSV only.
         header: for text, whether the first line is a header; see `resolve_columns`.
         columns: columns to use; see `resolve_columns`.
-        block_bytes: bytes of text read at a time.
+        block_bytes: bytes of text read at a time; None: 32 MiB.
 
     Raises:
         StorageError: no such file, or it cannot be read. FormatError: not what the format promises.

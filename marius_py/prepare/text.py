@@ -45,7 +45,7 @@ class TextSource:
         quoting: whether RFC 4180 quoting is in force.
         header: as `resolve_columns`.
         columns: as `resolve_columns`.
-        block_bytes: bytes read at a time.
+        block_bytes: bytes read at a time; None: BLOCK_BYTES.
 
     Raises:
         FormatError: empty file, wrong first line. StorageError: unreadable. ConfigError: bad arguments.
@@ -62,7 +62,7 @@ class TextSource:
         quoting: bool,
         header: Header = "auto",
         columns: list[ColumnKey] | None = None,
-        block_bytes: int = BLOCK_BYTES,
+        block_bytes: int | None = None,
     ) -> None:
         if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '\r\n\0"':
             raise ConfigError(
@@ -71,7 +71,7 @@ class TextSource:
         self.path = path
         self._delimiter = delimiter.encode()
         self._quoting = quoting
-        self._block_bytes = block_bytes
+        self._block_bytes = BLOCK_BYTES if block_bytes is None else block_bytes
         self.position = 0
         self.size = path.stat().st_size
         self._columns = self._inspect(header, columns)

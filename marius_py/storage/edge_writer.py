@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from marius_py.errors import FormatError
 from marius_py.graph import EDGE_FILE_VERSION, SPLITS, Partitioning
 from marius_py.storage.file_io import array_checksum, os_errors_as_storage, read_array, write_array
+from marius_py.storage.files import reserve
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore, read_layout
 from marius_py.storage.protocols import Edges
 
@@ -90,11 +91,15 @@ class EdgeWriter:
         self._filled = {"valid": 0, "test": 0}
         self._counts = counts
         self._offsets = layout.data_offsets
+        # claim the blocks now: a disk that is too small says so before hours of sorting
+        reserve(path, os.stat(path).st_size)
         with os_errors_as_storage("write", path):
             self._file = open(path, "r+b", buffering=0)  # noqa: SIM115 - closed by __exit__
-            # reserve the blocks now: a disk that is too small says so before hours of sorting
-            os.posix_fallocate(self._file.fileno(), 0, os.stat(path).st_size)
-        write_array(self._file.fileno(), np.ascontiguousarray(degrees), layout.degrees_offset, path)
+        try:
+            write_array(self._file.fileno(), np.ascontiguousarray(degrees), layout.degrees_offset, path)
+        except BaseException:
+            self._file.close()
+            raise
 
     def append_train(self, edges: Edges) -> None:
         """Sort a block (E, 3) of train edges by bucket and write each bucket's rows at its cursor."""

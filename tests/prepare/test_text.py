@@ -1,0 +1,306 @@
+from __future__ import annotations
+
+import contextlib
+import csv
+import gzip
+import io
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
+from marius_py.prepare import prepare
+from marius_py.prepare.sources import open_source
+from tests.prepare.graphs import all_edges, write_rows
+
+Rows = list[tuple[str, ...]]
+
+
+def read(path: Path, **options: Any) -> Rows:
+    """All edges of a file as text, through the block reader."""
+    rows: Rows = []
+    for block in open_source(path, **options).blocks():
+        columns = [block.head, block.relation, block.tail]
+        rows += zip(*[column.to_pylist() for column in columns if column is not None], strict=True)
+    return rows
+
+
+def put(folder: Path, content: bytes, name: str = "e.tsv") -> Path:
+    path = folder / name
+    path.write_bytes(content)
+    return path
+
+
+ROWS: Rows = [("a b", 'r"', "c"), ("é", "NA", "日本"), ("x", "null", "\ufeffy")]
+PLAIN = "".join("\t".join(row) + "\n" for row in ROWS).encode()
+
+
+@pytest.mark.parametrize("block_bytes", [1, 2, 3, 7, 10, 1 << 20])
+@pytest.mark.parametrize(
+    "content",
+    [
+        PLAIN,
+        PLAIN.rstrip(b"\n"),
+        PLAIN.replace(b"\n", b"\r\n"),
+        PLAIN.replace(b"\n", b"\r\n").rstrip(b"\r\n"),
+        b"\xef\xbb\xbf" + PLAIN,
+        b"\n\n" + PLAIN.replace(b"\n", b"\n\n\r\n"),
+        gzip.compress(PLAIN),
+        gzip.compress(PLAIN[:9]) + gzip.compress(PLAIN[9:]),
+        pa.compress(PLAIN, codec="zstd", asbytes=True),
+    ],
+    ids=["plain", "no-end", "crlf", "crlf-no-end", "bom", "blank-lines", "gzip", "gzip-members", "zstd"],
+)
+def test_the_same_rows_whatever_the_wrapping(tmp_path: Path, content: bytes, block_bytes: int) -> None:
+    assert read(put(tmp_path, content), block_bytes=block_bytes) == ROWS
+
+
+def test_a_mark_is_dropped_only_at_the_start(tmp_path: Path) -> None:
+    row = "\ufeffa\tr\tb\n".encode()
+    assert (
+        read(put(tmp_path, row * 3), block_bytes=len(row)) == [("a", "r", "b")] + [("\ufeffa", "r", "b")] * 2
+    )
+
+
+@pytest.mark.parametrize("block_bytes", [1, 5, 1 << 20])
+def test_csv_quoting_follows_rfc_4180(tmp_path: Path, block_bytes: int) -> None:
+    rows: Rows = [("a,b", 'say ""', "line\nend"), ("plain", '"', "x\r\ny"), (",", "\n", " s ")]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\r\n").writerows(rows)
+    path = put(tmp_path, text.getvalue().encode(), "e.csv")
+    assert read(path, block_bytes=block_bytes) == rows
+
+
+def test_quotes_are_ordinary_characters_where_quoting_is_off(tmp_path: Path) -> None:
+    rows: Rows = [('"a', 'b"', '""'), ('"', "c", 'd"d')]
+    assert read(write_rows(tmp_path / "e.tsv", rows)) == rows
+    assert read(write_rows(tmp_path / "e.csv", rows, ","), quoting=False) == rows
+    assert read(write_rows(tmp_path / "q.tsv", [('"a\tb"', "r", "c")]), quoting=True) == [("a\tb", "r", "c")]
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        (b'a"b,r,c', "quote inside the unquoted cell"),
+        (b'"a"b,r,c', "after the closing quote"),
+        (b'"a,r,c', "quote is never closed"),
+        (b'a,"r" ,c', "after the closing quote"),
+    ],
+)
+def test_misplaced_quotes_are_errors(tmp_path: Path, row: bytes, text: str) -> None:
+    path = put(tmp_path, b"x,r,y\n\nx,r,z\n" + row + b"\n", "e.csv")
+    with pytest.raises(FormatError, match=rf"e\.csv, line 4: .*{text}"):
+        read(path)
+
+
+@pytest.mark.parametrize("block_bytes", [3, 1 << 20])
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"a\tr\tb\nc\td\n", r"line 2: 2 columns instead of 3 in 'c\\td'"),
+        (b"a\tr\tb\n\nc\td\te\tf\n", r"line 3: 4 columns instead of 3 in 'c\\td\\te\\tf'"),
+        (b"a\tr\tb\nc\tr\t\xff\xfe\n", r"line 2: byte 5 is no valid UTF-8 in 'c\\tr\\t\\\\xff"),
+        (b"a\tr\tb\nc\tr\tx\0y\n", r"line 2: a NUL character in 'c\\tr\\tx\\x00y'"),
+        (b"a\tr\tb\nc\t\td\n", r"line 2: the relation name is empty in 'c\\t\\td'"),
+        (b"a\tr\tb\n\tr\td\n", r"line 2: the head name is empty"),
+        (b"a\tr\tb\nc\tr\t\n", r"line 2: the tail name is empty"),
+        (b"a\tr\tb\nc\tr\td\re\tr\tf\n", r"line 2: a carriage return inside the line"),
+        (b"a\tr\tb\nc\tr\td\r\r\n", r"line 2: a carriage return inside the line"),
+        (b"a\n", r"line 1 has 1 column; .*is the delimiter right\?"),
+        (b"\na\tb\tc\td\n", r"line 2 has 4 columns; .*choose with columns="),
+        ("a\tr\tb\n".encode("utf-16"), r"line 1: a NUL character .*looks like UTF-16"),
+        (b"", r"is empty"),
+        (b"\n\r\n\n", r"is empty"),
+        (b"\xef\xbb\xbf", r"is empty"),
+        (gzip.compress(b""), r"is empty"),
+        (gzip.compress(PLAIN)[:-9], r"cannot be decompressed|columns instead"),
+        (b"\x28\xb5\x2f\xfd" + b"junk" * 20, r"cannot be decompressed"),
+        (b"head\trelation\ttail\n", r"holds no edges, only a header"),
+    ],
+)
+def test_malformed_files_name_line_and_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, text: str, block_bytes: int
+) -> None:
+    path = put(tmp_path, content)
+    monkeypatch.setattr("marius_py.prepare.text.BLOCK_BYTES", block_bytes)
+    with pytest.raises(FormatError, match=rf"e\.tsv.*{text}"):
+        prepare(path, tmp_path / "g")
+    assert [p.name for p in tmp_path.iterdir()] == ["e.tsv"]
+
+
+def test_long_lines_are_read_and_absurd_ones_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: Rows = [("x" * 300_000, "r", "y" * 200_000), ("a", "r", "b")]
+    path = write_rows(tmp_path / "e.tsv", rows)
+    assert read(path, block_bytes=1000) == rows
+    monkeypatch.setattr("marius_py.prepare.text.MAX_ROW_BYTES", 100_000)
+    with pytest.raises(FormatError, match="is this an edge list"):
+        read(path, block_bytes=1000)
+
+
+HEADED = b"tail\tkind\tweight\thead\nb\tr\t0.5\ta\nd\ts\t1\tc\n"
+
+
+@pytest.mark.parametrize(
+    ("columns", "header", "expected"),
+    [
+        (["head", "kind", "tail"], "auto", [("a", "r", "b"), ("c", "s", "d")]),
+        (["head", 1, 0], "auto", [("a", "r", "b"), ("c", "s", "d")]),
+        ([3, 1, 0], True, [("a", "r", "b"), ("c", "s", "d")]),
+        ([-1, 0], "auto", [("a", "b"), ("c", "d")]),
+        ([-1, 0], False, [("head", "tail"), ("a", "b"), ("c", "d")]),
+    ],
+)
+def test_chosen_columns(tmp_path: Path, columns: list[Any], header: Any, expected: Rows) -> None:
+    assert read(put(tmp_path, HEADED), columns=columns, header=header) == expected
+
+
+@pytest.mark.parametrize(
+    ("columns", "header", "error", "text"),
+    [
+        (
+            ["head", "who", "tail"],
+            "auto",
+            FormatError,
+            "no column named 'who'; its columns are 'tail', 'kind'",
+        ),
+        ([0, 1, 7], "auto", FormatError, "there is no column 7"),
+        ([0, 1, 0], "auto", ConfigError, "the same column"),
+        ([0], "auto", ConfigError, r"columns is \[0\]"),
+        ([0, 1, 2, 3], "auto", ConfigError, "give two"),
+        ([0, 1.5], "auto", ConfigError, "give two"),
+        (["head", "tail"], False, ConfigError, "names need a header"),
+        (None, "yes", ConfigError, "header is 'yes'"),
+    ],
+)
+def test_wrong_columns(tmp_path: Path, columns: Any, header: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        read(put(tmp_path, HEADED), columns=columns, header=header)
+
+
+@pytest.mark.parametrize(
+    ("first", "roles"),
+    [
+        ("head\trelation\ttail", (0, 1, 2)),
+        ("Source\tTarget\tType", (0, 2, 1)),
+        ("object\tpredicate\tsubject", (2, 1, 0)),
+        ("from\tto", (0, 1)),
+    ],
+)
+def test_header_words_are_recognised_and_decide_the_order(
+    tmp_path: Path, first: str, roles: tuple[int, ...]
+) -> None:
+    cells = ["x", "y", "z"][: len(roles)]
+    path = put(tmp_path, f"{first}\n{chr(9).join(cells)}\n".encode())
+    assert read(path) == [tuple(cells[i] for i in roles)]
+
+
+def test_what_only_looks_like_a_header_stays_an_edge(tmp_path: Path) -> None:
+    rows: Rows = [("head", "likes", "tail"), ("a", "r", "b")]
+    path = write_rows(tmp_path / "e.tsv", rows)
+    assert read(path) == rows
+    assert read(path, header=True) == rows[1:]
+    headed = write_rows(tmp_path / "h.tsv", [("head", "relation", "tail"), ("a", "r", "b")])
+    assert read(headed, header=False) == [("head", "relation", "tail"), ("a", "r", "b")]
+
+
+def test_formats_and_delimiters(tmp_path: Path) -> None:
+    path = put(tmp_path, b"a b;r;c\n", "edges.dat")
+    assert read(path, format="csv", delimiter=";") == [("a b", "r", "c")]
+    with pytest.raises(ConfigError, match="does not tell its format"):
+        read(path)
+    with pytest.raises(ConfigError, match="format is 'json'; allowed: auto, tsv, csv, parquet, npy, npz"):
+        read(path, format="json")
+    for delimiter in ("", ";;", "\n", '"', "é"):
+        with pytest.raises(ConfigError, match="delimiter is"):
+            read(path, format="csv", delimiter=delimiter)
+    assert read(put(tmp_path, b"a,r,c\n", "E.CSV.GZ")) == [("a", "r", "c")]
+    with pytest.raises(ConfigError, match="compressed inside"):
+        read(put(tmp_path, b"", "e.parquet.gz"))
+    with pytest.raises(StorageError, match="is no file"):
+        read(tmp_path)
+
+
+names = st.text(
+    st.one_of(st.sampled_from("\"',;# \ufeff\x1c\x85\u2028NAé"), st.characters(exclude_categories=["Cs"])),
+    min_size=1,
+).filter(lambda name: not set(name) & set("\t\n\r\0"))
+edges = st.lists(st.tuples(names, names, names), min_size=1, max_size=8)
+relaxed = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@relaxed
+@given(rows=edges, end=st.sampled_from(["\n", "\r\n"]), last=st.booleans(), block=st.integers(1, 64))
+@example(rows=[("\ufeff\ufeff", "r", "b")], end="\n", last=True, block=1)
+def test_any_tsv_comes_back_equal(tmp_path: Path, rows: Rows, end: str, last: bool, block: int) -> None:
+    text = end.join("\t".join(row) for row in rows) + (end if last else "")
+    # one mark at the very start is the file's, so a first name may only begin with another one
+    path = put(tmp_path, b"\xef\xbb\xbf" + text.encode())
+    assert read(path, header=False, block_bytes=block) == rows
+
+
+@relaxed
+@given(rows=edges, quote_all=st.booleans(), block=st.integers(1, 64))
+def test_any_csv_comes_back_equal(tmp_path: Path, rows: Rows, quote_all: bool, block: int) -> None:
+    text = io.StringIO()
+    csv.writer(text, quoting=csv.QUOTE_ALL if quote_all else csv.QUOTE_MINIMAL).writerows(rows)
+    path = put(tmp_path, b"\xef\xbb\xbf" + text.getvalue().encode(), "e.csv")
+    assert read(path, header=False, block_bytes=block) == rows
+
+
+def reference_rows(content: bytes, delimiter: str) -> Rows | None:
+    """What the rules say without quoting: rows of one width, cells of UTF-8; None for an error."""
+    try:
+        text = content.removeprefix(b"\xef\xbb\xbf").decode()
+    except UnicodeDecodeError:
+        return None
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    rows = [tuple(line.split(delimiter)) for line in lines if line]
+    bad = not rows or any("\r" in line or "\0" in line for line in lines)
+    if bad or len({len(row) for row in rows}) != 1 or len(rows[0]) not in (2, 3):
+        return None
+    return None if any("" in row for row in rows) else rows
+
+
+pieces = st.sampled_from(
+    [b"a", b"b", b"\t", b"\t", b"\n", b"\r\n", b"\r", b'"', b"\0", b"\xc3", b"\xa9", b"\xef\xbb\xbf", b","]
+)
+junk = st.one_of(st.binary(max_size=60), st.lists(pieces, max_size=40).map(b"".join))
+
+
+@relaxed
+@given(content=junk, block=st.integers(1, 70))
+def test_random_bytes_give_what_the_rules_say_or_one_clear_error(
+    tmp_path: Path, content: bytes, block: int
+) -> None:
+    expected = None if content[:2] == b"\x1f\x8b" else reference_rows(content, "\t")
+    path = put(tmp_path, content)
+    if expected is None:
+        with pytest.raises(FormatError, match=r"e\.tsv"):
+            read(path, header=False, block_bytes=block)
+    else:
+        assert read(path, header=False, block_bytes=block) == expected
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=junk, quoting=st.booleans(), delimiter=st.sampled_from(["\t", ",", "a"]))
+def test_random_bytes_never_leave_a_graph_or_a_traceback(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, quoting: bool, delimiter: str
+) -> None:
+    folder = tmp_path_factory.mktemp("fuzz")
+    path = put(folder, content)
+    graph = None
+    with contextlib.suppress(MariusError):
+        graph = prepare(
+            path, folder / "g", quoting=quoting, delimiter=delimiter, header=False, split=(1, 0, 0)
+        )
+    if graph is None:
+        assert [p.name for p in folder.iterdir()] == ["e.tsv"]
+    elif not quoting:
+        assert all_edges(graph) == Counter(reference_rows(content, delimiter))

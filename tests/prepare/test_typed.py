@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from marius_py.errors import ConfigError, FormatError
+from marius_py.prepare import prepare
+from marius_py.prepare.typed import NumpySource, ParquetSource
+from tests.prepare.graphs import all_edges
+
+BIG = (1 << 31) - 1
+NUMBERS = np.array([[5, 0, BIG], [BIG, 1, BIG + 1], [1 << 40, 0, 5], [-3, 1, 7]])
+EXPECTED = sorted(tuple(map(str, row)) for row in NUMBERS.tolist())
+
+
+def rows_of(graph: Any) -> list[tuple[str, ...]]:
+    return sorted(all_edges(graph).elements())
+
+
+def prepared(path: Path, **options: Any) -> Any:
+    return prepare(path, path.parent / "g", split=(1, 0, 0), partitions=2, **options)
+
+
+def save(path: Path, **columns: Any) -> Path:
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_npy_takes_numbers_as_names(tmp_path: Path, order: Any) -> None:
+    np.save(tmp_path / "e.npy", np.asarray(NUMBERS, order=order))
+    graph = prepared(tmp_path / "e.npy")
+    assert rows_of(graph) == EXPECTED
+    assert graph.names_are_integers
+    assert graph.node_ids([str(BIG)])[0] >= 0
+
+
+@pytest.mark.parametrize("dtype", ["<U4", ">U4", "S4"])
+def test_npy_of_text(tmp_path: Path, dtype: str) -> None:
+    array = np.array([["a", "NA", "b b"], ["x", "r", "null"]]).astype(dtype)
+    np.save(tmp_path / "e.npy", array)
+    assert rows_of(prepared(tmp_path / "e.npy")) == [("a", "NA", "b b"), ("x", "r", "null")]
+
+
+@pytest.mark.parametrize("dtype", [">i4", "<u2", "u1"])
+def test_npy_of_other_integer_types(tmp_path: Path, dtype: str) -> None:
+    np.save(tmp_path / "e.npy", np.array([[0, 1], [1, 200]]).astype(dtype))
+    graph = prepared(tmp_path / "e.npy")
+    assert rows_of(graph) == [("0", "1"), ("1", "200")]
+    assert not graph.has_relations
+
+
+def test_npy_columns(tmp_path: Path) -> None:
+    np.save(tmp_path / "e.npy", np.array([[9, 2, 8, 1]]))
+    assert rows_of(prepared(tmp_path / "e.npy", columns=[3, 1, 0])) == [("1", "2", "9")]
+    with pytest.raises(ConfigError, match="give positions"):
+        NumpySource(tmp_path / "e.npy", columns=["head", "tail"])
+    with pytest.raises(FormatError, match="4 columns"):
+        NumpySource(tmp_path / "e.npy")
+
+
+@pytest.mark.parametrize("write", [np.savez, np.savez_compressed])
+def test_npz(tmp_path: Path, write: Any) -> None:
+    write(tmp_path / "one.npz", edges=NUMBERS)
+    write(tmp_path / "three.npz", tail=NUMBERS[:, 2], head=NUMBERS[:, 0], relation=NUMBERS[:, 1])
+    write(tmp_path / "named.npz", x=NUMBERS[:, 2], y=NUMBERS[:, 0], z=NUMBERS[:, 1], extra=np.zeros(9))
+    assert rows_of(prepared(tmp_path / "one.npz")) == EXPECTED
+    assert rows_of(prepared(tmp_path / "three.npz", overwrite=True)) == EXPECTED
+    assert rows_of(prepared(tmp_path / "named.npz", overwrite=True, columns=["y", "z", "x"])) == EXPECTED
+    source = NumpySource(tmp_path / "three.npz", block_rows=3)
+    assert [block.head.to_pylist() for block in source.blocks()] == [[5, BIG, 1 << 40], [-3]]
+    with pytest.raises(FormatError, match="columns="):
+        NumpySource(tmp_path / "named.npz")
+
+
+@pytest.mark.parametrize(
+    ("columns", "kinds"),
+    [
+        ({"head": ["a", "b"], "relation": ["r", "NA"], "tail": ["c", "a"]}, ("text", "text")),
+        ({"tail": ["c", "a"], "head": ["a", "b"], "relation": ["r", "NA"]}, ("text", "text")),
+        ({"x": ["a", "b"], "y": ["r", "NA"], "z": ["c", "a"]}, ("text", "text")),
+        (
+            {"x": pa.array(["a", "b"]).dictionary_encode(), "y": ["r", "NA"], "z": ["c", "a"]},
+            ("text", "text"),
+        ),
+        ({"x": pa.array(["a", "b"], pa.large_string()), "y": ["r", "NA"], "z": ["c", "a"]}, ("text", "text")),
+    ],
+)
+def test_parquet_of_text(tmp_path: Path, columns: dict[str, Any], kinds: tuple[str, str]) -> None:
+    path = save(tmp_path / "e.parquet", **columns)
+    source = ParquetSource(path, block_rows=1)
+    assert (source.node_kind, source.relation_kind) == kinds
+    assert rows_of(prepared(path)) == [("a", "r", "c"), ("b", "NA", "a")]
+
+
+def test_parquet_of_numbers_and_mixed(tmp_path: Path) -> None:
+    path = save(tmp_path / "n.parquet", head=NUMBERS[:, 0], relation=NUMBERS[:, 1], tail=NUMBERS[:, 2])
+    graph = prepared(path)
+    assert rows_of(graph) == EXPECTED
+    assert graph.names_are_integers
+    mixed = save(tmp_path / "m.parquet", weight=[0.5, 1.0], h=[1, 2], r=["a", "b"], t=["1", "007"])
+    graph = prepared(mixed, columns=["h", "r", "t"], overwrite=True)
+    assert rows_of(graph) == [("1", "a", "1"), ("2", "b", "007")]
+    assert graph.num_nodes == 3
+
+
+def test_numbers_and_text_files_of_one_graph_agree(tmp_path: Path) -> None:
+    np.save(tmp_path / "t.npy", np.array([[1, 0, 2], [2, 0, 3]]))
+    (tmp_path / "v.tsv").write_text("1\t0\tx\n")
+    graph = prepare(tmp_path / "t.npy", tmp_path / "g", valid=tmp_path / "v.tsv", partitions=1)
+    assert rows_of(graph) == [("1", "0", "2"), ("1", "0", "x"), ("2", "0", "3")]
+    assert graph.num_nodes == 4
+    assert not graph.names_are_integers
+
+
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        ({"head": ["a", None], "tail": ["b", "c"]}, "row 2: the head is null"),
+        ({"head": ["a", "b"], "tail": ["b", ""]}, "row 2: the tail name '' is empty"),
+        ({"head": ["a", "b\0"], "tail": ["b", "c"]}, "row 2: the head name 'b\\\\x00' holds a NUL"),
+        ({"head": [0.5, 1.5], "tail": ["b", "c"]}, "column 'head' has type double"),
+        ({"head": pa.array([1 << 63], pa.uint64()), "tail": [1]}, "head names cannot be read"),
+        ({"head": pa.array([], pa.string()), "tail": pa.array([], pa.string())}, "has no rows"),
+        ({"a": ["a"], "b": ["b"], "c": ["c"], "d": ["d"]}, "4 columns"),
+        ({"head": ["a"]}, "1 column"),
+    ],
+)
+def test_bad_parquet(tmp_path: Path, columns: dict[str, Any], text: str) -> None:
+    path = save(tmp_path / "e.parquet", **columns)
+    with pytest.raises(FormatError, match=text):
+        prepared(path)
+    assert [p.name for p in tmp_path.iterdir()] == ["e.parquet"]
+
+
+def test_invalid_utf8_in_parquet(tmp_path: Path) -> None:
+    bad = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(np.array([0, 1], np.int32)), pa.py_buffer(b"\xff")]
+    )
+    path = save(tmp_path / "e.parquet", head=bad, tail=["x"])
+    with pytest.raises(FormatError, match="no valid UTF-8"):
+        prepared(path)
+
+
+@pytest.mark.parametrize(
+    ("array", "text"),
+    [
+        (np.zeros((2, 3)), "type float64"),
+        (np.zeros((2, 5), int), "5 columns"),
+        (np.zeros(4, int), r"shape \(4,\)"),
+        (np.zeros((0, 3), int), "no rows"),
+        (np.array([["a", ""]]), "the tail name '' is empty"),
+    ],
+)
+def test_bad_npy(tmp_path: Path, array: Any, text: str) -> None:
+    np.save(tmp_path / "e.npy", array)
+    with pytest.raises(FormatError, match=text):
+        prepared(tmp_path / "e.npy")
+
+
+def test_pickles_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "e.npy", np.array([["a", "b"]], dtype=object), allow_pickle=True)
+    np.savez(tmp_path / "e.npz", np.array([["a", "b"]], dtype=object), allow_pickle=True)
+    for name in ("e.npy", "e.npz"):
+        with pytest.raises(FormatError, match="objects"):
+            prepared(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["e.npy", "e.npz", "e.parquet"])
+def test_damaged_files_are_refused_whatever_is_wrong(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name == "e.npy":
+        np.save(path, NUMBERS)
+    elif name == "e.npz":
+        np.savez_compressed(path, edges=np.tile(NUMBERS, (50, 1)))
+    else:
+        save(path, head=["a"] * 50, tail=["b"] * 50)
+    whole = path.read_bytes()
+    for size in (0, 1, 10, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(FormatError, match=name):
+            prepared(path)
+    path.write_bytes(b"no such thing" * 20)
+    with pytest.raises(FormatError, match=name):
+        prepared(path)
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+
+
+def test_npz_member_with_wrong_checksum(tmp_path: Path) -> None:
+    path = tmp_path / "e.npz"
+    np.savez(path, edges=np.tile(NUMBERS, (50, 1)))
+    content = bytearray(path.read_bytes())
+    content[700] ^= 1
+    path.write_bytes(bytes(content))
+    assert zipfile.is_zipfile(path)
+    with pytest.raises(FormatError, match="damaged"):
+        prepared(path)
+
+
+def test_options_for_text_are_refused_elsewhere(tmp_path: Path) -> None:
+    np.save(tmp_path / "e.npy", NUMBERS)
+    with pytest.raises(ConfigError, match="delimiter is ','"):
+        prepared(tmp_path / "e.npy", delimiter=",")

@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
+from marius_py.graph import SPLITS, Partitioning
+from marius_py.storage.edge_writer import EdgeWriter, count_buckets, resort
+from marius_py.storage.hdf5_edges import Hdf5EdgeStore
+from marius_py.storage.memory import MemoryEdgeStore
+from marius_py.storage.protocols import EdgeStore
+from marius_py.types import Bucket
+
+
+def random_edges(count: int, nodes: int, seed: int = 0, dtype: Any = np.int32) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, nodes, (count, 3)).astype(dtype)
+
+
+def write(
+    path: Path,
+    train: np.ndarray,
+    valid: np.ndarray,
+    test: np.ndarray,
+    nodes: int,
+    p: int,
+    block: int = 64,
+    **more: Any,
+) -> Hdf5EdgeStore:
+    partitioning = Partitioning(nodes, p)
+    degrees = np.bincount(train[:, [0, 2]].ravel(), minlength=nodes)
+    with EdgeWriter(
+        path,
+        partitioning,
+        count_buckets(partitioning, train),
+        num_valid=len(valid),
+        num_test=len(test),
+        degrees=degrees,
+        fingerprint="f",
+        **more,
+    ) as writer:
+        for split, edges in zip(SPLITS, (train, valid, test), strict=True):
+            for start in range(0, len(edges), block):
+                writer.append(split, edges[start : start + block])
+        writer.finish()
+    return Hdf5EdgeStore(path)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Hdf5EdgeStore:
+    splits = [random_edges(count, 50, seed) for seed, count in enumerate((500, 40, 30))]
+    with write(tmp_path / "edges.h5", *splits, nodes=50, p=4) as opened:
+        yield opened
+
+
+def rows(edges: np.ndarray) -> Counter[tuple[int, ...]]:
+    return Counter(map(tuple, edges.tolist()))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    counts=st.tuples(st.integers(0, 300), st.integers(0, 20), st.integers(0, 20)),
+    nodes=st.integers(1, 60),
+    p=st.integers(1, 9),
+    block=st.integers(1, 100),
+    wide=st.booleans(),
+)
+def test_equals_its_twin_in_memory(
+    tmp_path_factory: pytest.TempPathFactory,
+    counts: tuple[int, ...],
+    nodes: int,
+    p: int,
+    block: int,
+    wide: bool,
+) -> None:
+    p = min(p, nodes)
+    dtype = np.dtype(np.int64 if wide else np.int32)
+    splits = [random_edges(count, nodes, seed) for seed, count in enumerate(counts)]
+    path = tmp_path_factory.mktemp("edges") / "edges.h5"
+    with write(path, *splits, nodes=nodes, p=p, block=block, dtype=dtype) as disk:
+        twin = MemoryEdgeStore(Partitioning(nodes, p), *splits)
+        assert isinstance(disk, EdgeStore)
+        assert disk.partitioning == twin.partitioning
+        assert disk.dtype == dtype
+        assert np.array_equal(disk.bucket_counts(), twin.bucket_counts())
+        for split in SPLITS:
+            assert disk.num_edges(split) == twin.num_edges(split)
+            assert np.array_equal(disk.read(split), twin.read(split))
+        for i in range(p):
+            for j in range(p):
+                assert np.array_equal(disk.read("train", Bucket(i, j)), twin.read("train", Bucket(i, j)))
+        assert disk.verify(block_rows=7) == []
+        assert disk.degrees(0, nodes).sum() == 2 * counts[0]
+
+
+def test_ranges_and_blocks_tile_the_file(store: Hdf5EdgeStore) -> None:
+    for split in SPLITS:
+        whole, count = store.read(split), store.num_edges(split)
+        assert np.array_equal(np.concatenate(list(store.blocks(split, 13))), whole)
+        assert np.array_equal(store.read_range(split, 5, count - 3), whole[5 : count - 3])
+        assert store.read_range(split, 3, 3).shape == (0, 3)
+
+
+def test_it_is_an_ordinary_hdf5_file(store: Hdf5EdgeStore) -> None:
+    with h5py.File(store.path, "r") as file:
+        assert np.array_equal(file["train"][...], store.read("train"))
+        assert np.array_equal(file["valid"][...], store.read("valid"))
+        assert np.array_equal(file["degrees"][...], store.degrees(0, 50))
+        assert np.array_equal(np.diff(file["train_offsets"]), store.bucket_counts().ravel())
+        assert file["train"].chunks is None
+
+
+def test_wrong_questions(store: Hdf5EdgeStore) -> None:
+    for call in (
+        lambda: store.read("dev"),
+        lambda: store.num_edges("dev"),
+        lambda: store.read("train", Bucket(0, 4)),
+        lambda: store.read("train", Bucket(-1, 0)),
+        lambda: store.read("valid", Bucket(0, 0)),
+        lambda: store.read_range("train", 3, 501),
+        lambda: store.read_range("train", 3, 2),
+        lambda: store.degrees(0, 51),
+    ):
+        with pytest.raises(ConfigError, match=r"allowed|only train"):
+            call()
+
+
+def test_reads_from_many_threads_agree(store: Hdf5EdgeStore) -> None:
+    expected = {(i, j): store.read("train", Bucket(i, j)) for i in range(4) for j in range(4)}
+    wrong: list[object] = []
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(100):
+            bucket = Bucket(*rng.integers(0, 4, 2).tolist())
+            if not np.array_equal(store.read("train", bucket), expected[bucket]):
+                wrong.append(bucket)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_closed_store_says_so(store: Hdf5EdgeStore) -> None:
+    store.close()
+    store.close()
+    with pytest.raises(StorageError, match="was closed"):
+        store.read("train")
+
+
+@pytest.mark.parametrize("p", [1, 2, 7])
+def test_resort_keeps_all_edges_in_new_buckets(store: Hdf5EdgeStore, tmp_path: Path, p: int) -> None:
+    resort(store, tmp_path / "other.h5", p, block_rows=50)
+    with Hdf5EdgeStore(tmp_path / "other.h5") as other:
+        assert other.fingerprint == store.fingerprint
+        assert rows(other.read("train")) == rows(store.read("train"))
+        assert np.array_equal(other.read("test"), store.read("test"))
+        assert np.array_equal(other.degrees(0, 50), store.degrees(0, 50))
+        for i in range(p):
+            for j in range(p):
+                edges = other.read("train", Bucket(i, j))
+                assert (other.partitioning.locate(edges[:, 0])[0] == i).all()
+                assert (other.partitioning.locate(edges[:, 2])[0] == j).all()
+
+
+def offset_of(path: Path, name: str) -> int:
+    with h5py.File(path, "r") as file:
+        return file[name].id.get_offset()
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_flipped_bit_is_found_and_never_resorted(store: Hdf5EdgeStore, tmp_path: Path, split: str) -> None:
+    with open(store.path, "r+b") as file:
+        file.seek(offset_of(store.path, split) + 123)
+        byte = file.read(1)[0]
+        file.seek(-1, 1)
+        file.write(bytes([byte ^ 4]))
+    with pytest.raises(StorageError, match=rf"damaged: (the {split}|{split} bucket)"):
+        store.read(split)
+    assert len(store.verify()) == 1
+    with pytest.raises(StorageError, match="not match the checksum"):
+        resort(store, tmp_path / "other.h5", 2)
+
+
+def test_damaged_files_give_one_clear_error(tmp_path: Path) -> None:
+    edges = random_edges(300, 20)
+    path = tmp_path / "edges.h5"
+    write(path, edges, edges[:20], edges[:10], nodes=20, p=3).close()
+    whole = path.read_bytes()
+    for size in [0, 1, 100, 500, 1000, 2000, *range(3000, len(whole), 997)]:
+        path.write_bytes(whole[:size])
+        with pytest.raises((StorageError, FormatError), match=r"edges\.h5"):
+            Hdf5EdgeStore(path)
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        content = bytearray(whole)
+        start = int(rng.integers(0, 6000))
+        content[start : start + 40] = rng.bytes(40)
+        path.write_bytes(bytes(content))
+        # some of it hits padding and does no harm; the rest must end in an error of ours
+        with contextlib.suppress(MariusError), Hdf5EdgeStore(path) as store:
+            store.verify()
+
+
+def test_missing_foreign_and_newer_files(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="missing"):
+        Hdf5EdgeStore(tmp_path / "none.h5")
+    with h5py.File(tmp_path / "foreign.h5", "w") as file:
+        file["x"] = [1]
+    with pytest.raises(FormatError, match="no edge file"):
+        Hdf5EdgeStore(tmp_path / "foreign.h5")
+    edges = random_edges(10, 5)
+    write(tmp_path / "newer.h5", edges, edges, edges, nodes=5, p=1).close()
+    with h5py.File(tmp_path / "newer.h5", "r+") as file:
+        file.attrs["format_version"] = 99
+    with pytest.raises(FormatError, match="version 99; this program reads version 1"):
+        Hdf5EdgeStore(tmp_path / "newer.h5")
+
+
+def test_input_that_changes_between_the_passes_is_noticed(tmp_path: Path) -> None:
+    edges = random_edges(100, 10)
+    counts = count_buckets(Partitioning(10, 2), edges)
+    common: dict[str, Any] = {
+        "num_valid": 1,
+        "num_test": 0,
+        "degrees": np.zeros(10, np.int64),
+        "fingerprint": "f",
+    }
+    with EdgeWriter(tmp_path / "a.h5", Partitioning(10, 2), counts, **common) as writer:
+        with pytest.raises(FormatError, match="fewer edges"):
+            writer.finish()
+        writer.append("train", edges)
+        with pytest.raises(FormatError, match="more train edges"):
+            writer.append("train", edges[:1])
+        writer.append("valid", edges[:1])
+        with pytest.raises(FormatError, match="more valid edges"):
+            writer.append("valid", edges[:1])
+        writer.finish()

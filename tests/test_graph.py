@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marius_py.errors import ConfigError, FormatError, StorageError
+from marius_py.graph import Graph, Partitioning, open_graph
+from marius_py.graph_files import manifest_bytes, read_manifest
+from marius_py.names import ROW_GROUP
+from marius_py.prepare import prepare_arrays
+
+
+@given(num_nodes=st.integers(1, 2000), data=st.data())
+def test_partitions_are_even_contiguous_ranges(num_nodes: int, data: st.DataObject) -> None:
+    p = data.draw(st.integers(1, min(num_nodes, 50)))
+    partitioning = Partitioning(num_nodes, p)
+    starts, sizes = partitioning.starts(), [partitioning.size(i) for i in range(p)]
+    assert starts[0] == 0
+    assert starts[-1] == num_nodes
+    assert np.diff(starts).tolist() == sizes
+    assert max(sizes) - min(sizes) <= 1
+    assert max(sizes) == partitioning.max_size
+    part, row = partitioning.locate(np.arange(num_nodes))
+    assert np.array_equal(part, np.repeat(np.arange(p), sizes))
+    assert np.array_equal(starts[part] + row, np.arange(num_nodes))
+
+
+def test_number_of_partitions_out_of_range() -> None:
+    for p in (0, 6):
+        with pytest.raises(ConfigError, match=rf"partitions is {p}; allowed: 1 to the number of nodes \(5\)"):
+            Partitioning(5, p)
+
+
+def make(path: Path, seed: int = 0, nodes: int = 100, partitions: int = 4) -> Graph:
+    edges = np.random.default_rng(seed).integers(0, nodes, (600, 3)) % [nodes, 5, nodes]
+    return prepare_arrays(edges, path, num_nodes=nodes, num_relations=5, partitions=partitions)
+
+
+def test_open_gives_what_prepare_gave(tmp_path: Path) -> None:
+    graph = make(tmp_path / "g")
+    assert open_graph(str(tmp_path / "g")) == graph
+
+
+def test_repartition_sorts_once_and_reuses(tmp_path: Path) -> None:
+    graph = make(tmp_path / "g")
+    with graph.repartition(4, tmp_path / "run") as same:
+        assert same.path == tmp_path / "g" / "edges.h5"
+    assert not (tmp_path / "run").exists()
+    with graph.repartition(7, tmp_path / "run") as store:
+        assert store.partitioning == Partitioning(100, 7)
+        assert store.num_edges("train") == 540
+        assert store.verify() == []
+    made = (tmp_path / "run" / "edges.h5").stat()
+    graph.repartition(7, tmp_path / "run").close()
+    assert (tmp_path / "run" / "edges.h5").stat() == made or (
+        (tmp_path / "run" / "edges.h5").stat().st_mtime_ns == made.st_mtime_ns
+    )
+    with graph.repartition(2, tmp_path / "run") as store:
+        assert store.partitioning.num_partitions == 2
+    (tmp_path / "run" / "edges.h5").write_bytes(b"torn")
+    with graph.repartition(2, tmp_path / "run") as store:
+        assert store.verify() == []
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["edges.h5"]
+    with pytest.raises(ConfigError, match="graph's own edges"):
+        graph.repartition(3, tmp_path / "g")
+    with pytest.raises(ConfigError, match="allowed: 1 to the number of nodes"):
+        graph.repartition(101, tmp_path / "run")
+
+
+def test_edges_of_another_graph_are_not_reused(tmp_path: Path) -> None:
+    first, second = make(tmp_path / "a"), make(tmp_path / "b", seed=1)
+    first.repartition(3, tmp_path / "run").close()
+    with second.repartition(3, tmp_path / "run") as store:
+        assert store.fingerprint == second.fingerprint
+
+
+def test_names_by_range_across_row_groups(tmp_path: Path) -> None:
+    count = 2 * ROW_GROUP + 10
+    graph = make(tmp_path / "g", nodes=count)
+    names = graph.node_names()
+    assert len(names) == count
+    for start, stop in ((0, 0), (5, 9), (ROW_GROUP - 2, ROW_GROUP + 2), (100, count - 1), (count, count)):
+        assert graph.node_names(start, stop) == names[start:stop]
+    wanted = [names[-1], "nobody", names[0], names[ROW_GROUP], names[0]]
+    assert graph.node_ids(wanted).tolist() == [count - 1, -1, 0, ROW_GROUP, 0]
+    assert graph.node_ids([]).shape == (0,)
+    with pytest.raises(ConfigError, match="allowed: within"):
+        graph.node_names(0, count + 1)
+    with pytest.raises(ConfigError, match="pass a list"):
+        graph.node_ids("abc")
+    with pytest.raises(ConfigError, match="no text"):
+        graph.node_ids([1])  # type: ignore[list-item]
+
+
+def test_missing_folder_and_files(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="does not exist; prepare a graph"):
+        open_graph(tmp_path / "none")
+    with pytest.raises(StorageError, match=r"no prepared graph: it has no graph\.json"):
+        open_graph(tmp_path)
+    make(tmp_path / "g")
+    for name in ("edges.h5", "nodes.parquet", "relations.parquet"):
+        whole = (tmp_path / "g" / name).read_bytes()
+        (tmp_path / "g" / name).unlink()
+        with pytest.raises(StorageError, match=f"{name} is missing"):
+            open_graph(tmp_path / "g")
+        (tmp_path / "g" / name).write_bytes(whole[:-1])
+        with pytest.raises(
+            StorageError, match=f"{name} is damaged: {len(whole) - 1} bytes, should be {len(whole)}"
+        ):
+            open_graph(tmp_path / "g")
+        (tmp_path / "g" / name).write_bytes(whole)
+    open_graph(tmp_path / "g")
+
+
+@pytest.mark.parametrize("name", ["edges.h5", "nodes.parquet", "relations.parquet"])
+def test_verify_names_damaged_files(tmp_path: Path, name: str) -> None:
+    graph = make(tmp_path / "g")
+    path = tmp_path / "g" / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+    found = graph.verify()
+    assert len(found) == 1
+    assert name in found[0]
+    path.unlink()
+    assert "cannot read" in graph.verify()[0] or "missing" in graph.verify()[0]
+
+
+def test_every_damage_to_the_manifest_is_found(tmp_path: Path) -> None:
+    make(tmp_path / "g")
+    path = tmp_path / "g" / "graph.json"
+    whole = path.read_bytes()
+    for content in (
+        b"",
+        whole[:50],
+        whole[:-30],
+        b"[]",
+        b"{}",
+        b"\xff" + whole,
+        whole.replace(b"540", b"541", 1),
+        b"[" * 9999,
+    ):
+        path.write_bytes(content)
+        with pytest.raises(FormatError, match=r"graph\.json"):
+            open_graph(tmp_path / "g")
+    path.write_bytes(whole.replace(b'"version": 1', b'"version": 2'))
+    with pytest.raises(FormatError, match="version 2; this program reads version 1: prepare the graph again"):
+        open_graph(tmp_path / "g")
+
+
+def test_a_manifest_cannot_point_outside_its_folder(tmp_path: Path) -> None:
+    make(tmp_path / "g")
+    facts = read_manifest(tmp_path / "g")
+    facts["files"]["../../etc/passwd"] = {"bytes": 1, "xxh3": ""}
+    for key in ("format", "version", "checksum"):
+        del facts[key]
+    (tmp_path / "g" / "graph.json").write_bytes(manifest_bytes(facts))
+    with pytest.raises(FormatError, match="wrong or missing entries"):
+        open_graph(tmp_path / "g")
+    assert json.loads((tmp_path / "g" / "graph.json").read_text())["num_nodes"] == 100
+
+
+def test_edges_swapped_in_from_another_graph_are_refused(tmp_path: Path) -> None:
+    graph = make(tmp_path / "a")
+    make(tmp_path / "b", seed=1)
+    (tmp_path / "a" / "edges.h5").write_bytes((tmp_path / "b" / "edges.h5").read_bytes())
+    with pytest.raises(StorageError, match="belongs to another graph"):
+        graph.edges()
+
+
+def test_opening_and_reading_edges_needs_neither_pyarrow_nor_torch(tmp_path: Path) -> None:
+    make(tmp_path / "g")
+    code = (
+        "import sys; from marius_py.graph import open_graph\n"
+        f"g = open_graph({str(tmp_path / 'g')!r}); s = g.edges(); s.read('train'); s.close()\n"
+        "sys.exit(' '.join(m for m in ('pyarrow', 'torch') if m in sys.modules) or 0)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
