@@ -57,7 +57,7 @@ class RowMasks:
         if not self._active:
             return
         if workspace.device.type == "cpu":
-            self._words = np.random.Generator(np.random.SFC64(np.random.SeedSequence(seed)))
+            self._words = np.random.SFC64(np.random.SeedSequence(seed))
         else:
             mixed = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> np.uint64(1))
             generator = torch.Generator(workspace.device).manual_seed(mixed)
@@ -75,8 +75,9 @@ class RowMasks:
         width = self._shape[1]
         if self._workspace.device.type == "cpu":
             # A row starts on a word of its own, so that the split of rows over calls does not matter.
-            words = self._words.integers(0, 1 << 64, (count, -(-width // 4)), dtype=np.uint64)
-            levels = torch.from_numpy(words.view(np.int16))[:, :width]
+            padded = -(-width // 4) * 4
+            words = self._words.random_raw(count * padded // 4)
+            levels = torch.from_numpy(words.view(np.int16)).view(count, padded)[:, :width]
         else:
             levels = self._levels[self._taken : self._taken + count]
         self._taken += count

@@ -67,13 +67,13 @@ def fused_gradients(
     batch = given.batch
     d_rows = workspace.zeros("d_rows", *batch.rows.shape)
     d_relations = workspace.zeros("d_relations", *given.relations.shape)
-    total = batch.rows.new_zeros(())
     contrasts = {side: _Contrast(form, given, side, d_rows, workspace) for side in given.sides}
+    losses: list[Tensor] = []
     for chunks, blocks in _blocks(contrasts.values(), d_rows.device.type):
         for contrast in contrasts.values():
             contrast.load(chunks)
         for block in blocks:
-            total += _block(form, given, contrasts, chunks, block, d_rows, d_relations, workspace)
+            losses += _block(given, contrasts, chunks, block, d_rows, d_relations, workspace)
         for contrast in contrasts.values():
             contrast.flush()
     for regularizer in regularizers:
@@ -82,7 +82,7 @@ def fused_gradients(
         of_relations = regularizer.gradient(given.relations, relations_are_complex(form.decoder))
         d_rows.addcmul_(of_nodes, nodes.unsqueeze(1))
         d_relations.addcmul_(of_relations, relations.unsqueeze(1))
-    return Gradients(d_rows, d_relations, total / len(batch.head))
+    return Gradients(d_rows, d_relations, torch.cat(losses).sum() / len(batch.head))
 
 
 def _blocks(contrasts: Collection[_Contrast], device: str) -> Iterator[tuple[slice, list[slice]]]:
@@ -98,7 +98,6 @@ def _blocks(contrasts: Collection[_Contrast], device: str) -> Iterator[tuple[sli
 
 
 def _block(
-    form: ClosedForm,
     given: StepInput,
     contrasts: dict[Side, _Contrast],
     chunks: slice,
@@ -106,24 +105,24 @@ def _block(
     d_rows: Tensor,
     d_relations: Tensor,
     workspace: Workspace,
-) -> Tensor:
-    """Both sides of a block's edges; adds to d_rows (U, D) and d_relations (V, Dr), returns the loss sum."""
+) -> list[Tensor]:
+    """Both sides of a block's edges; adds to d_rows (U, D) and d_relations (V, Dr), returns their losses."""
     batch, masks = given.batch, given.masks
     chunk_edges = len(batch.head) // next(iter(contrasts.values())).num_chunks
     edges = slice(chunks.start * chunk_edges + block.start, (chunks.stop - 1) * chunk_edges + block.stop)
     head = _Rows("head", batch.rows, batch.head[edges], masks.head, workspace)
     tail = _Rows("tail", batch.rows, batch.tail[edges], masks.tail, workspace)
-    total = d_rows.new_zeros(())
+    losses = []
     for group in given.relation_groups:
         index = given.relation_index[group[0]][edges]
         relation = _Rows("relation", given.relations, index, masks.relation[group[0]], workspace)
         for side in group:
             known, answer = (head, tail) if side == "tail" else (tail, head)
-            total += contrasts[side].block(block, known, answer, relation)
+            losses.append(contrasts[side].block(block, known, answer, relation))
         relation.add_gradient(d_relations)
     head.add_gradient(d_rows)
     tail.add_gradient(d_rows)
-    return total
+    return losses
 
 
 class _Rows:
@@ -147,6 +146,32 @@ class _Rows:
         table.index_add_(0, self._index, self.gradient)
 
 
+class _Scratch:
+    """Scratch of a block of g chunks of P edges with K candidates, and the views of it that are used.
+
+    Views are made once for each shape: a step would otherwise spend a few per cent of its time on them.
+    """
+
+    def __init__(
+        self, chunks: int, edges: int, count: int, dim: int, widths: tuple[int, int], ws: Workspace
+    ) -> None:
+        width, gradient_width = widths
+        flat = chunks * edges
+        self.pairs = ws.take("pairs", flat, dim)
+        self.scores = ws.take("scores", chunks, edges, count)
+        self.inverse = ws.take("inverse", chunks, edges, count)
+        self.softplus = ws.take("softplus", chunks, edges, count)
+        self.extended = ws.take("query", flat, width)
+        self.query = self.extended[:, :dim]
+        self.unscaled = self.extended[:, :gradient_width]
+        self.queries = self.extended.view(chunks, edges, width)
+        self.scaled = ws.take("scaled", flat, gradient_width)
+        self.scaled_queries = self.scaled.view(chunks, edges, gradient_width)
+        gradient = ws.take("d_query", flat, gradient_width)
+        self.d_query = gradient[:, :dim]
+        self.d_queries = gradient.view(chunks, edges, gradient_width)
+
+
 class _Contrast:
     """One corrupted side of a batch: the candidates of the current chunks and what is added up for them."""
 
@@ -161,13 +186,15 @@ class _Contrast:
         self._name = side
         self._d_rows = d_rows
         self._edges = len(given.batch.head)
+        self._dim = d_rows.shape[1]
+        self._widths = form.similarity.widths(self._dim)
         self._workspace = workspace
         self.num_chunks, self.count = self._negatives.nodes.shape
         self.chunk_edges = self._edges // self.num_chunks
 
     def load(self, chunks: slice) -> None:
         """Gather the candidates of a group of chunks."""
-        similarity, dim = self._form.similarity, self._rows.shape[1]
+        similarity, dim = self._form.similarity, self._dim
         nodes = self._negatives.nodes[chunks]
         shape = (len(nodes), self.count)
         self._chunks = chunks
@@ -175,59 +202,71 @@ class _Contrast:
         self._mask = self._masks.take(len(self._nodes))
         gathered = self._workspace.take("gathered", len(self._nodes), dim)
         torch.index_select(self._rows, 0, self._nodes, out=gathered)
-        self._candidates = self._workspace.take(f"candidates_{self._name}", *shape, dim + similarity.extra)
+        self._candidates = self._workspace.take(f"candidates_{self._name}", *shape, self._widths[0])
         plain = self._candidates[..., :dim]
         if self._mask is None:
             plain.copy_(gathered.view(*shape, dim))
         else:
             torch.mul(gathered.view(*shape, dim), self._mask.view(*shape, dim), out=plain)
-        similarity.extend_candidates(self._candidates)
-        name = f"candidate_sums_{self._name}"
-        self._sums = self._workspace.zeros(name, *shape, dim + similarity.extra_sums)
+        similarity.extend_candidates(self._candidates, dim)
+        self._sums = self._workspace.zeros(f"candidate_sums_{self._name}", *shape, self._widths[1])
+
+    def _scratch(self, edges: int) -> _Scratch:
+        chunks = len(self._candidates)
+        key = ("block", chunks, edges, self.count, self._dim, *self._widths)
+        return self._workspace.remember(
+            key,
+            lambda: _Scratch(chunks, edges, self.count, self._dim, self._widths, self._workspace),
+        )
 
     def block(self, block: slice, known: _Rows, answer: _Rows, relation: _Rows) -> Tensor:
-        """Contrast the edges of a block; adds to the gradients of the rows, returns the sum of the losses."""
+        """Contrast the edges of a block; adds to the gradients of the rows, returns their losses (n,)."""
         similarity, objective, decoder = self._form.similarity, self._form.objective, self._form.decoder
-        workspace = self._workspace
-        num_edges, dim = known.values.shape
-        num_chunks = len(self._candidates)
-        flat = workspace.take("query", num_edges, dim + similarity.extra)
-        query = flat[:, :dim]
-        pairs = workspace.take("pairs", num_edges, dim)
+        dim, candidates = self._dim, self._candidates
+        scratch = self._scratch(len(known.values) // len(candidates))
+        scores, query = scratch.scores, scratch.query
         decoder.query_into(known.values, relation.values, self._side, query)
-        positive = similarity.positive(query, answer.values, pairs)
-        similarity.extend_queries(flat, objective.shift(positive))
+        positive = similarity.positive(query, answer.values, scratch.pairs)
+        similarity.extend_queries(scratch.extended, dim, objective.shift(positive))
 
-        extended = flat.view(num_chunks, -1, flat.shape[1])
-        scores = workspace.take("scores", num_chunks, extended.shape[1], self.count)
-        similarity.scores(extended, self._candidates, scores, workspace)
+        similarity.scores(scratch.queries, candidates, dim, scores, scratch.inverse)
         keep = self._negatives.keep
         if keep is not None:
             keep = keep[self._chunks, block].view(torch.int8)
-        losses = objective.weigh(scores, keep, workspace)
+        losses = objective.weigh(scores, keep, scratch.softplus)
+        row_sums = similarity.query_gradient(
+            scores, scratch.queries, candidates, dim, scratch.d_queries, scratch.inverse
+        )
+        loss, factor, d_positive = objective.reduce(
+            positive.view(-1, 1),
+            row_sums.reshape(-1, 1),
+            None if losses is None else losses.view(-1, 1),
+            self._kept(keep) if objective.averages else None,
+        )
+        factor = factor / self._edges
+        torch.mul(scratch.unscaled, factor, out=scratch.scaled)
+        similarity.candidate_gradient(scores, scratch.scaled_queries, self._sums)
 
-        d_flat = workspace.take("d_query", *flat.shape)
-        d_extended = d_flat.view_as(extended)
-        row_sums = similarity.query_gradient(scores, extended, self._candidates, d_extended, workspace)
-        kept = self.count if keep is None else keep.sum(-1)
-        loss, factor, d_positive = objective.reduce(positive.view(num_chunks, -1), row_sums, losses, kept)
-        factor = (factor / self._edges).view(-1, 1)
-        scaled = workspace.take("scaled", num_edges, dim + similarity.extra_sums)
-        torch.mul(flat[:, : scaled.shape[1]], factor, out=scaled)
-        similarity.candidate_gradient(scores, scaled.view(num_chunks, -1, scaled.shape[1]), self._sums)
-
-        d_query = d_flat[:, :dim].mul_(factor)
-        own = d_positive.div_(self._edges).view(-1)
-        similarity.positive_gradient(query, answer.values, own, d_query, answer.gradient, pairs)
+        d_query = scratch.d_query.mul_(factor)
+        own = d_positive.div_(self._edges)
+        similarity.positive_gradient(query, answer.values, own, d_query, answer.gradient, scratch.pairs)
         decoder.query_backward(
             known.values, relation.values, self._side, d_query, known.gradient, relation.gradient
         )
-        return loss.sum()
+        return loss.view(-1)
+
+    def _kept(self, keep: Tensor | None) -> Tensor:
+        """Number of negatives that count, for each edge (n, 1) or for all ()."""
+        if keep is None:
+            return torch.tensor(self.count, device=self._d_rows.device)
+        return keep.sum(-1).view(-1, 1)
 
     def flush(self) -> None:
         """Add the candidates' gradients to their rows."""
-        gradient = self._form.similarity.finish_candidates(self._sums, self._candidates)
-        gradient = gradient.reshape(-1, self._rows.shape[1])
-        if self._mask is not None:
-            gradient.mul_(self._mask)
-        self._d_rows.index_add_(0, self._nodes, gradient)
+        gradient = self._form.similarity.finish_candidates(self._sums, self._candidates, self._dim)
+        flat = self._workspace.take("gathered", len(self._nodes), self._dim)  # index_add_ wants it contiguous
+        if self._mask is None:
+            flat.view_as(gradient).copy_(gradient)
+        else:
+            torch.mul(gradient, self._mask.view_as(gradient), out=flat.view_as(gradient))
+        self._d_rows.index_add_(0, self._nodes, flat)

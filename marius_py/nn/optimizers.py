@@ -15,6 +15,8 @@ from torch import Tensor
 
 from marius_py.errors import ConfigError
 
+_BLOCK_FLOATS = (1 << 16, 1 << 30)  # on the cpu, on a device
+
 
 class SparseOptimizer(ABC):
     """Turns gradients of rows into deltas; keeps nothing itself but its settings.
@@ -95,9 +97,17 @@ class Adagrad(SparseOptimizer):
 
     def delta(self, rows: Tensor, state: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """d_state = g², d_rows = −lr · g / (√(state + g²) + eps)."""
-        d_state = gradient * gradient
-        root = (state + d_state).sqrt_().add_(max(self.eps, torch.finfo(torch.float32).tiny))
-        return torch.div(gradient, root, out=root).mul_(-self.lr), d_state
+        d_rows, d_state = torch.empty_like(gradient), torch.empty_like(state)
+        eps = max(self.eps, torch.finfo(torch.float32).tiny)
+        # Blocks stay in cache from the first operation to the last, so that memory is passed over once.
+        size = max(1, _BLOCK_FLOATS[gradient.is_cuda] // max(1, gradient.shape[1]))
+        for first in range(0, len(gradient), size):
+            block = slice(first, first + size)
+            mine, root = gradient[block], d_rows[block]
+            torch.mul(mine, mine, out=d_state[block])
+            torch.add(state[block], d_state[block], out=root).sqrt_().add_(eps)
+            torch.div(mine, root, out=root).mul_(-self.lr)
+        return d_rows, d_state
 
 
 class AdagradRow(Adagrad):

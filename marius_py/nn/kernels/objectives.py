@@ -12,41 +12,46 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from marius_py.nn.kernels.workspace import Workspace
 from marius_py.nn.losses import LogisticLoss, Loss, SoftmaxLoss
 
 
 class Objective(Protocol):
-    """One loss on blocks; g chunks of P edges with K shared negatives."""
+    """One loss on blocks; g chunks of P edges with K shared negatives.
+
+    Attributes:
+        averages: whether the number of kept negatives matters.
+    """
+
+    averages: bool
 
     def shift(self, positive: Tensor) -> Tensor | float:
         """What is added to the scores of an edge's negatives, given positive scores (B,)."""
 
-    def weigh(self, scores: Tensor, keep: Tensor | None, workspace: Workspace) -> Tensor | None:
+    def weigh(self, scores: Tensor, keep: Tensor | None, scratch: Tensor) -> Tensor | None:
         """Replace shifted scores (g, P, K) by weights in place.
 
         Args:
             scores: overwritten.
             keep: (g, P, K) int8, 0 where the negative must not count.
-            workspace: scratch.
+            scratch: (g, P, K), undefined.
 
         Returns:
             (g, P) sums over k of the negatives' losses, or None if the row sums of weights tell the loss.
         """
 
     def reduce(
-        self, positive: Tensor, row_sums: Tensor, losses: Tensor | None, kept: Tensor | int
+        self, positive: Tensor, row_sums: Tensor, losses: Tensor | None, kept: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Finish whole rows.
+        """Finish whole rows; all (n, 1), edges of all chunks of the block one after another.
 
         Args:
-            positive: (g, P) scores of the true edges.
-            row_sums: (g, P) Σ_k weight_k.
+            positive: scores of the true edges.
+            row_sums: Σ_k weight_k.
             losses: what `weigh` returned.
-            kept: number of negatives kept, (g, P) or the same for all.
+            kept: number of negatives kept, of every edge, (n, 1), or of all, (); None unless `averages`.
 
         Returns:
-            (g, P) loss, factor, and gradient of the positive score, of each edge alone.
+            Loss, factor, and gradient of the positive score, of each edge alone, (n, 1).
         """
 
 
@@ -57,11 +62,13 @@ class SoftmaxObjective:
     above the true edge, which the caller sees and computes again in a stable way.
     """
 
+    averages = False
+
     def shift(self, positive: Tensor) -> Tensor | float:
         """Minus the positive scores."""
         return -positive
 
-    def weigh(self, scores: Tensor, keep: Tensor | None, workspace: Workspace) -> Tensor | None:
+    def weigh(self, scores: Tensor, keep: Tensor | None, scratch: Tensor) -> Tensor | None:
         """Exponentials."""
         scores.exp_()
         if keep is not None:
@@ -69,7 +76,7 @@ class SoftmaxObjective:
         return None
 
     def reduce(
-        self, positive: Tensor, row_sums: Tensor, losses: Tensor | None, kept: Tensor | int
+        self, positive: Tensor, row_sums: Tensor, losses: Tensor | None, kept: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The denominator is 1 + Σ e^(s − s⁺)."""
         factor = (row_sums + 1).reciprocal_()
@@ -83,6 +90,8 @@ class LogisticObjective:
         margin: added to every score.
     """
 
+    averages = True
+
     def __init__(self, margin: float) -> None:
         self.margin = margin
 
@@ -90,9 +99,8 @@ class LogisticObjective:
         """The margin."""
         return self.margin
 
-    def weigh(self, scores: Tensor, keep: Tensor | None, workspace: Workspace) -> Tensor | None:
+    def weigh(self, scores: Tensor, keep: Tensor | None, scratch: Tensor) -> Tensor | None:
         """Sigmoids; softplus(x) = max(x, 0) + log1p(e^−|x|) is summed on the way."""
-        scratch = workspace.take("softplus", *scores.shape)
         torch.abs(scores, out=scratch).neg_().exp_().log1p_().add_(torch.clamp_min(scores, 0))
         scores.sigmoid_()
         if keep is not None:
@@ -101,13 +109,16 @@ class LogisticObjective:
         return scratch.sum(-1)
 
     def reduce(
-        self, positive: Tensor, row_sums: Tensor, losses: Tensor | None, kept: Tensor | int
+        self, positive: Tensor, row_sums: Tensor, losses: Tensor | None, kept: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Averages over the kept negatives."""
-        factor = 1 / torch.as_tensor(kept, dtype=positive.dtype, device=positive.device).clamp_min(1)
-        own = torch.nn.functional.softplus(-(positive + self.margin))
-        negative = row_sums.new_zeros(()) if losses is None else losses * factor
-        return own + negative, factor.expand_as(positive), -torch.sigmoid(-(positive + self.margin))
+        shifted = -(positive + self.margin)
+        loss = torch.nn.functional.softplus(shifted)
+        factor = torch.zeros_like(positive)
+        if losses is not None and kept is not None:
+            factor = factor.add_(kept).clamp_min_(1).reciprocal_()
+            loss = loss.addcmul_(losses, factor)
+        return loss, factor, shifted.sigmoid_().neg_()
 
 
 def closed_form(loss: Loss) -> Objective | None:

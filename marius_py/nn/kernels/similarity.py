@@ -1,8 +1,11 @@
 """Scores of queries with shared candidates as one matrix product, forward and backward (floor 1).
 
-Queries and candidates are extended by a column or two, so that the product yields the shifted score itself,
-and the product of weights with extended candidates yields the row sums of the weights: no pass over the
-(P, K) scores is spent on either. Everything works on blocks (g, P, K) of g chunks, sized to stay in cache.
+Queries and candidates are extended by some columns, so that the product yields the shifted score itself, and
+the product of weights with extended candidates yields the row sums of the weights: no pass over the (P, K)
+scores is spent on either. Everything works on blocks (g, P, K) of g chunks, sized to stay in cache.
+
+Extended rows are padded with zeros to whole registers where that pays: on AVX-512 the product of (250, 1000)
+and (1000, n) was measured to take 8 % less time for n = 112 than for n = 101.
 """
 
 from __future__ import annotations
@@ -13,36 +16,39 @@ import torch
 from torch import Tensor
 
 from marius_py.nn.kernels.distance import SQUARE_FLOOR
-from marius_py.nn.kernels.workspace import Workspace
+
+_REGISTER = 16
+
+
+def _padded(width: int) -> int:
+    return -(-width // _REGISTER) * _REGISTER
 
 
 class Similarity(Protocol):
-    """One way to score. Extended queries and candidates have `extra` more columns than rows.
+    """One way to score; W is the width of extended rows, G ≤ W that of gradient sums, D ≤ G that of rows."""
 
-    Attributes:
-        extra: columns added to queries and candidates.
-        extra_sums: columns added to the sums of `candidate_gradient`.
-    """
-
-    extra: int
-    extra_sums: int
+    def widths(self, dim: int) -> tuple[int, int]:
+        """(W, G) for rows of `dim` floats."""
 
     def positive(self, query: Tensor, answer: Tensor, scratch: Tensor) -> Tensor:
         """Scores (n,) of queries (n, D) with their own answers (n, D); scratch is (n, D)."""
 
-    def extend_queries(self, extended: Tensor, shift: Tensor | float) -> None:
-        """Fill the extra columns of (n, D + extra) queries; `shift`, (n,), is added to every score."""
+    def extend_queries(self, extended: Tensor, dim: int, shift: Tensor | float) -> None:
+        """Fill all columns but the first D of (n, W) queries; `shift`, (n,), is added to every score."""
 
-    def extend_candidates(self, extended: Tensor) -> None:
-        """Fill the extra columns of (g, K, D + extra) candidates."""
+    def extend_candidates(self, extended: Tensor, dim: int) -> None:
+        """Fill all columns but the first D of (g, K, W) candidates."""
 
-    def scores(self, query: Tensor, candidates: Tensor, out: Tensor, workspace: Workspace) -> None:
-        """Write the shifted scores (g, P, K) of extended queries with extended candidates."""
+    def scores(self, query: Tensor, candidates: Tensor, dim: int, out: Tensor, inverse: Tensor) -> None:
+        """Write the shifted scores (g, P, K) of extended queries with extended candidates.
+
+        `inverse`, (g, P, K), is scratch that must reach `query_gradient` as it was left.
+        """
 
     def query_gradient(
-        self, weights: Tensor, query: Tensor, candidates: Tensor, out: Tensor, workspace: Workspace
+        self, weights: Tensor, query: Tensor, candidates: Tensor, dim: int, out: Tensor, inverse: Tensor
     ) -> Tensor:
-        """Write Σ_k weight_k ∂score_k/∂query into the first D columns of out (g, P, D + extra).
+        """Write Σ_k weight_k ∂score_k/∂query into the first D columns of out (g, P, G).
 
         `weights` (g, P, K) may be overwritten with what `candidate_gradient` needs.
 
@@ -55,11 +61,11 @@ class Similarity(Protocol):
 
         Args:
             weights: (g, P, K) as `query_gradient` left them.
-            scaled_query: (g, P, D + extra_sums), factor_p times the first columns of extended queries.
-            out: (g, K, D + extra_sums) sums.
+            scaled_query: (g, P, G), factor_p times the first columns of extended queries.
+            out: (g, K, G) sums.
         """
 
-    def finish_candidates(self, sums: Tensor, candidates: Tensor) -> Tensor:
+    def finish_candidates(self, sums: Tensor, candidates: Tensor, dim: int) -> Tensor:
         """Turn the sums of `candidate_gradient` into gradients (g, K, D), in place."""
 
     def positive_gradient(
@@ -71,45 +77,52 @@ class Similarity(Protocol):
         d_answer: Tensor,
         scratch: Tensor,
     ) -> None:
-        """Add the gradients of `positive`, given those of its scores (n,), to d_query and d_answer (n, D)."""
+        """Add the gradients of `positive` to d_query and d_answer (n, D), from those of its scores (n, 1)."""
 
 
 class DotSimilarity:
-    """score = query · candidate. Extra column: the shift in queries, 1 in candidates."""
+    """score = query · candidate. Columns after the row: shift or 1, zeros.
 
-    extra = 1
-    extra_sums = 0
+    Where a row fills whole registers, gradients leave the extra columns out and row sums take a pass of their
+    own, which costs less than a register of zeros.
+    """
+
+    def widths(self, dim: int) -> tuple[int, int]:
+        """One extra column for the scores; none for gradients if rows fill registers."""
+        return (dim + 1, dim) if dim % _REGISTER == 0 else (_padded(dim + 1), _padded(dim + 1))
 
     def positive(self, query: Tensor, answer: Tensor, scratch: Tensor) -> Tensor:
         """Dot products of pairs."""
         return torch.mul(query, answer, out=scratch).sum(1)
 
-    def extend_queries(self, extended: Tensor, shift: Tensor | float) -> None:
+    def extend_queries(self, extended: Tensor, dim: int, shift: Tensor | float) -> None:
         """The shift rides along as a coordinate."""
-        extended[:, -1] = shift
+        extended[:, dim:] = 0
+        extended[:, dim] = shift
 
-    def extend_candidates(self, extended: Tensor) -> None:
+    def extend_candidates(self, extended: Tensor, dim: int) -> None:
         """The coordinate that meets the shift."""
-        extended[..., -1] = 1
+        extended[..., dim:] = 0
+        extended[..., dim] = 1
 
-    def scores(self, query: Tensor, candidates: Tensor, out: Tensor, workspace: Workspace) -> None:
+    def scores(self, query: Tensor, candidates: Tensor, dim: int, out: Tensor, inverse: Tensor) -> None:
         """One batched product."""
-        torch.bmm(query, candidates.transpose(1, 2), out=out)
+        torch.bmm(query[..., : dim + 1], candidates[..., : dim + 1].transpose(1, 2), out=out)
 
     def query_gradient(
-        self, weights: Tensor, query: Tensor, candidates: Tensor, out: Tensor, workspace: Workspace
+        self, weights: Tensor, query: Tensor, candidates: Tensor, dim: int, out: Tensor, inverse: Tensor
     ) -> Tensor:
         """weights @ [candidates, 1] is the gradient and, in its last column, the row sums."""
-        torch.bmm(weights, candidates, out=out)
-        return out[..., -1]
+        torch.bmm(weights, candidates[..., : out.shape[-1]], out=out)
+        return weights.sum(-1) if out.shape[-1] == dim else out[..., dim]
 
     def candidate_gradient(self, weights: Tensor, scaled_query: Tensor, out: Tensor) -> None:
         """weightsᵀ @ (factor · query): the factor enters the small operand."""
         out.baddbmm_(weights.transpose(1, 2), scaled_query)
 
-    def finish_candidates(self, sums: Tensor, candidates: Tensor) -> Tensor:
+    def finish_candidates(self, sums: Tensor, candidates: Tensor, dim: int) -> Tensor:
         """The sums are the gradient."""
-        return sums
+        return sums[..., :dim]
 
     def positive_gradient(
         self,
@@ -121,8 +134,8 @@ class DotSimilarity:
         scratch: Tensor,
     ) -> None:
         """Product rule."""
-        d_query.addcmul_(answer, gradient.unsqueeze(1))
-        d_answer.addcmul_(query, gradient.unsqueeze(1))
+        d_query.addcmul_(answer, gradient)
+        d_answer.addcmul_(query, gradient)
 
 
 class L2Similarity:
@@ -132,57 +145,56 @@ class L2Similarity:
     the shift only travels along, since the root must be taken before it is added.
     """
 
-    extra = 3
-    extra_sums = 3
+    def widths(self, dim: int) -> tuple[int, int]:
+        """Three extra columns, which gradients need as well."""
+        return _padded(dim + 3), _padded(dim + 3)
 
     def positive(self, query: Tensor, answer: Tensor, scratch: Tensor) -> Tensor:
         """Minus the distances of pairs, from differences: a true answer may be too near for expansion."""
         distance: Tensor = torch.linalg.vector_norm(torch.sub(query, answer, out=scratch), dim=1)
         return distance.neg_()
 
-    def extend_queries(self, extended: Tensor, shift: Tensor | float) -> None:
+    def extend_queries(self, extended: Tensor, dim: int, shift: Tensor | float) -> None:
         """Squared norm, one, shift."""
-        query = extended[:, : -self.extra]
-        extended[:, -3] = query.square().sum(1)
-        extended[:, -2] = 1
-        extended[:, -1] = shift
+        extended[:, dim:] = 0
+        extended[:, dim] = extended[:, :dim].square().sum(1)
+        extended[:, dim + 1] = 1
+        extended[:, dim + 2] = shift
 
-    def extend_candidates(self, extended: Tensor) -> None:
-        """Scale by −2; one, squared norm, zero."""
-        candidates = extended[..., : -self.extra]
-        extended[..., -2] = candidates.square().sum(-1)
+    def extend_candidates(self, extended: Tensor, dim: int) -> None:
+        """Scale by −2; one, squared norm, zeros."""
+        candidates = extended[..., :dim]
+        extended[..., dim:] = 0
+        extended[..., dim] = 1
+        extended[..., dim + 1] = candidates.square().sum(-1)
         candidates.mul_(-2)
-        extended[..., -3] = 1
-        extended[..., -1] = 0
 
-    def scores(self, query: Tensor, candidates: Tensor, out: Tensor, workspace: Workspace) -> None:
-        """Shift minus distance; 1 / distance stays in the workspace for the gradient."""
+    def scores(self, query: Tensor, candidates: Tensor, dim: int, out: Tensor, inverse: Tensor) -> None:
+        """Shift minus distance; `inverse` keeps 1 / distance, 0 where rounding noise hides the distance."""
         torch.bmm(query, candidates.transpose(1, 2), out=out)
-        inverse = workspace.take("inverse", *out.shape)
         torch.ge(out, SQUARE_FLOOR, out=inverse)
         out.clamp_min_(SQUARE_FLOOR).sqrt_()
         inverse.div_(out)
-        out.neg_().add_(query[..., -1:])
+        out.neg_().add_(query[..., dim + 2 : dim + 3])
 
     def query_gradient(
-        self, weights: Tensor, query: Tensor, candidates: Tensor, out: Tensor, workspace: Workspace
+        self, weights: Tensor, query: Tensor, candidates: Tensor, dim: int, out: Tensor, inverse: Tensor
     ) -> Tensor:
         """Σ_k f_k (k − q) with f = weight / distance, which replaces the weights."""
         row_sums = weights.sum(-1)
-        weights.mul_(workspace.take("inverse", *weights.shape))
+        weights.mul_(inverse)
         torch.bmm(weights, candidates, out=out)
-        sums = out[..., : -self.extra].mul_(-0.5)
-        sums.addcmul_(query[..., : -self.extra], out[..., -3].unsqueeze(-1), value=-1)
+        sums = out[..., :dim].mul_(-0.5)
+        sums.addcmul_(query[..., :dim], out[..., dim : dim + 1], value=-1)
         return row_sums
 
     def candidate_gradient(self, weights: Tensor, scaled_query: Tensor, out: Tensor) -> None:
         """Σ_p f_pk · factor_p · [q, ‖q‖², 1, shift]."""
         out.baddbmm_(weights.transpose(1, 2), scaled_query)
 
-    def finish_candidates(self, sums: Tensor, candidates: Tensor) -> Tensor:
+    def finish_candidates(self, sums: Tensor, candidates: Tensor, dim: int) -> Tensor:
         """Σ_p f_pk (q − k), whose two sums stand in the first D columns and in the column of ones."""
-        gradient = sums[..., : -self.extra]
-        return gradient.addcmul_(candidates[..., : -self.extra], sums[..., -2].unsqueeze(-1), value=0.5)
+        return sums[..., :dim].addcmul_(candidates[..., :dim], sums[..., dim + 1 : dim + 2], value=0.5)
 
     def positive_gradient(
         self,
@@ -195,8 +207,8 @@ class L2Similarity:
     ) -> None:
         """Unit vectors from query to answer and back; zero where they coincide."""
         difference = torch.sub(answer, query, out=scratch)
-        distance = torch.linalg.vector_norm(difference, dim=1)
-        factor = torch.where(distance > 0, gradient / distance, 0.0).unsqueeze(1)
+        distance = torch.linalg.vector_norm(difference, dim=1, keepdim=True)
+        factor = torch.where(distance > 0, gradient / distance, 0.0)
         d_query.addcmul_(difference, factor)
         d_answer.addcmul_(difference, factor, value=-1)
 

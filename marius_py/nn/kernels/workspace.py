@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
+
+_MAX_VIEWS = 256
+_MAX_REMEMBERED = 16
+
+T = TypeVar("T")
 
 
 class Workspace:
@@ -19,6 +26,7 @@ class Workspace:
         self.device = device
         self._buffers: dict[str, Tensor] = {}
         self._views: dict[tuple[object, ...], Tensor] = {}
+        self._remembered: dict[tuple[object, ...], object] = {}
 
     def take(self, name: str, *shape: int) -> Tensor:
         """Contiguous float32 tensor of `shape` with undefined content; the next take of `name` reuses it."""
@@ -39,6 +47,17 @@ class Workspace:
             self._views.clear()
         return buffer[:size].view(shape)
 
+    def remember(self, key: tuple[object, ...], make: Callable[[], T]) -> T:
+        """What `make` made for `key`, made once; for objects that hold views of buffers taken here.
+
+        If a buffer has grown since, the object keeps the smaller one, which is still its own to use.
+        """
+        if key not in self._remembered:
+            if len(self._remembered) >= _MAX_REMEMBERED:
+                self._remembered.clear()
+            self._remembered[key] = make()
+        return cast(T, self._remembered[key])
+
     def zeros(self, name: str, *shape: int) -> Tensor:
         """As `take`, filled with zeros."""
         return self.take(name, *shape).zero_()
@@ -47,6 +66,3 @@ class Workspace:
     def size_bytes(self) -> int:
         """Bytes held."""
         return sum(buffer.numel() * buffer.element_size() for buffer in self._buffers.values())
-
-
-_MAX_VIEWS = 256
