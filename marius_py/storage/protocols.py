@@ -120,7 +120,7 @@ class EdgeStore(Protocol):
         ...
 
     def bucket_counts(self) -> NDArray[np.int64]:
-        """Count the train edges by bucket: (p, p), number of train edges of bucket (head partition, tail partition)."""
+        """Count the train edges by bucket: (p, p), entry [head partition, tail partition]."""
         ...
 
     def num_edges(self, split: str) -> int:
