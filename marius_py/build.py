@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,11 @@ from marius_py.config import (
     config_from,
     make_components,
     plain,
-    read_yaml,
+    saved_settings,
     write_yaml,
 )
 from marius_py.data.batches import BatchSettings
-from marius_py.errors import ConfigError, StorageError
+from marius_py.errors import ConfigError
 from marius_py.generate import planted_graph
 from marius_py.graph import Graph, Partitioning, open_graph
 from marius_py.nn.model import LinkPredictionModel
@@ -46,6 +46,20 @@ from marius_py.results import (
     write_json,
     write_lines,
 )
+from marius_py.resume import (
+    CONFIG_META,
+    EPOCH_META,
+    RESULT_META,
+    EpochSettings,
+    check_free,
+    check_spare_slots,
+    claimed,
+    log_changes,
+    plain_json,
+    record,
+    unfinished,
+)
+from marius_py.storage.files import remove
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.hdf5_nodes import (
     create_node_store,
@@ -98,22 +112,35 @@ def train(config: TrainConfig, watcher: Watcher | None = None) -> dict[str, Any]
     device = resolve_device(config.device)
     torch.set_num_threads(config.pipeline.compute_threads or available_cores())
     components = make_components(config)
-    folder = free_folder(config)
+    folder = run_folder(config)
+    check_free(folder, resume=config.resume)
+    if config.graph is not None:
+        open_graph(config.graph)  # before the folder is made
+    with claimed(folder):
+        return _train(config, components, folder, device, watcher)
+
+
+def _train(
+    config: TrainConfig, components: Components, folder: Path, device: torch.device, watcher: Watcher
+) -> dict[str, Any]:
+    """Train in a claimed folder."""
     graph = open_graph(config.graph) if config.graph is not None else demo_graph(folder, config, watcher)
     partitioning = partitioning_of(graph, config)
     model = make_model(config, components, graph, device)
     table = NodeTable(partitioning, model.dim, model.node_state_dim)
-    capacity = config.storage.capacity or automatic_capacity(table)
-    check_buffer(partitioning.num_partitions, capacity)
-    meta = identity(config, graph, partitioning)
-    with open_store(config, folder, table, capacity, meta) as store:
-        write_yaml(resolved(config, folder, graph), folder / CONFIG_FILE)
+    settings = plain_json(resolved(config, folder, graph))
+    meta = identity(config, graph, partitioning) | {CONFIG_META: settings}
+    with open_store(config, folder, table, meta) as store:
+        capacity = capacity_of(config, store)
+        record(store, {CONFIG_META: settings})
+        write_yaml(settings, folder / CONFIG_FILE)
         with edges_of(graph, partitioning, folder) as edges:
             join = Joint(config, components, model, graph, edges, folder, device, meta, watcher)
-            history = join.trainer(store, capacity).train(config.training.epochs)
+            history = join.train(store, capacity)
             write_lines(folder / METRICS_FILE, history)
             test = join.evaluate("test") if edges.num_edges("test") else None
-    result = {"test": test, "train": summarize(history), "versions": versions()}
+        result = {"test": test, "train": summarize(history), "versions": versions()}
+        record(store, {RESULT_META: plain_json(result)})
     write_json(folder / RESULT_FILE, result)
     return {**result, "output": str(folder)}
 
@@ -125,9 +152,10 @@ def evaluate(config: EvaluateConfig, watcher: Watcher | None = None) -> dict[str
         ConfigError: the run folder is no run's. StorageError, FormatError: a file is missing or damaged.
     """
     folder = Path(config.run).absolute()
-    if not (folder / CONFIG_FILE).is_file():
+    settings = saved_settings(folder)
+    if settings is None:
         raise ConfigError(f"run={folder} is no run folder: it has no {CONFIG_FILE}; marius-train writes one")
-    trained = config_from(TrainConfig, read_yaml(folder / CONFIG_FILE))
+    trained = config_from(TrainConfig, settings)
     device = resolve_device(config.device)
     torch.set_num_threads(config.compute_threads or available_cores())
     graph = open_graph(trained.graph if trained.graph is not None else folder / DEMO_FOLDER)
@@ -169,6 +197,7 @@ def resolved(config: TrainConfig, folder: Path, graph: Graph) -> dict[str, Any]:
     """The settings for config.yaml, paths made absolute, so that the run can be used from anywhere."""
     return {
         **plain(config),
+        "resume": False,
         "output": str(folder),
         "graph": str(graph.path.absolute()) if config.graph else None,
     }
@@ -190,27 +219,9 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def free_folder(config: TrainConfig) -> Path:
-    """The run folder, not created yet; refused if it has content, unless the run is resumed.
-
-    Raises:
-        ConfigError: the folder is not empty, or is a file. StorageError: it cannot be read.
-    """
-    folder = Path(config.output or Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")).absolute()
-    try:
-        taken = next(iter(folder.iterdir()), None)
-    except FileNotFoundError:
-        return folder
-    except NotADirectoryError:
-        raise ConfigError(f"output={folder} is a file: give the name of a folder, new or empty") from None
-    except OSError as error:
-        raise StorageError(f"the run folder {folder} cannot be read: {error.strerror}") from error
-    if taken is not None and not config.resume:
-        raise ConfigError(
-            f"output={folder} is not empty (it holds {taken.name}): give resume=true to go on with "
-            "the run in it, or another output"
-        )
-    return folder
+def run_folder(config: TrainConfig) -> Path:
+    """The run folder, which need not exist yet."""
+    return Path(config.output or Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")).absolute()
 
 
 def partitioning_of(graph: Graph, config: TrainConfig) -> Partitioning:
@@ -297,7 +308,7 @@ def identity(config: TrainConfig, graph: Graph, partitioning: Partitioning) -> d
 
 
 def open_store(
-    config: TrainConfig, folder: Path, table: NodeTable, capacity: int, meta: Mapping[str, Any]
+    config: TrainConfig, folder: Path, table: NodeTable, meta: Mapping[str, Any]
 ) -> Hdf5PartitionStore:
     """Create the run's node store, or open the committed one that is resumed.
 
@@ -308,18 +319,43 @@ def open_store(
     if not (config.resume and has_commit(nodes)):
         if config.resume:
             log.info("nothing was committed in %s: the run starts from the beginning", folder)
-        p = table.partitioning.num_partitions
-        steps = config.checkpoint.every_steps
-        spare = p if steps is None or config.checkpoint.every_seconds else min(p, steps + 2 * capacity)
-        return create_node_store(nodes, table, spare_slots=spare)
+        return create_node_store(nodes, table, spare_slots=spare_slots(config, table))
     store = open_node_store(nodes)
     try:
         checkpoint = store.checkpoint()
-        check_resumable(dict(checkpoint.meta) if checkpoint else {}, meta, folder)
+        committed = dict(checkpoint.meta) if checkpoint else {}
+        check_resumable(committed, meta, folder)
+        log_changes(committed.get(CONFIG_META, {}), meta[CONFIG_META])
     except BaseException:
         store.close()
         raise
     return store
+
+
+def spare_slots(config: TrainConfig, table: NodeTable) -> int:
+    """Slots beyond one a partition: what can be written between two commits, at most p.
+
+    Between two commits at most `checkpoint.every_steps` swaps and those of one more step are written back,
+    and the c residents: p + min(p, every_steps + 2 c) slots in all.
+    """
+    p = table.partitioning.num_partitions
+    steps = config.checkpoint.every_steps
+    capacity = config.storage.capacity or automatic_capacity(table)
+    check_buffer(p, capacity)
+    return p if steps is None else min(p, steps + 2 * capacity)
+
+
+def capacity_of(config: TrainConfig, store: Hdf5PartitionStore) -> int:
+    """The buffer's capacity: as asked for, else as many as fit, and no more than before in a resumed run."""
+    capacity = config.storage.capacity
+    if capacity is None:
+        capacity = automatic_capacity(store.table)
+        checkpoint = store.checkpoint()
+        if checkpoint is not None and EPOCH_META in checkpoint.meta:
+            capacity = min(capacity, EpochSettings.from_meta(checkpoint.meta[EPOCH_META]).capacity)
+    check_buffer(store.table.partitioning.num_partitions, capacity)
+    check_spare_slots(store, capacity)
+    return capacity
 
 
 def check_resumable(committed: Mapping[str, Any], wanted: Mapping[str, Any], folder: Path) -> None:
@@ -397,6 +433,23 @@ class Joint:
             return None
         return self.evaluate("valid")
 
+    def train(self, store: Hdf5PartitionStore, capacity: int) -> list[dict[str, Any]]:
+        """Train to the end; an epoch that began under other settings is first finished under those."""
+        checkpoint = store.checkpoint()
+        epochs = self.config.training.epochs
+        if checkpoint is not None:
+            write_lines(self.folder / METRICS_FILE, checkpoint.meta["history"])
+            if checkpoint.meta["position"][0] < epochs:
+                record(store, {}, drop=(RESULT_META,))
+                remove(self.folder / RESULT_FILE)
+        rest = unfinished(checkpoint, EpochSettings.of(self.config, capacity))
+        if rest is not None and rest[0] < epochs:
+            epoch, began = rest
+            config = began.applied(self.config)
+            earlier = replace(self, config=config, components=make_components(config))
+            earlier.trainer(store, began.capacity).train(epoch + 1)
+        return self.trainer(store, capacity).train(epochs)
+
     def trainer(self, store: Hdf5PartitionStore, capacity: int) -> Trainer:
         """A trainer that writes metrics.jsonl into the run folder."""
         config = self.config
@@ -429,7 +482,7 @@ class Joint:
             ),
             device=self.device,
             degrees=self.edges.degrees if self.components.sampler.needs_degrees else None,
-            meta=self.meta,
+            meta={**self.meta, EPOCH_META: EpochSettings.of(config, capacity).to_meta()},
             validate=self.validate,
             on_epoch=on_epoch,
             on_progress=self.watcher.on_progress,

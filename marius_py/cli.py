@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
+import importlib
 import logging
 import os
 import signal
@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 from marius_py import __version__
-from marius_py.errors import ConfigError, InterruptedRunError, MariusError
+from marius_py.errors import ConfigError, InterruptedRunError, MariusError, StorageError
 from marius_py.progress import Bars
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -84,10 +84,44 @@ def export(argv: Sequence[str] | None = None) -> int:
     return _flagged(parser, _run_export, argv)
 
 
+def verify(argv: Sequence[str] | None = None) -> int:
+    """`marius-verify`: check every file of a run or a graph."""
+    parser = _Parser(
+        prog="marius-verify",
+        description="Check every file of a run or a prepared graph: what is damaged, what can be recovered.",
+        epilog="Exit codes: 0 nothing is lost, 1 something is damaged or missing, 2 bad usage.",
+    )
+    parser.add_argument("path", metavar="RUN_OR_GRAPH", help="folder of a run or of a prepared graph")
+    parser.add_argument(
+        "--repair",
+        action="store_true",
+        help="write config.yaml, metrics.jsonl and result.json of a run again from its checkpoint",
+    )
+    return _flagged(parser, _run_verify, argv)
+
+
+def predict(argv: Sequence[str] | None = None) -> int:
+    """`marius-predict`: ranked completions of edges by name."""
+    return _from_module("predict", argv)
+
+
+def neighbors(argv: Sequence[str] | None = None) -> int:
+    """`marius-neighbors`: the most similar nodes, by name."""
+    return _from_module("neighbors", argv)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m marius_py COMMAND …`: any of the commands by its short name."""
     words = list(sys.argv[1:] if argv is None else argv)
-    commands = {"prepare": prepare, "train": train, "evaluate": evaluate, "export": export}
+    commands = {
+        "prepare": prepare,
+        "train": train,
+        "evaluate": evaluate,
+        "export": export,
+        "predict": predict,
+        "neighbors": neighbors,
+    }
+    commands["verify"] = verify
     if words and words[0] in commands:
         return commands[words[0]](words[1:])
     text = f"usage: python -m marius_py {{{','.join(commands)}}} …\n"
@@ -116,11 +150,12 @@ def _run_train(config: Any) -> float | None:
 
 def _run_evaluate(config: Any) -> float | None:
     from marius_py.build import evaluate as run
+    from marius_py.results import write_json
 
     metrics = run(config)
     _print_metrics(metrics, config.split)
     if config.output is not None:
-        Path(config.output).write_text(json.dumps(metrics, indent=2) + "\n", encoding="utf-8")
+        write_json(Path(config.output), metrics)
         _say(f"metrics: {config.output}")
     return None if metrics.get("mrr") is None else float(metrics["mrr"])
 
@@ -230,6 +265,24 @@ _PREPARE = _Command(
 )
 
 
+def _run_verify(options: argparse.Namespace) -> None:
+    from marius_py.verify import is_sound, repair
+    from marius_py.verify import verify as run
+
+    path = Path(options.path)
+    findings = run(path)
+    if options.repair and (path / "checkpoint").is_dir():
+        for file in repair(path):
+            _say(f"written again: {file}")
+        findings = run(path)
+    for finding in findings:
+        _say(f"{'note' if finding.harmless else 'DAMAGED'}: {finding.problem}\n  -> {finding.remedy}")
+    damaged = sum(not finding.harmless for finding in findings)
+    if not is_sound(findings):
+        raise StorageError(f"{path}: {damaged} of the checks failed; see above for each file")
+    _say(f"{path}: every file is whole")
+
+
 # ---------------------------------------------------------------------- running a command
 
 
@@ -263,6 +316,19 @@ def _configured(command: _Command, argv: Sequence[str] | None) -> int:
             command.run(configs.compose(kind, flags.overrides, config_dir=flags.config_dir))
 
     return _guarded(run)
+
+
+def _from_module(name: str, argv: Sequence[str] | None) -> int:
+    """A command whose flags and work stand in `marius_py.commands`."""
+    command = importlib.import_module(f"marius_py.commands.{name}")
+    parser = _Parser(
+        prog=f"marius-{name}",
+        description=command.PURPOSE,
+        epilog=f"{command.EXAMPLES}\n\nExit codes: 0 done, 1 failed, 2 bad usage, 130 interrupted.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_flags(parser)
+    return _flagged(parser, command.run, argv)
 
 
 def _flagged(parser: _Parser, run: Callable[[argparse.Namespace], None], argv: Sequence[str] | None) -> int:

@@ -6,10 +6,11 @@ not at all: each is written beside its place under a temporary name and renamed 
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol, get_args
 
@@ -139,14 +140,26 @@ def _copy(writer: _Writer, blocks: Iterable[tuple[Sequence[str], Float32]]) -> N
 
 
 class _Replacing:
-    """Temporary files that take their targets' places together when the block ends well."""
+    """Temporary files that take their targets' places together when the block ends well.
+
+    They are locked while they are written, so that those of a killed export are known and removed.
+    """
 
     def __init__(self, targets: Sequence[Path]) -> None:
         self._temporary = {
             target: target.with_name(f".{target.name}.{os.getpid()}.tmp") for target in targets
         }
+        self._locks: list[int] = []
 
     def __enter__(self) -> dict[Path, Path]:
+        try:
+            for target, path in self._temporary.items():
+                _remove_stale(target)
+                self._locks.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+                fcntl.flock(self._locks[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._remove()
+            raise _failed(next(iter(self._temporary)), error) from error
         return self._temporary
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -163,10 +176,31 @@ class _Replacing:
         except OSError as failure:
             raise _failed(next(iter(self._temporary)), failure) from failure
         finally:
-            for path in self._temporary.values():
-                path.unlink(missing_ok=True)
+            self._remove()
         if isinstance(error, OSError) and not isinstance(error, StorageError):
             raise _failed(next(iter(self._temporary)), error) from error
+
+    def _remove(self) -> None:
+        for path in self._temporary.values():
+            path.unlink(missing_ok=True)
+        while self._locks:
+            os.close(self._locks.pop())
+
+
+def _remove_stale(target: Path) -> None:
+    """Remove temporary files of `target` that no process writes any more."""
+    prefix = f".{target.name}."
+    for path in target.parent.iterdir():
+        middle = path.name.removeprefix(prefix).removesuffix(".tmp")
+        if path.name != f"{prefix}{middle}.tmp" or not middle.isdecimal():
+            continue
+        with suppress(OSError):
+            lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+            finally:
+                os.close(lock)
 
 
 def _failed(target: Path, error: OSError) -> StorageError:

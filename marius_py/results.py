@@ -27,6 +27,7 @@ from marius_py.storage.reader import open_node_reader
 CHECKPOINT_FOLDER = "checkpoint"
 METRICS_FILE = "metrics.jsonl"
 RESULT_FILE = "result.json"
+TRACE_FILE = "trace.json"
 
 Progress = Callable[[str, int, int | None, str], None]
 """(stage, done, total or None, unit)."""

@@ -7,6 +7,7 @@ resident when it began, all of which are in the checkpoint.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import time
@@ -80,11 +81,13 @@ class RunState:
 
     Attributes:
         position: batches done. epoch_start: partitions resident when the epoch began (None: none).
+        schedule: hash of the epoch's schedule, to which the position refers (None: not begun).
         current: sums of the epoch under way. history: finished epochs.
     """
 
     position: Position = field(default_factory=lambda: Position(0, 0, 0))
     epoch_start: tuple[int, ...] | None = None
+    schedule: str | None = None
     current: EpochMetrics = field(default_factory=lambda: EpochMetrics(0))
     history: list[dict[str, Any]] = field(default_factory=list)
 
@@ -93,6 +96,7 @@ class RunState:
         return {
             "position": list(self.position),
             "epoch_start": None if self.epoch_start is None else list(self.epoch_start),
+            "schedule": self.schedule,
             "current": asdict(self.current),
             "history": self.history,
         }
@@ -104,6 +108,7 @@ class RunState:
         return cls(
             Position(*meta["position"]),
             None if start is None else tuple(start),
+            meta.get("schedule"),
             EpochMetrics(**meta["current"]),
             list(meta["history"]),
         )
@@ -167,6 +172,7 @@ class Trainer:
         self._source = BatchSource(self._buffer, edges, self._io, sampler, batches, degrees)
         self._committed_at = time.monotonic()
         self._wait_disk_s = 0.0
+        self._spare_slots = 0
         self.state = RunState()
 
     @property
@@ -191,6 +197,7 @@ class Trainer:
         """
         try:
             self._start()
+            self._validate_pending()
             while self.state.position.epoch < epochs:
                 self._run_epoch()
         except BaseException:
@@ -214,6 +221,7 @@ class Trainer:
         else:
             self.state = RunState.from_meta(checkpoint.meta)
             self._model.load_state_arrays(dict(checkpoint.arrays))
+        self._spare_slots = self._store.free_slots()
 
     def _fill(self, start: int, rows: NDArray[np.float32], state: NDArray[np.float32]) -> None:
         self._model.init_nodes(rows, start, self._seed)
@@ -233,6 +241,7 @@ class Trainer:
         state = self.state
         epoch = state.position.epoch
         schedule = self._ordering(epoch, state.epoch_start)
+        self._check_schedule(schedule)
         swaps_before = np.cumsum([0] + [len(step.admit) for step in schedule.steps]).tolist()
         while state.position.step < len(schedule.steps):
             self._run_segment(schedule, swaps_before)
@@ -245,6 +254,18 @@ class Trainer:
                     "the state is committed: go on with resume=true"
                 )
         self._finish_epoch(epoch, schedule)
+
+    def _check_schedule(self, schedule: Schedule) -> None:
+        """Note the schedule; inside an epoch it must be the one that the position was reached in."""
+        state = self.state
+        found = hashlib.blake2b(repr(schedule).encode(), digest_size=8).hexdigest()
+        if (state.position.step, state.position.batch) != (0, 0) and state.schedule not in (None, found):
+            raise ConfigError(
+                f"epoch {state.position.epoch} has begun with another schedule than the one built now: "
+                "storage.capacity, ordering.* or the version of the package differ; set them as they were "
+                "until the epoch is done"
+            )
+        state.schedule = found
 
     def _run_segment(self, schedule: Schedule, swaps_before: Sequence[int]) -> None:
         """Run the pipeline until the epoch ends, a commit is due or an interrupt is asked for."""
@@ -293,9 +314,14 @@ class Trainer:
             return False
         if seconds is not None and time.monotonic() - self._committed_at >= seconds:
             return True
-        at_boundary = position.batch == 0
+        if position.batch:
+            return False
         since = swaps_before[position.step] - swaps_before[last.step]
-        return swaps is not None and at_boundary and since >= swaps
+        if swaps is not None and since >= swaps:
+            return True
+        # Entering the step writes what it evicts, and a commit after it all that is then resident.
+        needed = swaps_before[position.step + 1] - swaps_before[last.step] + self._settings.capacity
+        return min(needed, self._store.table.partitioning.num_partitions) > self._spare_slots
 
     def _finish_epoch(self, epoch: int, schedule: Schedule) -> None:
         state = self.state
@@ -311,14 +337,11 @@ class Trainer:
         )
         state.position = Position(epoch + 1, 0, 0)
         state.epoch_start = schedule.final
+        state.schedule = None
         state.current = EpochMetrics(epoch + 1)
         state.history.append(asdict(line))
         self._commit()
-        if self._validate is not None:
-            valid = self._validate(epoch + 1)
-            if valid is not None:
-                state.history[-1]["valid"] = valid
-                self._commit()
+        self._validate_pending()
         self._on_epoch(state.history[-1])
         log.info(
             "epoch %d: loss %.4f, %.0f edges/s, %.1f s, %d loads, %.2f s waiting on disk",
@@ -329,6 +352,17 @@ class Trainer:
             line.loads,
             line.wait_disk_s,
         )
+
+    def _validate_pending(self) -> None:
+        """Validate the epoch just finished, also where a run ended between its commit and its validation."""
+        state = self.state
+        at_end = (state.position.step, state.position.batch) == (0, 0)
+        if self._validate is None or not at_end or not state.history or state.history[-1].get("valid"):
+            return
+        valid = self._validate(state.position.epoch)
+        if valid is not None:
+            state.history[-1]["valid"] = valid
+            self._commit()
 
     # ------------------------------------------------------------------ accounting
 

@@ -7,6 +7,7 @@ from marius_py.config.compose import (
     config_from,
     load_config,
     read_yaml,
+    saved_settings,
     write_yaml,
 )
 from marius_py.config.fields import Component, build, plain
@@ -58,5 +59,6 @@ __all__ = [
     "make_components",
     "plain",
     "read_yaml",
+    "saved_settings",
     "write_yaml",
 ]

@@ -65,10 +65,10 @@ def compose(kind: type[T], overrides: Sequence[str] = (), *, config_dir: str | P
     given = prepare_overrides(kind, overrides, config_dir=config_dir)
     values = _compose_plain(NAMES[kind], given, config_dir)
     if kind is TrainConfig and values.get("resume") is True and values.get("output") is not None:
-        saved = Path(str(values["output"])) / CONFIG_FILE
-        if saved.is_file():
+        saved = saved_settings(Path(str(values["output"])))
+        if saved is not None:
             plain_defaults = _compose_plain(NAMES[kind], [], config_dir)
-            values = _overlay(read_yaml(saved), values, plain_defaults, given)
+            values = _overlay(saved, values, plain_defaults, given)
     return build(kind, values)
 
 
@@ -134,10 +134,31 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def write_yaml(values: Mapping[str, Any], path: Path) -> None:
-    """Write plain values as YAML, in the order given."""
+    """Write plain values as YAML, in the order given, replacing `path` atomically. Raises StorageError."""
     from omegaconf import OmegaConf
 
-    path.write_text(OmegaConf.to_yaml(OmegaConf.create(dict(values))), encoding="utf-8")
+    from marius_py.storage.files import replace, write_temporary
+
+    replace(write_temporary(path, OmegaConf.to_yaml(OmegaConf.create(dict(values))).encode()), path)
+
+
+def saved_settings(folder: Path) -> dict[str, Any] | None:
+    """The settings of the run in `folder`: those of its last commit, before that config.yaml's; None: no run.
+
+    config.yaml alone could be damaged, or another run's, without anybody noticing.
+
+    Raises:
+        StorageError, FormatError: the checkpoint, or without one config.yaml, is damaged.
+    """
+    from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, read_checkpoint
+    from marius_py.storage.hdf5_nodes import has_commit
+
+    nodes = folder / "checkpoint"
+    if has_commit(nodes):
+        settings = read_checkpoint(nodes / CHECKPOINT_NAME)[1].meta.get("config")
+        if isinstance(settings, dict):
+            return settings
+    return read_yaml(folder / CONFIG_FILE) if (folder / CONFIG_FILE).is_file() else None
 
 
 def config_from(kind: type[T], values: Any) -> T:

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from marius_py.storage.files import replace, write_temporary
+
 
 class Trace:
     """Spans by name. Thread-safe: each name is written by one thread, the list is appended atomically.
@@ -57,9 +59,8 @@ class Trace:
 
     def write(self, path: Path) -> None:
         """Write the events as Chrome trace JSON (chrome://tracing, Perfetto), replacing `path` atomically."""
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"traceEvents": self._events, "displayTimeUnit": "ms"}))
-        temporary.replace(path)
+        content = json.dumps({"traceEvents": self._events, "displayTimeUnit": "ms"})
+        replace(write_temporary(path, content.encode()), path)
 
 
 def overlap_s(first: Sequence[tuple[float, float]], second: Sequence[tuple[float, float]]) -> float:

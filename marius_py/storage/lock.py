@@ -71,13 +71,13 @@ class FolderLock:
             owner = _owner(descriptor)
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 raise StorageError(
-                    f"{self.path.parent} is in use: {_describe(owner)} writes to it; wait for it or stop it, "
-                    "or use another folder"
+                    f"{self.path.parent} is in use: {describe_owner(owner)} writes to it; "
+                    "wait for it or stop it, or use another folder"
                 ) from error
             # No flock on this file system: the recorded process decides.
             if owner is not None and is_alive(owner):
                 raise StorageError(
-                    f"{self.path.parent} is in use: {_describe(owner)} writes to it"
+                    f"{self.path.parent} is in use: {describe_owner(owner)} writes to it"
                 ) from error
 
     def _is_named(self, descriptor: int) -> bool:
@@ -90,7 +90,7 @@ class FolderLock:
     def _sign(self, descriptor: int) -> None:
         before = _owner(descriptor)
         if before is not None:
-            logger.warning("%s: taking over the lock of %s, which is gone", self.path, _describe(before))
+            logger.warning("%s: taking over the lock of %s, which is gone", self.path, describe_owner(before))
         text = json.dumps(
             {"pid": os.getpid(), "started": process_start(os.getpid()), "host": socket.gethostname()}
         )
@@ -146,7 +146,8 @@ def _owner(descriptor: int) -> dict[str, Any] | None:
     return owner if valid else None
 
 
-def _describe(owner: dict[str, Any] | None) -> str:
+def describe_owner(owner: dict[str, Any] | None) -> str:
+    """Name a lock's owner for a message."""
     if owner is None:
         return "another process"
     return f"process {owner['pid']} on {owner.get('host', 'an unknown host')}"

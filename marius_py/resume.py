@@ -1,0 +1,224 @@
+"""Going on with a run (floor 5): who may write to its folder, what it was made with, what has changed.
+
+In: a run folder and the settings of now. Out: a claimed folder, cleaned of what a killed run left; the
+settings of the last commit; and for an epoch that began under other settings, those it must end with.
+checkpoint.h5 holds the truth; config.yaml, metrics.jsonl and result.json are views of it for people.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from marius_py.config import CONFIG_FILE, TrainConfig
+from marius_py.errors import ConfigError, StorageError
+from marius_py.results import METRICS_FILE, RESULT_FILE, TRACE_FILE
+from marius_py.storage.files import TEMPORARY_SUFFIX, remove
+from marius_py.storage.hdf5_store import Hdf5PartitionStore
+from marius_py.storage.lock import LOCK_NAME, FolderLock, describe_owner, is_alive, lock_owner
+from marius_py.storage.protocols import Checkpoint
+
+log = logging.getLogger(__name__)
+
+VIEWS = (CONFIG_FILE, METRICS_FILE, RESULT_FILE, TRACE_FILE)
+"""Files of a run folder that are replaced as wholes beside the checkpoint."""
+
+CONFIG_META = "config"
+RESULT_META = "result"
+EPOCH_META = "epoch_settings"
+
+
+# ---------------------------------------------------------------------- the folder
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Be the only run that writes to `folder`, made if it is missing, and clean up what a killed one left.
+
+    Raises:
+        StorageError: another run writes to it (its process is named), or it cannot be made.
+    """
+    is_new = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"the run folder {folder} cannot be made: {error.strerror}") from error
+    lock = FolderLock(folder)
+    lock.acquire()
+    try:
+        for name in VIEWS:
+            remove(folder / (name + TEMPORARY_SUFFIX))
+        yield
+    finally:
+        lock.release()
+        if is_new:
+            with suppress(OSError):  # it has content, as a rule
+                folder.rmdir()
+
+
+def check_free(folder: Path, *, resume: bool) -> None:
+    """Refuse a run folder that another run writes to, or that has content unless the run is resumed.
+
+    Raises:
+        ConfigError: it is not empty, or is a file. StorageError: it is in use, or cannot be read.
+    """
+    try:
+        taken = sorted(entry.name for entry in folder.iterdir())
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        raise ConfigError(f"output={folder} is a file: give the name of a folder, new or empty") from None
+    except OSError as error:
+        raise StorageError(f"the run folder {folder} cannot be read: {error.strerror}") from error
+    owner = lock_owner(folder)
+    if owner is not None and is_alive(owner):
+        raise StorageError(
+            f"output={folder} is in use: {describe_owner(owner)} trains there; wait for it or stop it, "
+            "or give another output"
+        )
+    others = [name for name in taken if name != LOCK_NAME]
+    if others and not resume:
+        raise ConfigError(
+            f"output={folder} is not empty (it holds {others[0]}): give resume=true to go on with "
+            "the run in it, or another output"
+        )
+
+
+# ---------------------------------------------------------------------- settings
+
+
+def plain_json(value: Any) -> Any:
+    """`value` as JSON gives it back: tuples are lists."""
+    return json.loads(json.dumps(value))
+
+
+def record(store: Hdf5PartitionStore, facts: Mapping[str, Any], *, drop: tuple[str, ...] = ()) -> None:
+    """Commit `facts` beside the nodes and without the entries `drop`, unless the last commit says so already.
+
+    Nothing happens before the first commit: that one will carry them.
+    """
+    checkpoint = store.checkpoint()
+    if checkpoint is None:
+        return
+    meta = {name: value for name, value in checkpoint.meta.items() if name not in drop} | dict(facts)
+    if plain_json(meta) != checkpoint.meta:
+        store.commit(Checkpoint(arrays=checkpoint.arrays, meta=meta))
+
+
+def log_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Log each setting that a resumed run takes over with another value; returns the lines."""
+    before, after = _flat(old), _flat(new)
+    lines = [
+        f"{key}: {before.get(key)!r} until now, {after.get(key)!r} from here on"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key) and key not in ("resume", "output")
+    ]
+    for line in lines:
+        log.info("changed setting %s", line)
+    return lines
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found.update(_flat(value, f"{prefix}{name}."))
+        else:
+            found[prefix + name] = value
+    return found
+
+
+# ---------------------------------------------------------------------- an epoch that began otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class EpochSettings:
+    """What gives a position inside an epoch its meaning: change one, and step 5 holds other edges.
+
+    Attributes:
+        capacity: c. ordering, policy: how the schedule was built. batch_size, chunks: how steps were cut.
+    """
+
+    capacity: int
+    ordering: str
+    policy: str
+    batch_size: int
+    chunks: int
+
+    @classmethod
+    def of(cls, config: TrainConfig, capacity: int) -> EpochSettings:
+        """Those of a configuration with `capacity` partitions in the buffer."""
+        return cls(
+            capacity,
+            config.ordering.name,
+            config.ordering.policy,
+            config.training.batch_size,
+            config.negatives.chunks,
+        )
+
+    def to_meta(self) -> dict[str, Any]:
+        """By setting, for the checkpoint."""
+        return {
+            "storage.capacity": self.capacity,
+            "ordering.name": self.ordering,
+            "ordering.policy": self.policy,
+            "training.batch_size": self.batch_size,
+            "negatives.chunks": self.chunks,
+        }
+
+    @classmethod
+    def from_meta(cls, meta: Mapping[str, Any]) -> EpochSettings:
+        """Inverse of `to_meta`."""
+        names = (
+            "storage.capacity",
+            "ordering.name",
+            "ordering.policy",
+            "training.batch_size",
+            "negatives.chunks",
+        )
+        return cls(*(meta[name] for name in names))
+
+    def applied(self, config: TrainConfig) -> TrainConfig:
+        """`config` with these settings."""
+        return replace(
+            config,
+            storage=replace(config.storage, capacity=self.capacity),
+            ordering=replace(config.ordering, name=self.ordering, policy=cast(Any, self.policy)),
+            training=replace(config.training, batch_size=self.batch_size),
+            negatives=replace(config.negatives, chunks=self.chunks),
+        )
+
+
+def unfinished(checkpoint: Checkpoint | None, wanted: EpochSettings) -> tuple[int, EpochSettings] | None:
+    """(epoch, settings) of an epoch that has begun and must end under other settings than `wanted`."""
+    if checkpoint is None or EPOCH_META not in checkpoint.meta:
+        return None
+    epoch, step, batch = checkpoint.meta["position"]
+    began = EpochSettings.from_meta(checkpoint.meta[EPOCH_META])
+    if began == wanted or (step, batch) == (0, 0):
+        return None
+    old, new = began.to_meta(), wanted.to_meta()
+    changes = [f"{key}={old[key]} (then {new[key]})" for key in old if old[key] != new[key]]
+    log.info("epoch %d ends as it began, with %s", epoch + 1, ", ".join(changes))
+    return epoch, began
+
+
+def check_spare_slots(store: Hdf5PartitionStore, capacity: int) -> None:
+    """Refuse a buffer so large that the run's node file has no room for its write-backs between two commits.
+
+    Raises:
+        ConfigError: names the largest capacity that fits.
+    """
+    p = store.table.partitioning.num_partitions
+    spare = store.num_slots - p
+    if spare >= min(p, 2 * capacity):
+        return
+    raise ConfigError(
+        f"storage.capacity={capacity} is more than the run in {store.folder.parent} was made for: its node "
+        f"file has {spare} spare slots, enough for storage.capacity={max(2, spare // 2)} at most"
+    )

@@ -1,0 +1,286 @@
+"""Check a run or a graph on disk (floor 5), for `marius-verify`: every file read, nothing changed.
+
+In: a folder. Out: findings, each with the file, what is wrong and what can be done. checkpoint.h5 holds the
+truth of a run; config.yaml, metrics.jsonl and result.json are views of it and compared with it, so that a
+changed digit or another run's file is found, and `repair` can write them again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from marius_py.config import CONFIG_FILE, read_yaml, write_yaml
+from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
+from marius_py.graph import open_graph
+from marius_py.graph_files import EDGES_FILE, GRAPH_FILE, NODES_FILE, read_manifest
+from marius_py.results import (
+    CHECKPOINT_FOLDER,
+    METRICS_FILE,
+    RESULT_FILE,
+    TRACE_FILE,
+    write_json,
+    write_lines,
+)
+from marius_py.resume import CONFIG_META, RESULT_META, VIEWS, claimed, plain_json
+from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, read_checkpoint
+from marius_py.storage.file_io import file_checksum
+from marius_py.storage.files import TEMPORARY_SUFFIX, read_whole
+from marius_py.storage.hdf5_edges import Hdf5EdgeStore
+from marius_py.storage.lock import LOCK_NAME, is_alive, lock_owner
+from marius_py.storage.node_file import NODES_NAME
+from marius_py.storage.verify import Finding, verify_node_store
+
+log = logging.getLogger(__name__)
+
+VIEW_LIMIT = 1 << 32
+"""Bytes of a view that are read at most."""
+
+DEMO_FOLDER = "graph"
+SNAPSHOT_FOLDER = "snapshots"
+_REPREPARE = "prepare the graph again from its edge lists"
+
+
+def verify(path: str | os.PathLike[str]) -> list[Finding]:
+    """Check every file of a run folder, a graph folder or a node store.
+
+    Safe while a run trains.
+
+    Returns:
+        Findings; empty if all is well, only harmless ones if the next start cleans up by itself.
+
+    Raises:
+        ConfigError: the folder is none of these.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is no folder; give a run or a prepared graph")
+    names = {entry.name for entry in folder.iterdir()}
+    if names & {CHECKPOINT_FOLDER, CONFIG_FILE, METRICS_FILE, RESULT_FILE}:
+        return verify_run(folder)
+    if names & {GRAPH_FILE, EDGES_FILE, NODES_FILE}:
+        return verify_graph(folder)
+    if names & {CHECKPOINT_NAME, NODES_NAME}:
+        return verify_node_store(folder)
+    raise ConfigError(
+        f"{folder} is neither a run (it has no {CHECKPOINT_FOLDER}/) nor a prepared graph "
+        f"(it has no {GRAPH_FILE})"
+    )
+
+
+def is_sound(findings: list[Finding]) -> bool:
+    """Whether nothing is lost or damaged."""
+    return all(finding.harmless for finding in findings)
+
+
+# ---------------------------------------------------------------------- a graph
+
+
+def verify_graph(folder: Path) -> list[Finding]:
+    """Compare every file of a prepared graph with its checksum in graph.json."""
+    findings = _strays(folder, folder.parent.glob(f".{folder.name}.preparing-*"))
+    try:
+        files = read_manifest(folder)["files"]
+    except MariusError as error:
+        return [Finding(str(folder / GRAPH_FILE), str(error), _REPREPARE), *findings]
+    damaged = {name: problem for name, facts in files.items() if (problem := _differs(folder / name, facts))}
+    whole = [name for name in files if name not in damaged]
+    remedy = f"{_REPREPARE}; whole: {', '.join(whole) or 'none'}"
+    return [Finding(str(folder / name), problem, remedy) for name, problem in damaged.items()] + findings
+
+
+def _differs(path: Path, facts: Mapping[str, Any]) -> str | None:
+    try:
+        size = path.stat().st_size
+        if size != facts["bytes"]:
+            return f"{path} is damaged: it has {size:,} bytes, {GRAPH_FILE} says {facts['bytes']:,}"
+        if file_checksum(path) != facts["xxh3"]:
+            return f"{path} is damaged, or another graph's: its checksum is not the one in {GRAPH_FILE}"
+    except FileNotFoundError:
+        return f"{path} is missing"
+    except OSError as error:
+        return f"{path} cannot be read: {error}"
+    return None
+
+
+# ---------------------------------------------------------------------- a run
+
+
+def verify_run(folder: Path) -> list[Finding]:
+    """Check a run's checkpoint, the views of it, its sorted edges, its graph and its snapshots."""
+    nodes = folder / CHECKPOINT_FOLDER
+    findings = verify_node_store(nodes)
+    meta = _committed(nodes)
+    live = _is_live(folder)
+    findings += _views(folder, meta, live=live)
+    findings += _edges(folder)
+    findings += _graph(folder, meta)
+    if not live:
+        findings += _strays(folder, [])
+        findings += _stale_lock(folder)
+    for snapshot in sorted((folder / SNAPSHOT_FOLDER).glob("*")):
+        findings += verify_run(snapshot)
+    return findings
+
+
+def _is_live(folder: Path) -> bool:
+    owner = lock_owner(folder)
+    return owner is not None and is_alive(owner)
+
+
+def _committed(nodes: Path) -> dict[str, Any] | None:
+    """The meta of the last commit; None without a readable one."""
+    try:
+        manifest, checkpoint = read_checkpoint(nodes / CHECKPOINT_NAME)
+    except MariusError:
+        return None
+    return dict(checkpoint.meta) if manifest.generation else None
+
+
+def _views(folder: Path, meta: Mapping[str, Any] | None, *, live: bool) -> list[Finding]:
+    findings = []
+    expected = expected_views(meta)
+    for name in VIEWS:
+        path = folder / name
+        wanted = expected.get(name)
+        try:
+            found = read_view(path)
+        except MariusError as error:
+            if path.exists() or wanted is not None:
+                findings.append(Finding(str(path), str(error), _remedy(name, wanted)))
+            continue
+        if name == METRICS_FILE and live and wanted is not None:
+            wanted = wanted[: len(found)]
+        if name in (METRICS_FILE, CONFIG_FILE) and wanted is not None and found != wanted:
+            behind = name == METRICS_FILE and found == wanted[: len(found)]
+            findings.append(_changed(path, wanted, behind=behind))
+        elif name == RESULT_FILE and meta is not None and not live and found != wanted:
+            findings.append(_changed(path, wanted, behind=False))
+    return findings
+
+
+def expected_views(meta: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What each view should hold by the last commit; a view that the run has not come to is left out."""
+    if meta is None:
+        return {}
+    views = {CONFIG_FILE: meta.get(CONFIG_META), RESULT_FILE: meta.get(RESULT_META)}
+    if meta.get("history"):
+        views[METRICS_FILE] = meta["history"]
+    return {name: value for name, value in views.items() if value is not None}
+
+
+def read_view(path: Path) -> Any:
+    """Parse a view; StorageError or FormatError if it is missing or cannot be parsed."""
+    if path.name == CONFIG_FILE:
+        if not path.exists():
+            raise StorageError(f"{path} is missing")
+        return plain_json(read_yaml(path))
+    data = read_whole(path, VIEW_LIMIT)
+    try:
+        if path.name == METRICS_FILE:
+            return [json.loads(line) for line in data.decode().splitlines()]
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{path} is damaged: {error}") from error
+
+
+def _changed(path: Path, wanted: Any, *, behind: bool) -> Finding:
+    if behind:
+        problem = f"{path} lacks the last lines: the run ended between its commit and this file"
+        return Finding(str(path), problem, "resume=true or --repair writes it anew", harmless=True)
+    problem = f"{path} is damaged, changed by hand, or another run's: it is not what the last commit says"
+    return Finding(str(path), problem, _remedy(path.name, wanted))
+
+
+def _remedy(name: str, wanted: Any) -> str:
+    if wanted is not None:
+        return "--repair writes it from the checkpoint, and so does the next start with resume=true"
+    if name == RESULT_FILE:
+        return "resume=true computes it anew"
+    if name == TRACE_FILE:
+        return "nothing depends on it; remove it"
+    return "the checkpoint does not hold it; restore it from a copy"
+
+
+def _edges(folder: Path) -> list[Finding]:
+    """The edges that a run has sorted for its own number of partitions."""
+    findings = []
+    remedy = "remove it; the next start sorts the graph's edges anew"
+    for sorted_edges in sorted(folder.glob("edges-*")):
+        path = sorted_edges / EDGES_FILE
+        findings += _strays(sorted_edges, [])
+        if not path.exists():
+            continue
+        try:
+            with Hdf5EdgeStore(path) as store:
+                findings += [Finding(str(path), problem, remedy) for problem in store.verify()]
+        except MariusError as error:
+            findings.append(Finding(str(path), str(error), remedy))
+    return findings
+
+
+def _graph(folder: Path, meta: Mapping[str, Any] | None) -> list[Finding]:
+    """The graph in the run folder is checked as a whole, one elsewhere only for being there and the same."""
+    own = folder / DEMO_FOLDER
+    settings = (meta or {}).get(CONFIG_META) or {}
+    named = settings.get("graph")
+    if named is None:
+        if own.exists() or meta is not None:
+            return verify_graph(own)
+        return []
+    remedy = f"put the graph back to {named}, or prepare it again with the same input, partitions and seed"
+    try:
+        fingerprint = open_graph(named).fingerprint
+    except MariusError as error:
+        return [Finding(named, str(error), remedy)]
+    if meta is not None and fingerprint != meta.get("graph", {}).get("fingerprint"):
+        return [Finding(named, f"{named} is another graph than the run was trained on", remedy)]
+    return []
+
+
+def _strays(folder: Path, others: Any) -> list[Finding]:
+    found = [*sorted(folder.glob(f"*{TEMPORARY_SUFFIX}")), *others]
+    return [
+        Finding(
+            str(path), f"{path} is left from an interrupted write", "the next start removes it", harmless=True
+        )
+        for path in found
+    ]
+
+
+def _stale_lock(folder: Path) -> list[Finding]:
+    owner = lock_owner(folder)
+    if owner is None:
+        return []
+    problem = f"{folder / LOCK_NAME} is left from process {owner['pid']}, which is gone"
+    return [Finding(str(folder / LOCK_NAME), problem, "the next start takes it over", harmless=True)]
+
+
+def repair(folder: Path) -> list[Path]:
+    """Write the views of a run that are missing or not what the last commit says; returns their paths.
+
+    Raises:
+        StorageError: the run is in use, its checkpoint is damaged, or writing failed.
+    """
+    meta = dict(read_checkpoint(folder / CHECKPOINT_FOLDER / CHECKPOINT_NAME)[1].meta)
+    written = []
+    with claimed(folder):
+        for name, wanted in expected_views(meta).items():
+            path = folder / name
+            try:
+                if read_view(path) == wanted:
+                    continue
+            except MariusError as error:
+                log.info("%s", error)
+            if name == METRICS_FILE:
+                write_lines(path, wanted)
+            elif name == CONFIG_FILE:
+                write_yaml(wanted, path)
+            else:
+                write_json(path, wanted)
+            written.append(path)
+    return written
