@@ -12,7 +12,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -26,6 +26,10 @@ from marius_py.metrics import DEFAULT_KS, Metrics
 from marius_py.ranking.trained import TrainedModel, make_decoder
 from marius_py.storage.protocols import Checkpoint, Edges
 from marius_py.storage.reader import NodeReader, open_node_reader
+
+if TYPE_CHECKING:
+    from marius_py.predict import Metric, Neighbor, Prediction
+    from marius_py.predict.answers import Names
 
 logger = logging.getLogger(__name__)
 
@@ -269,6 +273,68 @@ class Run:
                 degrees=store if details else None,
                 progress=progress,
             )
+
+    def predict(
+        self,
+        head: Names = None,
+        relation: Names = None,
+        tail: Names = None,
+        *,
+        k: int = 10,
+        filter_known: bool = False,
+        probabilities: bool = False,
+        temperature: float | None = None,
+    ) -> list[Prediction]:
+        """Complete edges by name, best first: the one of head, relation and tail that is left out.
+
+        See `marius_py.predict.predict`, which takes a memory bound and reports progress too.
+
+        Args:
+            head: name, or names of several queries.
+            relation: likewise.
+            tail: likewise.
+            k: answers a query.
+            filter_known: leave out answers that are edges of the graph already.
+            probabilities: also softmax over all answers that compete, at `temperature`.
+            temperature: None fits it to the validation edges.
+
+        Raises:
+            ConfigError: an unknown name (similar ones are offered), or not exactly one part left out.
+        """
+        from marius_py.predict import predict
+
+        return predict(
+            self,
+            head,
+            relation,
+            tail,
+            k=k,
+            filter_known=filter_known,
+            probabilities=probabilities,
+            temperature=temperature,
+        )
+
+    def neighbors(
+        self, nodes: str | Sequence[str], *, k: int = 10, metric: Metric = "cosine"
+    ) -> list[Neighbor]:
+        """The k nodes nearest to each of `nodes`, by "cosine", "dot" or "l2"; exact.
+
+        Raises:
+            ConfigError: an unknown name or metric.
+        """
+        from marius_py.predict import neighbors
+
+        return neighbors(self, nodes, k=k, metric=metric)
+
+    def score(self, triples: Sequence[Sequence[str]] | NDArray[np.integer]) -> NDArray[np.float64]:
+        """Scores (n,) float64 of edges given as names (head, relation, tail), or as ids (n, 3).
+
+        Raises:
+            ConfigError: an unknown name, or another shape.
+        """
+        from marius_py.predict import score
+
+        return score(self, triples)
 
     def close(self) -> None:
         """Release the files. May be called twice."""

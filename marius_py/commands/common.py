@@ -1,0 +1,82 @@
+"""What several commands share (floor 6): flags of a run, and a word on runs that are not finished."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from marius_py.run import Run
+
+logger = logging.getLogger(__name__)
+
+ANSWER_FORMATS = ("table", "tsv", "json", "parquet")
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def add_run_flags(parser: argparse.ArgumentParser) -> None:
+    """RUN, --graph, --device and --memory."""
+    parser.add_argument("run", metavar="RUN", help="folder that marius-train wrote")
+    parser.add_argument("--graph", metavar="DIR", help="the prepared graph, if it has moved since training")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="where to score (default: cpu)"
+    )
+    parser.add_argument(
+        "--memory",
+        type=parse_bytes,
+        default="256M",
+        metavar="BYTES",
+        help="bound of the working memory, with K, M, G (binary); 16M or more (default: 256M)",
+    )
+
+
+def add_answer_flags(parser: argparse.ArgumentParser) -> None:
+    """-k, --output and --format."""
+    parser.add_argument("-k", type=int, default=10, metavar="K", help="answers a query (default: 10)")
+    parser.add_argument("--output", metavar="FILE", help="write to FILE instead of the terminal")
+    parser.add_argument(
+        "--format",
+        choices=ANSWER_FORMATS,
+        help="of the answers (default: by the ending of FILE, else table); parquet needs a FILE",
+    )
+
+
+def answer_format(options: argparse.Namespace) -> str:
+    """The format as asked for, else by the output's ending."""
+    if options.format is not None:
+        return str(options.format)
+    ending = "" if options.output is None else options.output.rpartition(".")[2]
+    return ending if ending in ANSWER_FORMATS else "table"
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of a number with an optional binary unit.
+
+    >>> parse_bytes("64M")
+    67108864
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().casefold())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes; write for example 512M or 4G")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def open_run(options: argparse.Namespace) -> Run:
+    """Open the run of the flags; says so when it has not finished."""
+    from marius_py.run import load
+
+    run = load(options.run, graph=options.graph, device=options.device)
+    say_if_unfinished(run)
+    return run
+
+
+def say_if_unfinished(run: Run) -> None:
+    """Log what a run has that was interrupted or is still going on."""
+    if run.result is None:
+        done = f"{run.epochs} epoch{'' if run.epochs == 1 else 's'}"
+        logger.warning(
+            "%s has not finished: this is its last commit, after %s; resume=true goes on with it",
+            run.path, done,
+        )  # fmt: skip

@@ -1,0 +1,94 @@
+"""`marius-predict` (floor 6): ranked completions of edges by name."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from marius_py.commands.common import add_answer_flags, add_run_flags, answer_format, open_run
+from marius_py.errors import ConfigError
+from marius_py.progress import Bars
+
+PURPOSE = """Complete edges by name: give two of --head, --relation and --tail, and the third is predicted;
+give all three for the score of that edge. Exact over all entities: the embeddings stream by in blocks."""
+EXAMPLES = """examples:
+  marius-predict runs/mine --head Oslo --relation capital_of
+  marius-predict runs/mine --relation capital_of --tail Norway -k 3 --filter-known
+  marius-predict runs/mine --head Oslo --tail Norway --probabilities
+  marius-predict runs/mine --queries queries.tsv --output answers.parquet"""
+
+_QUERIES = 1 << 14
+"""Queries of a file that are answered together."""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    add_run_flags(parser)
+    for part in ("head", "relation", "tail"):
+        parser.add_argument(f"--{part}", metavar="NAME", help=f"name of the {part}")
+    parser.add_argument(
+        "--queries",
+        metavar="FILE",
+        help="TSV or Parquet with columns head, relation, tail; what is asked for is left out, empty or ?",
+    )
+    add_answer_flags(parser)
+    parser.add_argument(
+        "--filter-known",
+        action="store_true",
+        help="leave out answers that are an edge of the train, valid or test split",
+    )
+    parser.add_argument(
+        "--probabilities",
+        action="store_true",
+        help="also softmax(score / T) over all answers that compete",
+    )
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        metavar="T",
+        help="of --probabilities, above 0 (default: fitted to the validation edges, and logged)",
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Answer the query, or the queries of the file."""
+    from marius_py.predict import Prediction, fit_temperature, predict
+    from marius_py.predict.files import AnswerWriter, read_queries
+
+    columns: dict[str, Any] = {"head": options.head, "relation": options.relation, "tail": options.tail}
+    if options.temperature is not None and not options.probabilities:
+        raise ConfigError("--temperature is of --probabilities, which is not given")
+    if options.queries is not None:
+        if any(value is not None for value in columns.values()):
+            raise ConfigError("give --queries, or --head, --relation and --tail, not both")
+        columns = dict(read_queries(options.queries))
+    output = None if options.output is None else Path(options.output)
+    writer = AnswerWriter(output, answer_format(options), Prediction, sys.stdout)
+    with open_run(options) as opened, Bars() as bars:
+        temperature = options.temperature
+        if options.probabilities and temperature is None and opened.graph.num_edges.get("valid"):
+            fitted = fit_temperature(opened, filter_known=options.filter_known, memory_bytes=options.memory)
+            temperature = fitted.temperature
+        lengths = [len(value) for value in columns.values() if isinstance(value, list)]
+        with writer:
+            for start in range(0, lengths[0] if lengths else 1, _QUERIES):
+                part = {
+                    name: value[start : start + _QUERIES] if isinstance(value, list) else value
+                    for name, value in columns.items()
+                }
+                answers = predict(
+                    opened,
+                    **part,
+                    k=options.k,
+                    filter_known=options.filter_known,
+                    probabilities=options.probabilities,
+                    temperature=temperature,
+                    memory_bytes=options.memory,
+                    progress=lambda done, total: bars("predict", done, total, "scores"),
+                )
+                writer.write(replace(one, query=one.query + start) for one in answers)
+    if output is not None:
+        sys.stdout.write(f"{output}\n")

@@ -1,0 +1,25 @@
+"""What a trained model says (floor 4): a run and names in; completions, scores and neighbours out."""
+
+from marius_py.predict.answers import Neighbor, Prediction, neighbors, predict, score
+from marius_py.predict.calibration import Calibration, fit_temperature
+from marius_py.predict.completion import complete_nodes, complete_relations, score_edges
+from marius_py.predict.neighbors import METRICS, Metric, find_neighbors
+from marius_py.predict.topk import TopK, top_k
+
+__all__ = [
+    "METRICS",
+    "Calibration",
+    "Metric",
+    "Neighbor",
+    "Prediction",
+    "TopK",
+    "complete_nodes",
+    "complete_relations",
+    "find_neighbors",
+    "fit_temperature",
+    "neighbors",
+    "predict",
+    "score",
+    "score_edges",
+    "top_k",
+]

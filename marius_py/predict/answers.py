@@ -1,0 +1,307 @@
+"""Predictions by name (floor 4): names with one left out in, ranked answers with names out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marius_py.errors import ConfigError
+from marius_py.predict.calibration import fit_temperature
+from marius_py.predict.completion import (
+    DEFAULT_MEMORY_BYTES,
+    Progress,
+    complete_nodes,
+    complete_relations,
+    score_edges,
+)
+from marius_py.predict.neighbors import Metric, find_neighbors
+from marius_py.predict.topk import TopK
+from marius_py.ranking.candidates import Ids
+
+if TYPE_CHECKING:
+    from marius_py.run import Run
+
+logger = logging.getLogger(__name__)
+
+Names = str | Sequence[str | None] | None
+"""One name for all queries, or one a query; None: this is what is asked for."""
+
+PARTS = ("head", "relation", "tail")
+_NAME_BLOCK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One answer to a query.
+
+    Attributes:
+        query: number of the query, from 0.
+        head, relation, tail: names; the one that was asked for is the answer.
+        rank: place among the answers, from 1; of a given triple 1.
+        score: the model's score, higher is better.
+        probability: softmax over all competing answers; None unless asked for.
+    """
+
+    query: int
+    head: str
+    relation: str
+    tail: str
+    rank: int
+    score: float
+    probability: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbor:
+    """One neighbour of a node.
+
+    Attributes:
+        node: the node's name.
+        neighbor: the neighbour's name.
+        rank: from 1.
+        score: cosine or dot product (higher is nearer), or euclidean distance (lower is nearer).
+    """
+
+    node: str
+    neighbor: str
+    rank: int
+    score: float
+
+
+def predict(
+    run: Run,
+    head: Names = None,
+    relation: Names = None,
+    tail: Names = None,
+    *,
+    k: int = 10,
+    filter_known: bool = False,
+    probabilities: bool = False,
+    temperature: float | None = None,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    progress: Progress | None = None,
+) -> list[Prediction]:
+    """Complete edges: of head, relation and tail the one left out is predicted, exact over all candidates.
+
+    Several queries are asked at once by lists; they may leave out different parts, and share passes over the
+    embeddings. A query that leaves out nothing gets its score. In a graph without relations the relation is
+    never asked for.
+
+    Args:
+        run: an open run.
+        head: name or names of heads.
+        relation: name or names of relations.
+        tail: name or names of tails.
+        k: answers a query.
+        filter_known: leave out answers that make an edge of the train, valid or test split.
+        probabilities: also softmax over all answers that compete: with `filter_known` without the known ones.
+        temperature: of the softmax; None: fitted to validation edges, or 1 if there are none.
+        memory_bytes: bound of the working memory, at least 16 MiB.
+        progress: called with (work done, work in all).
+
+    Returns:
+        Answers by query and rank; fewer than k where there are no more candidates.
+
+    Raises:
+        ConfigError: an unknown name (similar ones are offered), or a query without exactly one part left out.
+        StorageError: reading failed.
+    """
+    queries = _Queries(run, head, relation, tail)
+    if temperature is not None and not 0 < temperature < float("inf"):
+        raise ConfigError(f"temperature is {temperature}; allowed: above 0")
+    beta = None
+    if probabilities:
+        if queries.asks("nothing").size:
+            raise ConfigError("probabilities compare answers; leave head, relation or tail out of each query")
+        beta = 1 / (_fitted(run, filter_known, memory_bytes) if temperature is None else temperature)
+    ids, found = queries.ids, []
+    nodes = np.flatnonzero(queries.asked != 1)
+    nodes = nodes[queries.asked[nodes] >= 0]
+    if nodes.size:
+        is_head = queries.asked[nodes] == 0
+        anchors = np.where(is_head, ids[nodes, 2], ids[nodes, 0])
+        best = complete_nodes(
+            run,
+            anchors,
+            ids[nodes, 1],
+            is_head,
+            k,
+            filter_known=filter_known,
+            beta=beta,
+            memory_bytes=memory_bytes,
+            progress=progress,
+        )
+        found.append((nodes, best))
+    pairs = queries.asks("relation")
+    if pairs.size:
+        best = complete_relations(
+            run,
+            ids[pairs, 0],
+            ids[pairs, 2],
+            k,
+            filter_known=filter_known,
+            beta=beta,
+            memory_bytes=memory_bytes,
+        )
+        found.append((pairs, best))
+    given = queries.asks("nothing")
+    if given.size:
+        scores = score_edges(run, ids[given], memory_bytes=memory_bytes)
+        found.append((given, TopK(np.zeros((given.size, 1), np.int64), scores[:, None], None)))
+    return queries.named(found, beta)
+
+
+def score(
+    run: Run,
+    triples: Sequence[Sequence[str]] | NDArray[np.integer],
+    *,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+) -> NDArray[np.float64]:
+    """Scores (n,) float64 of edges: an id array (n, 3), or names (head, relation, tail), or (head, tail).
+
+    Raises:
+        ConfigError: an unknown name, or another shape.
+    """
+    if isinstance(triples, np.ndarray) and np.issubdtype(triples.dtype, np.integer):
+        edges = triples.astype(np.int64)
+        limits = (run.num_nodes, max(run.graph.num_relations, 1), run.num_nodes)
+        if edges.ndim != 2 or edges.shape[1] != 3:
+            raise ConfigError(f"triples have shape {edges.shape}; expected (n, 3) ids")
+        if len(edges) and ((edges < 0).any() or (edges >= np.array(limits)).any()):
+            raise ConfigError(f"ids of triples must lie below {limits} (nodes, relations, nodes), from 0")
+        return score_edges(run, edges, memory_bytes=memory_bytes)
+    rows = [tuple(row) for row in triples]
+    widths = {len(row) for row in rows}
+    if not rows:
+        return np.empty(0)
+    if widths == {2} and not run.graph.has_relations:
+        rows = [(row[0], "", row[1]) for row in rows]
+    elif widths != {3}:
+        raise ConfigError(f"triples have {sorted(widths)} parts; expected (head, relation, tail) each")
+    queries = _Queries(run, *([row[part] for row in rows] for part in range(3)))
+    return score_edges(run, queries.ids, memory_bytes=memory_bytes)
+
+
+def neighbors(
+    run: Run,
+    nodes: str | Sequence[str],
+    *,
+    k: int = 10,
+    metric: Metric = "cosine",
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    progress: Progress | None = None,
+) -> list[Neighbor]:
+    """The k nearest nodes of each of `nodes`, itself left out; exact.
+
+    Args:
+        run: an open run.
+        nodes: name or names.
+        k: neighbours a node.
+        metric: "cosine", "dot" or "l2".
+        memory_bytes: bound of the working memory, at least 16 MiB.
+        progress: called with (nodes done, N) in each pass.
+
+    Raises:
+        ConfigError: an unknown name or metric.
+    """
+    names = [nodes] if isinstance(nodes, str) else list(nodes)
+    ids = run.node_ids(names)
+    best = find_neighbors(run, ids, k, metric, memory_bytes=memory_bytes, progress=progress)
+    answers = names_of(run, best.ids)
+    sign = -1.0 if metric == "l2" else 1.0
+    return [
+        Neighbor(name, answers[node], rank + 1, sign * float(value))
+        for name, row, values in zip(names, best.ids.tolist(), best.scores.tolist(), strict=True)
+        for rank, (node, value) in enumerate(zip(row, values, strict=True))
+        if node >= 0
+    ]
+
+
+def names_of(run: Run, ids: Ids) -> dict[int, str]:
+    """Names of node ids of any shape, negative ones left out; only blocks that hold one are read."""
+    wanted = np.unique(ids)
+    wanted = wanted[wanted >= 0]
+    found: dict[int, str] = {}
+    for block in np.unique(wanted // _NAME_BLOCK).tolist():
+        start = block * _NAME_BLOCK
+        first, last = np.searchsorted(wanted, (start, start + _NAME_BLOCK))
+        low, high = int(wanted[first]), int(wanted[last - 1]) + 1
+        names = run.node_names(low, high)
+        found.update((node, names[node - low]) for node in wanted[first:last].tolist())
+    return found
+
+
+class _Queries:
+    """Named queries as ids: (Q, 3) with −1 for what is asked."""
+
+    def __init__(self, run: Run, head: Names, relation: Names, tail: Names) -> None:
+        self._run = run
+        if relation is None and not run.graph.has_relations:
+            relation = ""
+        given = (head, relation, tail)
+        lengths = {len(part) for part in given if part is not None and not isinstance(part, str)}
+        if len(lengths) > 1:
+            raise ConfigError(f"head, relation and tail are lists of different lengths: {sorted(lengths)}")
+        count = lengths.pop() if lengths else 1
+        columns = [[part] * count if part is None or isinstance(part, str) else list(part) for part in given]
+        self.names = list(zip(*columns, strict=True))
+        for number, names in enumerate(self.names):
+            if sum(name is None for name in names) > 1:
+                missing = " and ".join(part for part, name in zip(PARTS, names, strict=True) if name is None)
+                raise ConfigError(
+                    f"query {number + 1} leaves out {missing}; give two of head, relation and tail, and the "
+                    "third is predicted"
+                )
+        self.ids = np.full((count, 3), -1, dtype=np.int64)
+        nodes = [name for names in self.names for name in names[::2] if name is not None]
+        relations = [names[1] for names in self.names if names[1] is not None]
+        self._fill(self.ids[:, ::2], run.node_ids(nodes), [names[::2] for names in self.names])
+        self._fill(self.ids[:, 1:2], run.relation_ids(relations), [names[1:2] for names in self.names])
+        has_gap = (self.ids < 0).any(1)
+        self.asked = np.where(has_gap, (self.ids < 0).argmax(1), -1)
+        """(Q,) the part that is asked for, 0 head to 2 tail; −1 for none."""
+
+    def asks(self, part: str) -> Ids:
+        """Numbers of the queries that ask for a part, or for "nothing"."""
+        return np.flatnonzero(self.asked == (PARTS.index(part) if part in PARTS else -1))
+
+    def named(self, found: list[tuple[Ids, TopK]], beta: float | None) -> list[Prediction]:
+        """Answers as names, by query and rank."""
+        relations = self._run.relation_names if (self.asked == 1).any() else []
+        asks_node = [best.ids[self.asked[numbers] != 1].reshape(-1) for numbers, best in found]
+        nodes = names_of(self._run, np.concatenate(asks_node)) if asks_node else {}
+        answers = []
+        for numbers, best in found:
+            for row, number in enumerate(numbers.tolist()):
+                asked = int(self.asked[number])
+                for rank, (answer, value) in enumerate(
+                    zip(best.ids[row].tolist(), best.scores[row].tolist(), strict=True), 1
+                ):
+                    if answer < 0:
+                        break
+                    names = list(self.names[number])
+                    if asked >= 0:
+                        names[asked] = relations[answer] if asked == 1 else nodes[answer]
+                    share = None
+                    if beta is not None and best.log_total is not None:
+                        share = float(np.exp(beta * value - best.log_total[row]))
+                    answers.append(Prediction(number, *map(str, names), rank, value, share))  # type: ignore[call-arg, arg-type]
+        return sorted(answers, key=lambda one: (one.query, one.rank))
+
+    @staticmethod
+    def _fill(target: NDArray[np.int64], ids: Ids, names: list[tuple[str | None, ...]]) -> None:
+        present = np.array([[name is not None for name in row] for row in names], dtype=np.bool_)
+        if present.size:
+            target[present.reshape(target.shape)] = ids
+
+
+def _fitted(run: Run, filter_known: bool, memory_bytes: int) -> float:
+    if not run.graph.num_edges.get("valid"):
+        logger.warning("the graph has no valid edges to fit a temperature to: probabilities are of T = 1")
+        return 1.0
+    return fit_temperature(run, filter_known=filter_known, memory_bytes=memory_bytes).temperature

@@ -1,0 +1,212 @@
+"""Fits the temperature that turns scores into probabilities (floor 4): known edges in, one number out.
+
+The probability of an answer is a softmax over all nodes, exp(score / T) / Σ exp(score' / T). T = 1 is what a
+run with softmax loss was trained for against its negatives, which are far fewer than all nodes; a run with
+another loss has no such scale at all. One T > 0, fitted to the validation edges by maximum likelihood
+(temperature scaling; Guo et al., 2017), repairs that and leaves the order of answers as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from marius_py.errors import ConfigError
+from marius_py.predict.completion import (
+    DEFAULT_MEMORY_BYTES,
+    Progress,
+    check_memory,
+    known_finder,
+    make_block,
+    node_blocks,
+    query_keys,
+    query_rows,
+    score_edges,
+)
+from marius_py.predict.topk import TILE_CANDIDATES, TILE_QUERIES, Float64, tile_scores
+from marius_py.ranking.candidates import Ids
+from marius_py.ranking.known import KnownAnswers
+from marius_py.ranking.scorer import ModelScorer
+from marius_py.streams import Purpose, stream
+from marius_py.types import SIDES
+
+if TYPE_CHECKING:
+    from marius_py.run import Run
+
+logger = logging.getLogger(__name__)
+
+_MAX_EDGES = 500
+_MAX_PAIRS = 1 << 28
+"""Scores computed in a pass; a larger graph is fitted to fewer edges."""
+_MAX_STEPS = 20
+_RANGE = (math.log(1e-4), math.log(1e4))
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A fitted temperature.
+
+    Attributes:
+        temperature: T > 0, to divide scores by.
+        log_loss: mean −log probability of the answers it was fitted to, in nats.
+        log_loss_before: the same with T = 1.
+        num_edges: edges it was fitted to, each asked for its head and its tail.
+    """
+
+    temperature: float
+    log_loss: float
+    log_loss_before: float
+    num_edges: int
+
+
+def fit_temperature(
+    run: Run,
+    *,
+    split: str = "valid",
+    filter_known: bool = False,
+    seed: int = 0,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    progress: Progress | None = None,
+) -> Calibration:
+    """Find the temperature under which a sample of a split's edges is most probable.
+
+    The log loss is convex in 1/T: Newton steps in log(1/T), each a pass over the nodes, kept in a bracket.
+
+    Args:
+        run: an open run.
+        split: whose edges; they should be unknown to training.
+        filter_known: as it will be used: other known answers are left out of the softmax.
+        seed: of the sample of at most 500 edges, fewer where 2²⁸ scores would be exceeded.
+        memory_bytes: bound of the working memory.
+        progress: called with (nodes done, N) in each pass.
+
+    Raises:
+        ConfigError: the split has no edges, or memory is too small.
+    """
+    check_memory(memory_bytes)
+    task = _make_task(run, split, filter_known, seed, memory_bytes, progress)
+    low, high = _RANGE
+    theta, before = 0.0, math.nan
+    loss = math.nan
+    for step in range(_MAX_STEPS):
+        loss, slope, curvature = task.at(math.exp(theta))
+        if step == 0:
+            before = loss
+        if not math.isfinite(loss):
+            raise ConfigError(
+                f"the scores of the {split} edges are not finite; the run in {run.path} diverged"
+            )
+        if slope > 0:
+            high = theta
+        else:
+            low = theta
+        newton = theta - slope / curvature if curvature > 0 else math.inf
+        following = newton if low < newton < high else (low + high) / 2
+        if abs(following - theta) < 1e-3:
+            break
+        theta = following
+    logger.info(
+        "temperature %.4g fitted to %d %s edges: log loss %.3f, was %.3f",
+        math.exp(-theta), task.num_edges, split, loss, before,
+    )  # fmt: skip
+    return Calibration(math.exp(-theta), loss, before, task.num_edges)
+
+
+def _make_task(
+    run: Run, split: str, filter_known: bool, seed: int, memory_bytes: int, progress: Progress | None
+) -> _Task:
+    with run.graph.edges() as store:
+        count = store.num_edges(split)
+        if not count:
+            raise ConfigError(
+                f"there are no {split} edges to fit; give temperature=1 to take scores as they are"
+            )
+        wanted = max(1, min(_MAX_EDGES, count, _MAX_PAIRS // (2 * run.num_nodes)))
+        rng = stream(seed, Purpose.EVALUATE, 2)
+        positions = np.sort(rng.choice(count, wanted, replace=False))
+        edges = np.concatenate([store.read_range(split, i, i + 1) for i in positions.tolist()]).astype(
+            np.int64
+        )
+        anchors = np.concatenate((edges[:, 2], edges[:, 0]))
+        is_head = np.repeat([True, False], wanted)
+        relations = np.tile(edges[:, 1], 2)
+        keys, query_of = np.unique(query_keys(anchors, relations, is_head, run), return_inverse=True)
+        block = make_block(keys, run)
+        known = known_finder(run, store, memory_bytes).find(block, TILE_CANDIDATES) if filter_known else None
+    scorer = ModelScorer(run.model, run.dim)
+    true = np.concatenate([score_edges(run, edges, side=side, memory_bytes=memory_bytes) for side in SIDES])
+    rows = query_rows(run, scorer, block)
+    return _Task(run, scorer, rows, query_of.reshape(-1), true, known, memory_bytes, progress)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """Answers with their queries: the log loss and its derivatives at any inverse temperature."""
+
+    run: Run
+    scorer: ModelScorer
+    rows: torch.Tensor
+    query_of: Ids
+    true: Float64
+    known: KnownAnswers | None
+    memory_bytes: int
+    progress: Progress | None
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.true) // 2
+
+    def at(self, beta: float) -> tuple[float, float, float]:
+        """Mean log loss, and its first and second derivative with respect to log β."""
+        sums = _Moments(self.rows.shape[0], beta)
+        with torch.no_grad():
+            for start, rows in node_blocks(self.run, self.memory_bytes, self.progress):
+                block = torch.from_numpy(rows).to(self.scorer.device)
+                for offset in range(0, block.shape[0], TILE_CANDIDATES):
+                    tile = block[offset : offset + TILE_CANDIDATES]
+                    number = (start + offset) // TILE_CANDIDATES
+                    for first in range(0, self.rows.shape[0], TILE_QUERIES):
+                        part = self.rows[first : first + TILE_QUERIES]
+                        sums.add(first, tile_scores(self.scorer, part, tile, first, number, self.known)[0])
+        total, mean, square = (values[self.query_of] for values in (sums.log_total, sums.mean, sums.square))
+        if self.known is not None:
+            # The answer itself is a known edge and was left out with the others: put it back.
+            both = np.logaddexp(total, beta * self.true)
+            share = np.exp(beta * self.true - both)
+            mean = (1 - share) * mean + share * self.true
+            square = (1 - share) * square + share * self.true**2
+            total = both
+        loss = float(np.mean(total - beta * self.true))
+        slope = float(np.mean(beta * (mean - self.true)))
+        return loss, slope, float(np.mean(beta**2 * (square - mean**2))) + slope
+
+
+class _Moments:
+    """log Σ exp(βs), and mean and mean square of s under that softmax, by query."""
+
+    def __init__(self, num_queries: int, beta: float) -> None:
+        self._beta = beta
+        self.log_total = np.full(num_queries, -math.inf)
+        self.mean = np.zeros(num_queries)
+        self.square = np.zeros(num_queries)
+
+    def add(self, first: int, scores: torch.Tensor) -> None:
+        """Add a tile (q, n) of the queries from `first`."""
+        scores = torch.nan_to_num(scores, nan=-math.inf, posinf=math.inf, neginf=-math.inf)
+        weight = scores * self._beta
+        part = torch.logsumexp(weight, dim=1, keepdim=True)
+        weight = torch.nan_to_num((weight - part).exp_())
+        scores = scores.masked_fill(torch.isneginf(scores), 0)
+        weighted = weight * scores
+        span = slice(first, first + len(scores))
+        total = np.logaddexp(self.log_total[span], part.squeeze(1).double().cpu().numpy())
+        with np.errstate(invalid="ignore"):
+            old = np.nan_to_num(np.exp(self.log_total[span] - total))
+        for values, tile in ((self.mean, weighted.sum(1)), (self.square, (weighted * scores).sum(1))):
+            values[span] = old * values[span] + (1 - old) * tile.double().cpu().numpy()
+        self.log_total[span] = total

@@ -1,0 +1,272 @@
+"""Completes edges by id (floor 4): anchors, relations and sides in, the k best nodes or relations out.
+
+Exact over all entities: the embeddings stream by in blocks, once for each block of queries, so memory follows
+from a budget and not from the number of nodes or queries.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from marius_py.errors import ConfigError
+from marius_py.graph import SPLITS
+from marius_py.predict.topk import TILE_CANDIDATES, Float64, TopK, top_k
+from marius_py.ranking.candidates import AllNodes, Float32, Ids
+from marius_py.ranking.known import KnownFinder, QueryBlock
+from marius_py.ranking.scorer import ModelScorer
+from marius_py.storage.protocols import Edges, EdgeStore
+from marius_py.types import Side
+
+if TYPE_CHECKING:
+    from marius_py.run import Run
+
+DEFAULT_MEMORY_BYTES = 256 << 20
+MIN_MEMORY_BYTES = 16 << 20
+Progress = Callable[[int, int], None]
+
+_EDGE_BYTES = 64
+_PAIR_BYTES = 48
+_ENTRY_BYTES = 64
+"""Bytes an entry of the best needs at the peak, when candidates are merged."""
+
+
+def check_k(k: int) -> int:
+    """Refuse a k below 1 with a ConfigError."""
+    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        raise ConfigError(f"k is {k!r}; allowed: a whole number, 1 or more")
+    return k
+
+
+def check_memory(memory_bytes: int) -> int:
+    """Refuse a budget below 16 MiB with a ConfigError."""
+    if memory_bytes < MIN_MEMORY_BYTES:
+        raise ConfigError(f"memory is {memory_bytes} bytes; allowed: {MIN_MEMORY_BYTES} (16 MiB) or more")
+    return memory_bytes
+
+
+def query_keys(anchors: Ids, relations: Ids, is_head: NDArray[np.bool_], run: Run) -> Ids:
+    """Keys (Q,) of queries: (side · N + anchor) · R + relation, tails asked for first."""
+    nodes = anchors + is_head * np.int64(run.num_nodes)
+    keys: Ids = nodes * max(run.graph.num_relations, 1) + relations
+    return keys
+
+
+def make_block(keys: Ids, run: Run) -> QueryBlock:
+    """A `QueryBlock` without answers of ascending distinct keys."""
+    nodes, relations = np.divmod(keys, max(run.graph.num_relations, 1))
+    num_tails = int(np.searchsorted(nodes, run.num_nodes))
+    nodes[num_tails:] -= run.num_nodes
+    none = np.empty(0, dtype=np.int64)
+    return QueryBlock(keys, nodes, relations, num_tails, none, none, none)
+
+
+def query_rows(run: Run, scorer: ModelScorer, block: QueryBlock) -> torch.Tensor:
+    """Query rows (U, W) of a block, on the scorer's device."""
+    parts = []
+    for side in ("tail", "head"):
+        span = block.side_slice(side)
+        if span.stop > span.start:
+            anchors = torch.from_numpy(run.embeddings(block.anchors[span])).to(scorer.device)
+            relations = torch.from_numpy(block.relations[span]).to(scorer.device)
+            parts.append(scorer.queries(anchors, relations, side))
+    return torch.cat(parts)
+
+
+def node_blocks(
+    run: Run, memory_bytes: int, progress: Progress | None = None
+) -> Iterator[tuple[int, Float32]]:
+    """All rows in blocks of whole tiles, an eighth of the budget each."""
+    rows = max(1, memory_bytes // 8 // (4 * run.dim * TILE_CANDIDATES)) * TILE_CANDIDATES
+    for start in range(0, run.num_nodes, rows):
+        stop = min(start + rows, run.num_nodes)
+        yield start, run.read_rows(start, stop)
+        if progress is not None:
+            progress(stop, run.num_nodes)
+
+
+def known_finder(run: Run, edges: EdgeStore, memory_bytes: int) -> KnownFinder:
+    """Finds the nodes that complete a query to an edge of any split."""
+    return KnownFinder(
+        AllNodes(run, run.num_nodes),
+        lambda: _edge_blocks(edges, memory_bytes),
+        run.num_nodes,
+        run.graph.num_relations,
+    )
+
+
+def _edge_blocks(edges: EdgeStore, memory_bytes: int) -> Iterator[Edges]:
+    step = max(1024, memory_bytes // 8 // _EDGE_BYTES)
+    for split in SPLITS:
+        count = edges.num_edges(split)
+        for start in range(0, count, step):
+            yield edges.read_range(split, start, min(start + step, count))
+
+
+def complete_nodes(
+    run: Run,
+    anchors: Ids,
+    relations: Ids,
+    is_head: NDArray[np.bool_],
+    k: int,
+    *,
+    filter_known: bool = False,
+    beta: float | None = None,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    progress: Progress | None = None,
+) -> TopK:
+    """The k best nodes for each query.
+
+    Args:
+        run: an open run.
+        anchors: (Q,) known ends.
+        relations: (Q,) relation ids.
+        is_head: (Q,) True where heads are asked for, False for tails.
+        k: how many; at most N are given.
+        filter_known: leave out nodes that make an edge of any split.
+        beta: inverse temperature for softmax denominators; None: none.
+        memory_bytes: bound of the working memory.
+        progress: called with (nodes done, nodes in all passes).
+
+    Returns:
+        Ids, scores and denominators in the order of the queries.
+    """
+    check_memory(memory_bytes)
+    k = min(check_k(k), run.num_nodes)
+    distinct, inverse = np.unique(query_keys(anchors, relations, is_head, run), return_inverse=True)
+    found = TopK(
+        np.full((distinct.size, k), -1, np.int64),
+        np.full((distinct.size, k), -math.inf),
+        None if beta is None else np.empty(distinct.size),
+    )
+    scorer = ModelScorer(run.model, run.dim)
+    whole = make_block(distinct, run)
+    with run.graph.edges() as edges:
+        finder = known_finder(run, edges, memory_bytes) if filter_known else None
+        for start, stop in _cut(whole, k, run.dim, finder, memory_bytes):
+            block = whole.part(start, stop)
+            known = None if finder is None else finder.find(block, TILE_CANDIDATES)
+            passed = _pass_progress(progress, start, distinct.size, stop - start, run.num_nodes)
+            blocks = node_blocks(run, memory_bytes, passed)
+            part = top_k(scorer, query_rows(run, scorer, block), blocks, k, known=known, beta=beta)
+            found.ids[start:stop], found.scores[start:stop] = part.ids, part.scores
+            if found.log_total is not None and part.log_total is not None:
+                found.log_total[start:stop] = part.log_total
+    order = inverse.reshape(-1)
+    total = None if found.log_total is None else found.log_total[order]
+    return TopK(found.ids[order], found.scores[order], total)
+
+
+def _cut(
+    block: QueryBlock, k: int, dim: int, finder: KnownFinder | None, memory_bytes: int
+) -> Iterator[tuple[int, int]]:
+    """Ranges of queries whose rows, best and known answers fit into half of the budget."""
+    most = max(1, memory_bytes // 4 // (12 * dim + _ENTRY_BYTES * k))
+    pairs = np.zeros(block.keys.size, np.int64) if finder is None else finder.count(block)
+    before = np.concatenate(([0], np.cumsum(pairs)))
+    start = 0
+    while start < block.keys.size:
+        fits = (
+            int(np.searchsorted(before, before[start] + memory_bytes // 4 // _PAIR_BYTES, side="right")) - 1
+        )
+        stop = min(start + most, max(fits, start + 1), block.keys.size)
+        yield start, stop
+        start = stop
+
+
+def _pass_progress(
+    progress: Progress | None, start: int, num_queries: int, size: int, num_nodes: int
+) -> Progress | None:
+    """Progress of one pass as a share of all queries."""
+    if progress is None:
+        return None
+
+    def report(done: int, total: int) -> None:
+        progress(start * num_nodes + done * size, num_queries * num_nodes)
+
+    return report
+
+
+def complete_relations(
+    run: Run,
+    heads: Ids,
+    tails: Ids,
+    k: int,
+    *,
+    filter_known: bool = False,
+    beta: float | None = None,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+) -> TopK:
+    """The k best relations for each pair of nodes; arguments and result as for `complete_nodes`."""
+    check_memory(memory_bytes)
+    num_relations = max(run.graph.num_relations, 1)
+    k = min(check_k(k), num_relations)
+    scores = np.empty((heads.size, num_relations))
+    relations = np.arange(num_relations)
+    step = max(1, memory_bytes // 8 // (16 * run.dim * num_relations))
+    for start in range(0, heads.size, step):
+        span = slice(start, start + step)
+        count = heads[span].size
+        edges = np.empty((count * num_relations, 3), dtype=np.int64)
+        edges[:, 0] = np.repeat(heads[span], num_relations)
+        edges[:, 1] = np.tile(relations, count)
+        edges[:, 2] = np.repeat(tails[span], num_relations)
+        scores[span] = score_edges(run, edges, memory_bytes=memory_bytes).reshape(count, num_relations)
+    if filter_known:
+        _hide_known(run, heads, tails, scores, memory_bytes)
+    scores[np.isnan(scores)] = -math.inf
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    best = np.take_along_axis(scores, order, axis=1)
+    total = None
+    if beta is not None:
+        total = np.logaddexp.reduce(beta * scores, axis=1)
+    return TopK(np.where(best > -math.inf, order, -1), best, total)
+
+
+def _hide_known(run: Run, heads: Ids, tails: Ids, scores: Float64, memory_bytes: int) -> None:
+    """Set the scores (Q, R) of edges that exist to −inf."""
+    keys = heads * run.num_nodes + tails
+    distinct, inverse = np.unique(keys, return_inverse=True)
+    present = np.zeros((distinct.size, scores.shape[1]), dtype=np.bool_)
+    with run.graph.edges() as edges:
+        for part in _edge_blocks(edges, memory_bytes):
+            pair = part[:, 0].astype(np.int64) * run.num_nodes + part[:, 2]
+            place = np.searchsorted(distinct, pair)
+            place[place == distinct.size] = 0
+            hit = distinct[place] == pair
+            present[place[hit], part[hit, 1]] = True
+    scores[present[inverse.reshape(-1)]] = -math.inf
+
+
+def score_edges(
+    run: Run, edges: Edges, *, side: Side = "tail", memory_bytes: int = DEFAULT_MEMORY_BYTES
+) -> Float64:
+    """Scores (E,) float64 of edges (E, 3) of ids, as ranking computes them.
+
+    Args:
+        run: an open run.
+        edges: (E, 3) head, relation, tail ids.
+        side: the end that the query asks for; it matters only in a run with reciprocal relations, where
+            "head" scores by the inverse relation.
+        memory_bytes: bound of the working memory.
+    """
+    check_memory(memory_bytes)
+    scorer = ModelScorer(run.model, run.dim)
+    found = np.empty(len(edges))
+    step = max(1, memory_bytes // 4 // (32 * run.dim))
+    anchor, answer = (0, 2) if side == "tail" else (2, 0)
+    for start in range(0, len(edges), step):
+        part = edges[start : start + step].astype(np.int64)
+        nodes, place = np.unique(part[:, [anchor, answer]], return_inverse=True)
+        rows = torch.from_numpy(run.embeddings(nodes)).to(scorer.device)
+        ends = torch.from_numpy(place.reshape(-1, 2)).to(scorer.device)
+        with torch.no_grad():
+            relations = torch.from_numpy(part[:, 1].copy()).to(scorer.device)
+            queries = scorer.queries(rows[ends[:, 0]], relations, side)
+            found[start : start + len(part)] = scorer.exact(queries, rows[ends[:, 1]]).cpu().numpy()
+    return found

@@ -1,0 +1,195 @@
+"""Query files in, answer files out (floor 4): TSV and Parquet in; a table, TSV, JSON and Parquet out."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import IO, Any, Literal, get_args
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from marius_py.errors import ConfigError, FormatError, StorageError
+from marius_py.predict.answers import PARTS, Neighbor, Prediction
+
+AnswerFormat = Literal["table", "tsv", "json", "parquet"]
+ANSWER_FORMATS: tuple[AnswerFormat, ...] = get_args(AnswerFormat)
+Column = list[str | None] | None
+
+_ASKED = ("", "?")
+_ARROW = {"int": pa.int64(), "str": pa.string(), "float": pa.float64(), "float | None": pa.float64()}
+
+
+def read_queries(path: Path | str) -> dict[str, Column]:
+    """Read queries: a column each for head, relation and tail, None for a column that the file lacks.
+
+    A TSV begins with a line that names its columns, or has three columns, head, relation, tail. A Parquet
+    file has columns of these names. What is asked for is left out, empty, null or "?".
+
+    Raises:
+        StorageError: the file cannot be read. FormatError: its content is wrong; names the line.
+    """
+    file = Path(path)
+    if file.suffix == ".parquet":
+        return _read_parquet(file)
+    try:
+        lines = file.read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise StorageError(f"queries {file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{file} is not UTF-8 text: {error}") from error
+    rows = [
+        (number, line.rstrip("\r").split("\t")) for number, line in enumerate(lines, 1) if line.strip("\r")
+    ]
+    if not rows:
+        raise FormatError(f"{file} holds no queries")
+    columns: Sequence[str] = PARTS
+    first = rows[0][1]
+    if set(first) <= set(PARTS) and len(set(first)) == len(first):
+        columns, rows = first, rows[1:]
+    for number, cells in rows:
+        if len(cells) != len(columns):
+            raise FormatError(
+                f"{file} line {number}: {len(cells)} columns, expected {len(columns)} "
+                f"({', '.join(columns)}); begin the file with a line that names its columns"
+            )
+    found: dict[str, Column] = dict.fromkeys(PARTS)
+    for place, column in enumerate(columns):
+        found[column] = [None if cells[place] in _ASKED else cells[place] for _, cells in rows]
+    return found
+
+
+def _read_parquet(file: Path) -> dict[str, Column]:
+    try:
+        names = pq.read_schema(file).names
+        present = [part for part in PARTS if part in names]
+        if not present:
+            raise FormatError(f"{file} has none of the columns {', '.join(PARTS)}; it has {', '.join(names)}")
+        table = pq.read_table(file, columns=present)
+        columns = {part: table.column(part).cast(pa.string()).to_pylist() for part in present}
+    except (pa.ArrowException, OSError) as error:
+        raise StorageError(f"queries {file} cannot be read: {error}") from error
+    return {
+        part: [None if cell is None or cell in _ASKED else cell for cell in columns[part]]
+        if part in columns
+        else None
+        for part in PARTS
+    }
+
+
+class AnswerWriter:
+    """Writes answers as they come; use it in a `with` block, which replaces the file at its good end.
+
+    Args:
+        target: the file, or None for `stdout`.
+        format: one of `ANSWER_FORMATS`; Parquet needs a file.
+        kind: the class of the answers.
+        stdout: where to write without a file.
+
+    Raises:
+        ConfigError: an unknown format, Parquet without a file, or no such folder.
+    """
+
+    def __init__(
+        self, target: Path | None, format: str, kind: type[Prediction] | type[Neighbor], stdout: IO[str]
+    ) -> None:
+        if format not in ANSWER_FORMATS:
+            raise ConfigError(f"format is {format!r}; allowed: {', '.join(ANSWER_FORMATS)}")
+        if format == "parquet" and target is None:
+            raise ConfigError("format parquet needs a file: give --output FILE")
+        if target is not None and not target.parent.is_dir():
+            raise ConfigError(f"output={target}: there is no folder {target.parent}; create it first")
+        self._target = target
+        self._temporary = None if target is None else target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        self._format = format
+        self._columns = {field.name: str(field.type) for field in fields(kind)}
+        self._stdout = stdout
+        self._file: Any = None
+        self._count = 0
+
+    def __enter__(self) -> AnswerWriter:
+        if self._format == "parquet":
+            schema = pa.schema([(name, _ARROW[kind]) for name, kind in self._columns.items()])
+            self._file = pq.ParquetWriter(self._temporary, schema)
+        elif self._temporary is not None:
+            self._file = self._temporary.open("w", encoding="utf-8", newline="\n")
+        else:
+            self._file = self._stdout
+        if self._format == "tsv":
+            self._file.write("\t".join(self._columns) + "\n")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            if kind is None and self._format == "json":
+                self._file.write("\n]\n" if self._count else "[]\n")
+            if self._target is not None:
+                self._file.close()
+                if kind is None and self._temporary is not None:
+                    self._temporary.replace(self._target)
+        except OSError as failure:
+            raise StorageError(f"writing {self._target} failed: {failure.strerror}") from failure
+        finally:
+            if self._temporary is not None:
+                with suppress(OSError):
+                    self._temporary.unlink(missing_ok=True)
+
+    def write(self, answers: Iterable[Prediction | Neighbor]) -> None:
+        """Write some answers.
+
+        Raises:
+            FormatError: a name holds a tab or line break, which TSV cannot carry.
+        """
+        rows = [[getattr(answer, name) for name in self._columns] for answer in answers]
+        if self._format == "parquet":
+            columns = list(zip(*rows, strict=True)) or [()] * len(self._columns)
+            self._file.write_table(
+                pa.table([pa.array(c, f.type) for c, f in zip(columns, self._file.schema, strict=True)],
+                         schema=self._file.schema)
+            )  # fmt: skip
+        elif self._format == "json":
+            for row in rows:
+                record = {
+                    name: cell for name, cell in zip(self._columns, row, strict=True) if cell is not None
+                }
+                self._file.write((",\n " if self._count else "[\n ") + json.dumps(record, ensure_ascii=False))
+                self._count += 1
+        elif self._format == "tsv":
+            self._file.writelines(_tsv_line(row) for row in rows)
+        else:
+            self._file.write(table_text([*self._columns], rows))
+
+
+def _tsv_line(row: Sequence[Any]) -> str:
+    cells = ["" if cell is None else str(cell) for cell in row]
+    for cell in cells:
+        if any(mark in cell for mark in "\t\n\r"):
+            raise FormatError(f"the name {cell!r} holds a tab or line break; write JSON or Parquet")
+    return "\t".join(cells) + "\n"
+
+
+def table_text(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Rows under a heading, in columns as wide as needed; numbers to the right, all-empty columns left out.
+
+    >>> print(table_text(["name", "score"], [["Oslo", 1.5], ["Bern", -0.25]]), end="")
+    name    score
+    Oslo   1.5000
+    Bern  -0.2500
+    """
+    shown = [i for i in range(len(columns)) if not rows or any(row[i] is not None for row in rows)]
+    cells = [[f"{row[i]:.4f}" if isinstance(row[i], float) else str(row[i]) for i in shown] for row in rows]
+    numeric = [bool(rows) and not isinstance(rows[0][i], str) for i in shown]
+    lines = [[columns[i] for i in shown], *cells]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(shown))]
+    return "".join(
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ).rstrip()
+        + "\n"
+        for line in lines
+    )

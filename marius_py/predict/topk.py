@@ -1,0 +1,238 @@
+"""The k best candidates of every query, exactly, in one pass over the table (floor 4).
+
+In: query rows, a scorer, blocks of candidate rows. Out: ids and float64 scores, and on request the log of the
+softmax's denominator. Fast scores only sort out what surely is not among the best; all that may be is scored
+again by `Scorer.exact`, so the result does not depend on how the work was cut. Ties go to the smaller id.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from marius_py.ranking.candidates import Float32, Ids
+from marius_py.ranking.known import KnownAnswers
+from marius_py.ranking.scorer import Scorer
+
+Float64 = NDArray[np.float64]
+
+TILE_QUERIES = 256
+TILE_CANDIDATES = 4096
+_PAIRS = 1 << 14
+"""Pairs that are scored exactly at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopK:
+    """The best candidates of Q queries, best first.
+
+    Attributes:
+        ids: (Q, k) int64 candidates; −1 where a query has fewer than k.
+        scores: (Q, k) float64; −inf where a query has fewer than k.
+        log_total: (Q,) float64, log Σ exp(β·score) over all candidates that were not left out; None unless
+            asked for.
+    """
+
+    ids: Ids
+    scores: Float64
+    log_total: Float64 | None
+
+
+def top_k(
+    scorer: Scorer,
+    queries: Tensor,
+    blocks: Iterable[tuple[int, Float32]],
+    k: int,
+    *,
+    known: KnownAnswers | None = None,
+    beta: float | None = None,
+) -> TopK:
+    """Find the k best candidates of every query.
+
+    Args:
+        scorer: scores rows.
+        queries: (Q, W) float32 on the scorer's device.
+        blocks: (first id, rows (n, D)) ascending; every first id a multiple of `TILE_CANDIDATES`.
+        k: how many, at least 1.
+        known: pairs to leave out, cut into tiles of `TILE_CANDIDATES`.
+        beta: inverse temperature of a softmax whose denominators are wanted; None: not wanted.
+
+    Returns:
+        At most k candidates a query. A candidate whose score is NaN or −inf is never among them.
+    """
+    best = _Best(queries.shape[0], k)
+    norms = torch.linalg.vector_norm(queries, dim=1, dtype=torch.float64)
+    total = None if beta is None else LogSum(queries.shape[0], beta)
+    with torch.no_grad():
+        for start, rows in blocks:
+            block = torch.from_numpy(rows).to(scorer.device)
+            for offset in range(0, block.shape[0], TILE_CANDIDATES):
+                tile = block[offset : offset + TILE_CANDIDATES]
+                search = _Tile(scorer, tile, start + offset)
+                for first in range(0, queries.shape[0], TILE_QUERIES):
+                    last = min(first + TILE_QUERIES, queries.shape[0])
+                    scores, left_out = tile_scores(
+                        scorer, queries[first:last], tile, first, search.tile, known
+                    )
+                    if total is not None:
+                        total.add(first, scores)
+                    search.update(best, scores, left_out, queries, norms, first, last)
+    return TopK(best.ids, best.scores, None if total is None else total.result())
+
+
+def tile_scores(
+    scorer: Scorer, queries: Tensor, tile: Tensor, first: int, number: int, known: KnownAnswers | None
+) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+    """Fast scores of one tile, −inf at pairs to leave out.
+
+    Args:
+        scorer: scores rows.
+        queries: (q, W) queries `first` to first + q.
+        tile: (n, D) candidate rows.
+        first: number of the first query.
+        number: number of the tile of `TILE_CANDIDATES`.
+        known: pairs to leave out.
+
+    Returns:
+        Scores (q, n), and the places (query − first, column) that were left out.
+    """
+    scores = scorer.scores(queries, tile)
+    if known is None:
+        return scores, None
+    rows, columns = known.in_tile(first, first + queries.shape[0], number)
+    left_out = (torch.from_numpy(rows).to(scores.device), torch.from_numpy(columns).to(scores.device))
+    scores.index_put_(left_out, scores.new_tensor(-math.inf))
+    return scores, left_out
+
+
+class LogSum:
+    """log Σ exp(β·score) by query, added up tile by tile without overflow.
+
+    Args:
+        num_queries: Q.
+        beta: inverse temperature.
+    """
+
+    def __init__(self, num_queries: int, beta: float) -> None:
+        self._beta = beta
+        self._value = np.full(num_queries, -math.inf)
+
+    def add(self, first: int, scores: Tensor) -> None:
+        """Add a tile's scores (q, n) of the queries from `first`; NaN adds nothing."""
+        scaled = torch.nan_to_num(scores, nan=-math.inf, posinf=math.inf, neginf=-math.inf) * self._beta
+        part = torch.logsumexp(scaled, dim=1).double().cpu().numpy()
+        span = slice(first, first + len(part))
+        self._value[span] = np.logaddexp(self._value[span], part)
+
+    def result(self) -> Float64:
+        """(Q,) float64; −inf where nothing was added."""
+        return self._value
+
+
+class _Best:
+    """The best so far: (Q, k) scores, descending, and ids."""
+
+    def __init__(self, num_queries: int, k: int) -> None:
+        self.scores = np.full((num_queries, k), -math.inf)
+        self.ids = np.full((num_queries, k), -1, dtype=np.int64)
+
+    def merge(self, query: Ids, ids: Ids, scores: Float64) -> None:
+        """Take in pairs (n,) that are not among the best yet."""
+        usable = scores > -math.inf  # false for NaN too
+        query, ids, scores = query[usable], ids[usable], scores[usable]
+        if not query.size:
+            return
+        rows = np.unique(query)
+        k = self.ids.shape[1]
+        all_query = np.concatenate((np.repeat(rows, k), query))
+        all_ids = np.concatenate((self.ids[rows].reshape(-1), ids))
+        all_scores = np.concatenate((self.scores[rows].reshape(-1), scores))
+        order = np.lexsort((all_ids, -all_scores, all_query))
+        starts, counts = np.unique(all_query[order], return_index=True, return_counts=True)[1:]
+        rank = np.arange(order.size) - np.repeat(starts, counts)
+        kept = order[rank < k]
+        self.ids[rows] = all_ids[kept].reshape(-1, k)
+        self.scores[rows] = all_scores[kept].reshape(-1, k)
+
+
+class _Tile:
+    """Candidate rows of one tile, searched for entries of the best."""
+
+    def __init__(self, scorer: Scorer, rows: Tensor, start: int) -> None:
+        self._scorer = scorer
+        self._rows = rows
+        self._start = start
+        self.tile = start // TILE_CANDIDATES
+        norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+        finite = torch.isfinite(norms)
+        self._largest = float(norms[finite].max()) * (1 + 1e-12) if bool(finite.any()) else 0.0
+        # No norm bounds a row that holds an infinity: it is always scored exactly.
+        odd = torch.isinf(norms)
+        self._odd = odd if bool(odd.any()) else None
+
+    def update(
+        self,
+        best: _Best,
+        scores: Tensor,
+        left_out: tuple[Tensor, Tensor] | None,
+        queries: Tensor,
+        norms: Tensor,
+        first: int,
+        last: int,
+    ) -> None:
+        """Bring the best of queries [first, last) up to date with this tile's fast scores (q, n)."""
+        k = best.ids.shape[1]
+        worst = torch.from_numpy(best.scores[first:last, -1].copy()).to(scores.device)
+        if bool(torch.isinf(worst).any()) and scores.shape[1] > k:
+            worst = torch.maximum(worst, self._first_bound(scores, queries[first:last], k))
+        low = self._scorer.band(worst, norms[first:last], self._largest, torch.float32)[0]
+        bound = torch.nextafter(low.float(), low.new_tensor(-math.inf, dtype=torch.float32))
+        maybe = _at_least(scores, bound)
+        if self._odd is not None:
+            maybe[:, self._odd] = True
+        if left_out is not None:
+            maybe[left_out] = False
+        row, column = (part.cpu() for part in torch.nonzero(maybe, as_tuple=True))
+        # Most pairs of a tile that ties throughout cannot enter: chunks keep their memory bounded.
+        for begin in range(0, row.numel(), _PAIRS):
+            part, place = row[begin : begin + _PAIRS], column[begin : begin + _PAIRS]
+            exact = self._exact(queries, part + first, place)
+            numbers = (part + first).numpy()
+            # Ids ascend from tile to tile, so an equal score that comes later loses the tie.
+            enters = exact > best.scores[numbers, -1]
+            best.merge(numbers[enters], place.numpy()[enters] + self._start, exact[enters])
+
+    def _first_bound(self, scores: Tensor, queries: Tensor, k: int) -> Tensor:
+        """Exact score (q,) float64 that at least k candidates of this tile reach; −inf if there is none."""
+        fast, place = torch.topk(torch.nan_to_num(scores, nan=-math.inf), k, dim=1)
+        row = torch.arange(fast.shape[0]).repeat_interleave(k)
+        column = place.reshape(-1).cpu()
+        parts = [
+            self._exact(queries, row[i : i + _PAIRS], column[i : i + _PAIRS])
+            for i in range(0, row.numel(), _PAIRS)
+        ]
+        exact = torch.from_numpy(np.concatenate(parts)).to(fast.device).reshape(-1, k)
+        # Pairs that are left out stand at −inf among the fast scores; their exact ones are finite.
+        exact = torch.where(torch.isneginf(fast), fast.double(), exact)
+        return torch.nan_to_num(exact, nan=-math.inf, posinf=math.inf, neginf=-math.inf).amin(1)
+
+    def _exact(self, queries: Tensor, query: Tensor, column: Tensor) -> Float64:
+        device = queries.device
+        found: Float64 = (
+            self._scorer.exact(queries[query.to(device)], self._rows[column.to(device)]).cpu().numpy()
+        )
+        return found
+
+
+def _at_least(scores: Tensor, bound: Tensor) -> Tensor:
+    """scores (q, n) ≥ bound (q,), bool; numpy's comparison is several times faster than torch's on a CPU."""
+    if scores.device.type != "cpu":
+        return scores >= bound.unsqueeze(1)
+    with np.errstate(invalid="ignore"):
+        return torch.from_numpy(np.greater_equal(scores.numpy(), bound.numpy()[:, None]))

@@ -1,0 +1,227 @@
+"""Predictions by name equal a brute force in float64; bad names and half-given queries are told apart."""
+
+import json
+import logging
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from marius_py import cli, load
+from marius_py.errors import ConfigError, FormatError
+from marius_py.predict import complete_nodes, fit_temperature, predict
+from marius_py.predict.files import read_queries
+from tests.small_runs import write_run
+
+NODES = [f"node {i}" for i in range(40)]
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "reciprocal"])
+def written(request, tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("run"), names=NODES, reciprocal=request.param)
+
+
+@pytest.fixture
+def run(written):
+    with load(written[0]) as opened:
+        yield opened
+
+
+def all_scores(written, side):
+    """score(h, r, t) (N, R, N) in float64, heads asked by the inverse rows of a reciprocal run."""
+    _, graph, rows, relations = written
+    rows, relations = rows.astype(np.float64), relations.astype(np.float64)
+    first = graph.num_relations if side == "head" and len(relations) > graph.num_relations else 0
+    weights = relations[first : first + graph.num_relations]
+    return np.einsum("hd,rd,td->hrt", rows, weights, rows)
+
+
+def known_edges(graph):
+    with graph.edges() as edges:
+        return np.concatenate([edges.read(split) for split in ("train", "valid", "test")])
+
+
+@pytest.mark.parametrize("filter_known", [False, True])
+@pytest.mark.parametrize("side", ["head", "tail"])
+def test_nodes_equal_brute_force(written, run, side, filter_known):
+    graph = written[1]
+    scores = all_scores(written, side)
+    if filter_known:
+        h, r, t = known_edges(graph).T
+        scores[h, r, t] = -np.inf
+    anchors, relations = np.meshgrid(np.arange(graph.num_nodes), np.arange(graph.num_relations))
+    anchors, relations = anchors.reshape(-1), relations.reshape(-1)
+    table = scores[anchors, relations] if side == "tail" else scores.transpose(2, 1, 0)[anchors, relations]
+    is_head = np.full(anchors.shape, side == "head")
+    found = complete_nodes(run, anchors, relations, is_head, 50, filter_known=filter_known, beta=1.0)
+    order = np.argsort(-table, axis=1, kind="stable")
+    best = np.take_along_axis(table, order, axis=1)
+    np.testing.assert_array_equal(found.ids, np.where(best > -np.inf, order, -1))
+    taken = found.ids >= 0
+    # Queries are rounded to float32 before they are compared.
+    np.testing.assert_allclose(found.scores[taken], best[taken], rtol=1e-5, atol=1e-5)
+    asked = taken.any(1)  # a query may have no answer that is not known
+    share = np.exp(found.scores[asked] - found.log_total[asked, None])
+    np.testing.assert_allclose(share.sum(1), 1, rtol=1e-5)
+
+
+def test_mixed_queries_by_name(written, run):
+    graph = written[1]
+    names, relations = graph.node_names(), graph.relation_names()
+    answers = predict(
+        run,
+        head=[names[3], None, names[1], names[5]],
+        relation=[relations[0], relations[1], None, relations[1]],
+        tail=[None, names[4], names[2], names[6]],
+        k=3,
+    )
+    assert [(a.query, a.rank) for a in answers] == [
+        *((0, i) for i in (1, 2, 3)), *((1, i) for i in (1, 2, 3)), (2, 1), (2, 2), (3, 1)
+    ]  # fmt: skip
+    tails, heads = all_scores(written, "tail"), all_scores(written, "head")
+    assert [names.index(a.tail) for a in answers[:3]] == np.argsort(-tails[3, 0])[:3].tolist()
+    assert [names.index(a.head) for a in answers[3:6]] == np.argsort(-heads[:, 1, 4])[:3].tolist()
+    assert [relations.index(a.relation) for a in answers[6:8]] == np.argsort(-tails[1, :, 2]).tolist()
+    np.testing.assert_allclose(answers[8].score, tails[5, 1, 6], rtol=1e-5)
+    assert run.score([(names[5], relations[1], names[6])])[0] == answers[8].score
+    assert run.score(np.array([[5, 1, 6]]))[0] == answers[8].score
+
+
+def test_known_relations_are_left_out(written, run):
+    names, relations = written[1].node_names(), written[1].relation_names()
+    edges = known_edges(written[1])
+    pairs, counts = np.unique(edges[:, [0, 2]], axis=0, return_counts=True)
+    head, tail = pairs[np.flatnonzero(counts == 1)[0]].tolist()
+    relation = int(edges[(edges[:, 0] == head) & (edges[:, 2] == tail)][0, 1])
+    answers = run.predict(head=names[head], tail=names[tail], filter_known=True, probabilities=True)
+    assert relations[relation] not in [a.relation for a in answers]
+    assert len(answers) == 1
+    assert abs(sum(a.probability for a in answers) - 1) < 1e-9
+
+
+@pytest.mark.parametrize("metric", ["cosine", "dot", "l2"])
+def test_neighbors(written, run, metric):
+    rows = written[2].astype(np.float64)
+    names = written[1].node_names()
+    found = run.neighbors([names[7], names[0]], k=5, metric=metric)
+    for number, node in enumerate((7, 0)):
+        if metric == "l2":
+            value = np.linalg.norm(rows - rows[node], axis=1)
+            order = np.argsort(value, kind="stable")
+        else:
+            value = rows @ rows[node]
+            if metric == "cosine":
+                value /= np.linalg.norm(rows, axis=1) * np.linalg.norm(rows[node])
+            order = np.argsort(-value, kind="stable")
+        order = order[order != node][:5]
+        part = found[number * 5 : number * 5 + 5]
+        assert [one.neighbor for one in part] == [names[i] for i in order]
+        np.testing.assert_allclose([one.score for one in part], value[order], rtol=1e-6)
+
+
+def test_temperature_is_the_most_likely_one(written, run):
+    """Against a scan of the log loss; the test split stands in for the missing validation split."""
+    edges = known_edges(written[1])[-5:]
+    for filtered in (False, True):
+        fitted = fit_temperature(run, split="test", filter_known=filtered)
+        assert fitted.num_edges == 5
+
+        def loss(temperature, filtered=filtered):
+            total = 0.0
+            for side in ("head", "tail"):
+                table = all_scores(written, side) / temperature
+                for h, r, t in edges.tolist():
+                    row = (table[h, r] if side == "tail" else table[:, r, t]).copy()
+                    true = row[t if side == "tail" else h]
+                    if filtered:
+                        known = known_edges(written[1])
+                        column, fixed = (2, 0) if side == "tail" else (0, 2)
+                        same = (known[:, 1] == r) & (known[:, fixed] == (h if side == "tail" else t))
+                        row[known[same, column]] = -np.inf
+                        row[t if side == "tail" else h] = true
+                    total += np.logaddexp.reduce(row) - true
+            return total / 10
+
+        assert abs(loss(fitted.temperature) - fitted.log_loss) < 1e-3
+        assert abs(loss(1.0) - fitted.log_loss_before) < 1e-4
+        near = fitted.temperature * np.array([0.8, 1.0, 1.25])
+        losses = [loss(one) for one in near]
+        assert min(losses) > losses[1] - 1e-4
+
+
+def test_bad_queries(run):
+    names = run.node_names()
+    with pytest.raises(ConfigError, match="Did you mean 'likes'"):
+        run.predict(head=names[0], relation="like")
+    with pytest.raises(ConfigError, match="leaves out relation and tail"):
+        run.predict(head=names[0])
+    with pytest.raises(ConfigError, match="different lengths"):
+        run.predict(head=names[:2], relation=["likes"])
+    with pytest.raises(ConfigError, match="k is 0"):
+        run.predict(head=names[0], relation="likes", k=0)
+    with pytest.raises(ConfigError, match="temperature is 0"):
+        run.predict(head=names[0], relation="likes", probabilities=True, temperature=0.0)
+    with pytest.raises(ConfigError, match="metric is 'l3'"):
+        run.neighbors(names[0], metric="l3")
+    with pytest.raises(ConfigError, match="probabilities compare answers"):
+        run.predict(head=names[0], relation="likes", tail=names[1], probabilities=True)
+
+
+def test_command(written, tmp_path, capsys):
+    folder, graph = str(written[0]), written[1]
+    names = graph.node_names()
+    assert cli.predict([folder, "--head", names[0], "--relation", "likes", "-k", "2", "--memory", "16M"]) == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert lines[0].split() == ["query", "head", "relation", "tail", "rank", "score"]
+    assert len(lines) == 3
+    assert "has not finished: this is its last commit, after 3 epochs" in err
+    assert cli.predict([folder, "--head", "nod 0", "--relation", "likes"]) == 2
+    assert "Did you mean" in capsys.readouterr().err
+    assert cli.predict([folder, "--head", names[0], "--relation", "likes", "--memory", "much"]) == 2
+    assert "no number of bytes" in capsys.readouterr().err
+    assert cli.main(["neighbors", folder, "--node", names[0], "-k", "1", "--format", "json"]) == 0
+    (one,) = json.loads(capsys.readouterr().out)
+    assert (one["node"], one["rank"]) == (names[0], 1)
+    assert cli.predict(["--help"]) == 0
+    assert "--filter-known" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("ending", ["tsv", "json", "parquet"])
+@pytest.mark.parametrize("source", ["tsv", "parquet"])
+def test_files(written, tmp_path, capsys, source, ending, caplog):
+    caplog.set_level(logging.ERROR)
+    folder, graph = str(written[0]), written[1]
+    names = graph.node_names()
+    queries = tmp_path / f"queries.{source}"
+    if source == "tsv":
+        queries.write_text(f"{names[0]}\tlikes\t?\n{names[1]}\t\t{names[2]}\n", encoding="utf-8")
+    else:
+        columns = {"head": names[:2], "relation": ["likes", None], "tail": [None, names[2]]}
+        pq.write_table(pa.table(columns), queries)
+    target = tmp_path / f"answers.{ending}"
+    assert cli.predict([folder, "--queries", str(queries), "--output", str(target), "-k", "2"]) == 0
+    assert capsys.readouterr().out.strip() == str(target)
+    if ending == "parquet":
+        rows = pq.read_table(target).to_pylist()
+    elif ending == "json":
+        rows = json.loads(target.read_text(encoding="utf-8"))
+    else:
+        head, *lines = target.read_text(encoding="utf-8").splitlines()
+        rows = [dict(zip(head.split("\t"), line.split("\t"), strict=True)) for line in lines]
+    with load(written[0]) as opened:
+        expected = opened.predict(head=names[:2], relation=["likes", None], tail=[None, names[2]], k=2)
+    assert [(str(r["query"]), r["head"], r["relation"], r["tail"], float(r["score"])) for r in rows] == [
+        (str(a.query), a.head, a.relation, a.tail, a.score) for a in expected
+    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([queries.name, target.name])
+
+
+def test_query_file_with_headings(tmp_path):
+    file = tmp_path / "q.tsv"
+    file.write_text("relation\ttail\nlikes\tA\nknows\tB\n", encoding="utf-8")
+    assert read_queries(file) == {"head": None, "relation": ["likes", "knows"], "tail": ["A", "B"]}
+    file.write_text("likes\tA\n", encoding="utf-8")
+    with pytest.raises(FormatError, match="line 1: 2 columns, expected 3"):
+        read_queries(file)
