@@ -39,7 +39,9 @@ def iterate_records(chunk: bytes, quoting: bool) -> Iterator[Record]:
             if at < 0 or quotes % 2 == 0:
                 break
         content = chunk[start:stop]
-        yield Record(content.removesuffix(b"\r"), line, lines, end)
+        if at >= 0:
+            content = content.removesuffix(b"\r")
+        yield Record(content, line, lines, end)
         start, line = end, line + lines
 
 

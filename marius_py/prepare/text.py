@@ -142,10 +142,10 @@ class TextSource:
             raise FormatError(f"{self.path} is damaged: it cannot be decompressed ({error})") from error
 
     def _parse(self, chunk: bytes, first_line: int, first_row: int) -> EdgeBlock | None:
-        if not chunk.strip(b"\r\n"):
-            return None
         if self._suspicious(chunk):
             raise self._problem(chunk, first_line)
+        if not chunk.strip(b"\r\n"):
+            return None
         if chunk.startswith(_BOM):
             chunk = (
                 b"\n" + chunk

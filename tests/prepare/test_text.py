@@ -260,7 +260,8 @@ def reference_rows(content: bytes, delimiter: str) -> Rows | None:
         text = content.removeprefix(b"\xef\xbb\xbf").decode()
     except UnicodeDecodeError:
         return None
-    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    *ended, last = text.split("\n")
+    lines = [*(line.removesuffix("\r") for line in ended), last]
     rows = [tuple(line.split(delimiter)) for line in lines if line]
     bad = not rows or any("\r" in line or "\0" in line for line in lines)
     if bad or len({len(row) for row in rows}) != 1 or len(rows[0]) not in (2, 3):
@@ -276,6 +277,8 @@ junk = st.one_of(st.binary(max_size=60), st.lists(pieces, max_size=40).map(b"".j
 
 @relaxed
 @given(content=junk, block=st.integers(1, 70))
+@example(content=b"a\tb\r", block=1)
+@example(content=b"a\tb\n\r", block=1)
 def test_random_bytes_give_what_the_rules_say_or_one_clear_error(
     tmp_path: Path, content: bytes, block: int
 ) -> None:
