@@ -1,0 +1,251 @@
+"""Going on with a run under other settings, beside another run, after an interrupt anywhere."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import marius_py.trainer
+from marius_py import cli
+from marius_py.build import Watcher
+from marius_py.config import read_yaml
+from marius_py.errors import ConfigError, InterruptedRunError, StorageError
+from marius_py.storage.hdf5_nodes import open_node_store
+from marius_py.storage.lock import LOCK_NAME, FolderLock
+from marius_py.testing.crash_harness import committed_position
+from marius_py.verify import verify
+from tests.end_to_end.conftest import Train, embeddings
+
+
+class InterruptAfter(Watcher):
+    """Interrupts the run after so many batches."""
+
+    def __init__(self, batches: int) -> None:
+        self.left = batches
+        self.trainer: Any = None
+
+    def on_start(self, trainer: Any, num_edges: int, epochs_done: int) -> None:
+        self.trainer = trainer
+
+    def on_progress(self, edges: int) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.trainer.interrupt()
+
+
+def interrupted(run_train: Train, batches: int, *overrides: str, output: str = "run") -> None:
+    with pytest.raises(InterruptedRunError):
+        run_train(*overrides, output=output, watcher=InterruptAfter(batches))
+
+
+@pytest.mark.parametrize("batches", [1, 6, 13])
+def test_a_resumed_run_equals_the_uninterrupted_one(batches: int, run_train: Train, tmp_path: Path) -> None:
+    whole = run_train(output="whole")
+    interrupted(run_train, batches)
+    assert committed_position(tmp_path / "run")[1:] != (0, 0)
+    resumed = run_train(resume=True)
+    np.testing.assert_array_equal(embeddings(tmp_path / "run"), embeddings(tmp_path / "whole"))
+    for name in ("mrr", "hits@1", "mean_rank", "count"):
+        assert resumed["test"][name] == whole["test"][name]
+    assert not verify(tmp_path / "run")
+
+
+CHANGES = (
+    "storage.capacity=3",
+    "ordering.name=random",
+    "ordering.policy=random",
+    "training.batch_size=64",
+    "negatives.chunks=4",
+)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_epoch_that_has_begun_ends_under_its_own_settings(
+    change: str,
+    run_train: Train,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run_train(output="whole")
+    one_epoch = run_train("training.epochs=1", output="one")
+    assert one_epoch["train"]["epochs"] == 1
+    interrupted(run_train, 5)
+    monkeypatch.setattr(logging.getLogger("marius_py"), "propagate", True)
+    with caplog.at_level(logging.INFO, "marius_py"):
+        run_train(change, "training.epochs=1", resume=True)
+    key, value = change.split("=")
+    assert any("epoch 1 ends as it began" in line and key in line for line in caplog.messages)
+    assert any(line.startswith(f"changed setting {key}") and value in line for line in caplog.messages)
+    np.testing.assert_array_equal(embeddings(tmp_path / "run"), embeddings(tmp_path / "one"))
+    caplog.clear()
+    run_train("training.epochs=3", resume=True)
+    history = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["edges"] for line in history] == [history[0]["edges"]] * 3
+    assert not verify(tmp_path / "run")
+
+
+def test_other_settings_are_taken_and_logged(
+    run_train: Train, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_train()
+    monkeypatch.setattr(logging.getLogger("marius_py"), "propagate", True)
+    with caplog.at_level(logging.INFO, "marius_py"):
+        result = run_train(
+            "training.epochs=3",
+            "optimizer.lr=0.05",
+            "pipeline.mode=threaded",
+            "storage.capacity=4",
+            resume=True,
+        )
+    assert result["train"]["epochs"] == 3
+    changed = sorted(line.split(":")[0] for line in caplog.messages if line.startswith("changed setting"))
+    assert changed == [
+        f"changed setting {key}"
+        for key in ("optimizer.lr", "pipeline.mode", "storage.capacity", "training.epochs")
+    ]
+    saved = read_yaml(tmp_path / "run" / "config.yaml")
+    assert (saved["optimizer"]["lr"], saved["training"]["epochs"]) == (0.05, 3)
+    assert not verify(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "model.dim=8",
+        "model.decoder=distmult",
+        "model.reciprocal=false",
+        "optimizer.name=adam",
+        "storage.partitions=8",
+        "training.seed=3",
+    ],
+)
+def test_settings_that_cannot_change_are_refused_by_name(
+    change: str, run_train: Train, tmp_path: Path
+) -> None:
+    run_train("training.epochs=1")
+    before = embeddings(tmp_path / "run")
+    with pytest.raises(ConfigError, match=change.split("=")[0]):
+        run_train(change, "training.epochs=2", resume=True)
+    np.testing.assert_array_equal(embeddings(tmp_path / "run"), before)
+    assert not verify(tmp_path / "run")
+
+
+def test_a_buffer_too_large_for_the_spare_slots_is_refused(run_train: Train) -> None:
+    words = ("storage.partitions=16", "storage.capacity=2", "checkpoint.every_steps=1")
+    run_train(*words, "training.epochs=1")
+    with pytest.raises(ConfigError, match=r"storage.capacity=8 is more .* 5 spare slots, .*=2 at most"):
+        run_train("storage.capacity=8", "training.epochs=2", resume=True)
+
+
+@pytest.mark.parametrize(("every", "capacity"), [(1, 2), (3, 2), (1, 4), (100, 3)])
+def test_disk_overhead_is_bounded_and_suffices(
+    every: int, capacity: int, run_train: Train, tmp_path: Path
+) -> None:
+    words = ("storage.partitions=12", f"storage.capacity={capacity}", f"checkpoint.every_steps={every}")
+    run_train(*words, "training.epochs=1")
+    with open_node_store(tmp_path / "run" / "checkpoint") as store:
+        assert store.num_slots == 12 + min(12, every + 2 * capacity)
+    # Without a setting that asks for commits, they come when the slots ask for them.
+    run_train("checkpoint.every_steps=null", "training.epochs=2", resume=True)
+
+
+@pytest.mark.parametrize("in_flight", [1, 6])
+@pytest.mark.parametrize("batches", [3, 9, 16])
+def test_threaded_no_batch_is_trained_twice_or_left_out(
+    in_flight: int, batches: int, run_train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed without warning, threaded: what the commit holds and what follows are the epoch, exactly."""
+    done: list[tuple[tuple[int, int, int], int]] = []
+    stages = marius_py.trainer.training_stages
+
+    def recording(buffer: Any, model: Any, device: Any, on_done: Any, *rest: Any) -> Any:
+        def note(one: Any) -> None:
+            done.append((tuple(one.position), one.num_edges))
+            on_done(one)
+
+        return stages(buffer, model, device, note, *rest)
+
+    monkeypatch.setattr(marius_py.trainer, "training_stages", recording)
+    words = ("pipeline.mode=threaded", f"pipeline.max_in_flight={in_flight}", "checkpoint.every_steps=1")
+    run_train(*words, output="whole")
+    whole, done[:] = list(done), []
+
+    class Kill(Watcher):
+        def on_progress(self, edges: int) -> None:
+            if len(done) == batches:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_train(*words, watcher=Kill())
+    position = committed_position(tmp_path / "run")
+    assert position is not None
+    kept = [one for one in done if one[0] <= position]
+    done.clear()
+    run_train(resume=True)
+    assert kept + done == whole
+
+
+# ---------------------------------------------------------------------- the lock
+
+
+def test_a_second_run_on_the_folder_is_refused_with_its_process(run_train: Train, tmp_path: Path) -> None:
+    class Second(Watcher):
+        refused = ""
+
+        def on_epoch(self, line: Any) -> None:
+            with pytest.raises(StorageError) as caught:
+                run_train(resume=True)
+            Second.refused = str(caught.value)
+
+    run_train("training.epochs=1", watcher=Second())
+    assert "is in use" in Second.refused
+    assert f"process {os.getpid()}" in Second.refused
+    assert not (tmp_path / "run" / LOCK_NAME).exists()
+
+
+def test_the_lock_itself_refuses_when_both_have_looked(tmp_path: Path, run_train: Train) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    held = FolderLock(folder)
+    held.acquire()
+    (folder / LOCK_NAME).write_text("")  # its owner has not signed yet
+    with pytest.raises(StorageError, match="in use"):
+        run_train()
+    held.release()
+    run_train("training.epochs=1")
+
+
+def test_a_dead_process_leaves_no_lock(
+    tmp_path: Path, run_train: Train, caplog: Any, monkeypatch: Any
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    code = (
+        "import os, pathlib, sys; from marius_py.storage.lock import FolderLock; "
+        "FolderLock(pathlib.Path(sys.argv[1])).acquire(); os._exit(9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(folder)], check=False).returncode == 9
+    assert (folder / LOCK_NAME).exists()
+    monkeypatch.setattr(logging.getLogger("marius_py"), "propagate", True)
+    run_train("training.epochs=1")  # a stale lock is no content: no resume=true is needed
+    assert any("which is gone" in line for line in caplog.messages)
+    assert not (folder / LOCK_NAME).exists()
+
+
+def test_a_refused_run_leaves_no_folder(graph: Path, tmp_path: Path, capsys: Any) -> None:
+    output = tmp_path / "never"
+    assert (
+        cli.train([f"graph={graph}", f"output={output}", "storage.partitions=4", "storage.capacity=9"]) == 2
+    )
+    assert cli.train([f"graph={graph}", f"output={output}", "storage.partitions=100000"]) == 2
+    assert not output.exists()
+    capsys.readouterr()
