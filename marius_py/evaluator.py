@@ -138,14 +138,10 @@ class Evaluator:
             num_relations=self._num_relations,
             dim=self._dim,
             known_edges=lambda: self._known(edges),
+            num_known=sum(map(self._edges.num_edges, SPLITS)) + (0 if edges is None else len(edges)),
             memory_bytes=self._memory_bytes,
         )
-        parts = []
-        for done, counts in ranker.rank(total, lambda start, stop: chosen[start:stop]):
-            parts.append(counts)
-            if progress is not None:
-                progress(done, total)
-        counts = Counts.concatenate(parts)
+        counts = ranker.rank(chosen, progress)
         both, head, tail = side_figures(counts, self._ks)
         extra = self._details(counts, chosen, degrees) if details else {}
         metrics = Metrics(

@@ -125,7 +125,7 @@ class Metrics:
     relations: Mapping[int, Figures] = field(default_factory=dict)
     bands: Mapping[int, Figures] = field(default_factory=dict)
     edges: NDArray[np.integer] = field(default_factory=lambda: np.zeros((0, 3), dtype=np.int64), repr=False)
-    counts: Counts = field(default_factory=lambda: Counts.concatenate([]), repr=False)
+    counts: Counts = field(default_factory=lambda: Counts.empty(0), repr=False)
     seconds: float = 0.0
 
     @property

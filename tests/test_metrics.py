@@ -57,7 +57,7 @@ def test_figures_follow_the_definitions(edges):
 
 
 def test_undefined_figures_are_null_in_json():
-    empty = figures(Counts.concatenate([]))
+    empty = figures(Counts.empty(0))
     assert isinstance(empty, Figures)
     content = json.loads(json.dumps(empty.to_json(), allow_nan=False))
     assert content["mrr"] is None

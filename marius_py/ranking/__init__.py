@@ -1,7 +1,7 @@
 """Exact filtered ranking by streaming (floor 4): queries and a row reader in, better and equal counts out."""
 
 from marius_py.ranking.candidates import AllNodes, CandidateSource, NodeReader, SampledNodes
-from marius_py.ranking.known import KnownAnswers, QueryBlock, group_queries
+from marius_py.ranking.known import KnownAnswers, KnownFinder, QueryBlock, group_queries
 from marius_py.ranking.ranker import Counts, Ranker
 from marius_py.ranking.scorer import ModelScorer, RankedModel, Scorer
 
@@ -10,6 +10,7 @@ __all__ = [
     "CandidateSource",
     "Counts",
     "KnownAnswers",
+    "KnownFinder",
     "ModelScorer",
     "NodeReader",
     "QueryBlock",

@@ -39,7 +39,9 @@ def gather_rows(reader: NodeReader, ids: Ids, num_nodes: int, dim: int, block_ro
     if gather is not None and ids.size * len(SIDES) * 4 < num_nodes:
         return np.ascontiguousarray(gather(ids), dtype=np.float32)
     rows = np.empty((ids.size, dim), dtype=np.float32)
-    for start in range(0, num_nodes, block_rows):
+    if not ids.size:
+        return rows
+    for start in range(int(ids[0]) // block_rows * block_rows, int(ids[-1]) + 1, block_rows):
         stop = min(start + block_rows, num_nodes)
         first, last = np.searchsorted(ids, (start, stop))
         if first < last:

@@ -1,4 +1,4 @@
-"""Counts better and equal candidates in one tile (floor 4): rows in, counts out.
+"""Counts better and equal candidates (floor 4): queries, a block of rows and known pairs in, counts out.
 
 Fast scores decide clear cases. What lies in the band around the true score is decided by exact scores, so
 the counts do not depend on how the work was cut.
@@ -15,12 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from marius_py.ranking.candidates import Ids
+from marius_py.ranking.known import KnownAnswers
 from marius_py.ranking.scorer import Scorer
 
 _LANE_BYTES = 8
 _LANE_ROWS = 255
 _SPARSE_PAIRS = 8192
+"""Pairs in the band of one tile up to which each gets an exact score of its own."""
 _MAX_ANSWERS = 512
 
 
@@ -43,16 +44,16 @@ class Questions:
 
 @dataclass(frozen=True)
 class Tile:
-    """Candidates of one tile.
+    """Some candidates of a block.
 
     Attributes:
+        start: place of the first one in the block.
         rows: (K, D) float32 on the scorer's device.
-        largest: largest finite norm among the rows.
         odd: (K,) bool, rows that hold an infinity, which no norm can bound; None if there are none.
     """
 
+    start: int
     rows: Tensor
-    largest: float
     odd: Tensor | None
 
     @cached_property
@@ -61,160 +62,235 @@ class Tile:
         return _distinct_rows(self.rows)
 
 
-def make_tile(rows: Tensor) -> Tile:
-    """Tile of candidate rows (K, D)."""
-    norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
-    finite = torch.isfinite(norms)
-    largest = float(norms[finite].max()) if bool(finite.any()) else 0.0
-    # A NaN row scores NaN everywhere: it is neither better nor equal, in the fast form already.
-    odd = torch.isinf(norms)
-    return Tile(rows, largest * (1 + 1e-12), odd if bool(odd.any()) else None)
+class CandidateBlock:
+    """A block of candidate rows, cut into tiles that stay in a cache while they are compared.
+
+    Args:
+        rows: (n, D) float32 on the scorer's device.
+        start: index of the first candidate, a multiple of `tile`.
+        tile: candidates a tile.
+    """
+
+    def __init__(self, rows: Tensor, start: int, tile: int) -> None:
+        self.rows = rows
+        self.first_tile = start // tile
+        norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+        finite = torch.isfinite(norms)
+        self.largest = float(norms[finite].max()) * (1 + 1e-12) if bool(finite.any()) else 0.0
+        # A NaN row scores NaN everywhere: it is neither better nor equal, in the fast form already.
+        infinite = torch.isinf(norms)
+        any_odd = bool(infinite.any())
+        self.tiles = [
+            Tile(i, rows[i : i + tile], infinite[i : i + tile] if any_odd else None)
+            for i in range(0, rows.shape[0], tile)
+        ]
 
 
-def count_tile(
-    scorer: Scorer, questions: Questions, first: int, last: int, tile: Tile, known: tuple[Ids, Ids]
-) -> NDArray[np.int64]:
-    """Better and equal candidates of a tile for all answers of queries [first, last).
+class _Group:
+    """At most `_MAX_ANSWERS` answers that are compared together, with the bounds of their scores.
+
+    Args:
+        scorer: gives the bounds.
+        questions: queries and true scores.
+        span: answers of the queries compared.
+        places: (n,) answers of the group, by place in the span.
+        first: first query of the tile row.
+        height: queries of the tile row.
+        largest: largest norm of the candidates.
+    """
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        questions: Questions,
+        span: slice,
+        places: Tensor,
+        first: int,
+        height: int,
+        largest: float,
+    ) -> None:
+        device = scorer.device
+        queries = questions.query_of[span][places]
+        identity = bool(torch.equal(queries - first, torch.arange(height)))
+        self.places = places.to(device)
+        self.queries = queries.to(device)
+        self.rows = self.queries - first
+        self.picked = None if identity else self.rows
+        self.true = questions.true[span][self.places]
+        self.norms = questions.norms[self.queries]
+        low, high = scorer.band(self.true, self.norms, largest, torch.float32)
+        self.certain = low == high
+        self.any_certain = bool(self.certain.any())
+        self.unbounded = torch.isinf(low)
+        self.any_unbounded = bool(self.unbounded.any())
+        self.low, self.high = _outward(low, high, self.certain)
+
+
+def _groups(
+    scorer: Scorer, questions: Questions, span: slice, first: int, last: int, largest: float
+) -> list[_Group]:
+    """Answers of queries [first, last): the first of each query together, which spares copies of scores."""
+    query_of = questions.query_of[span]
+    if not query_of.numel():
+        return []
+    is_first = torch.ones(query_of.numel(), dtype=torch.bool)
+    is_first[1:] = query_of[1:] != query_of[:-1]
+    place = torch.arange(query_of.numel())
+    parts = [place[is_first], *_split(place[~is_first], _MAX_ANSWERS)]
+    return [_Group(scorer, questions, span, part, first, last - first, largest) for part in parts]
+
+
+class Counter:
+    """Counts for the answers of queries [first, last) in one block of candidates. Used once, by one thread.
 
     Args:
         scorer: scores rows.
         questions: queries and true scores.
         first: first query.
         last: one past the last query.
-        tile: the candidates.
-        known: query − first (n,) and column (n,) of pairs to leave out.
-
-    Returns:
-        (2, t) better and equal candidates of the answers of these queries, in order.
+        block: the candidates.
     """
-    start, stop = torch.searchsorted(questions.query_of, torch.tensor([first, last])).tolist()
-    device = scorer.device
-    scores = scorer.scores(questions.rows[first:last], tile.rows)
-    left_out = (torch.from_numpy(known[0]).to(device), torch.from_numpy(known[1]).to(device))
-    scores.index_put_(left_out, scores.new_tensor(-math.inf))
-    counted = np.empty((2, stop - start), dtype=np.int64)
-    for begin in range(start, stop, _MAX_ANSWERS):
-        end = min(begin + _MAX_ANSWERS, stop)
-        part = _Answers(scorer, questions, first, begin, end, scores, left_out, tile)
-        counted[:, begin - start : end - start] = part.count()
-    return counted
-
-
-class _Answers:
-    """At most `_MAX_ANSWERS` answers against one tile."""
 
     def __init__(
-        self,
-        scorer: Scorer,
-        questions: Questions,
-        first: int,
-        begin: int,
-        end: int,
-        scores: Tensor,
-        left_out: tuple[Tensor, Tensor],
-        tile: Tile,
+        self, scorer: Scorer, questions: Questions, first: int, last: int, block: CandidateBlock
     ) -> None:
         self._scorer = scorer
-        self._tile = tile
-        self._left_out = left_out
         self._questions = questions
-        self._query = questions.query_of[begin:end].to(scorer.device)
-        self._row = self._query - first
-        self._true = questions.true[begin:end]
-        self._norm = questions.norms[self._query]
-        one_each = end - begin == scores.shape[0] and int(self._row[-1]) + 1 == end - begin
-        self._scores = scores if one_each else scores.index_select(0, self._row)
+        self._first, self._last = first, last
+        self._block = block
+        bounds = torch.tensor([first, last])
+        self._span = slice(*torch.searchsorted(questions.query_of, bounds).tolist())
+        self._true = questions.true[self._span]
+        self._query_of = questions.query_of[self._span].to(scorer.device)
+        self._groups = _groups(scorer, questions, self._span, first, last, block.largest)
+        self._better = torch.zeros(self._true.numel(), dtype=torch.int64, device=scorer.device)
+        self._equal = torch.zeros_like(self._better)
+        self._pending: list[tuple[Tensor, Tensor]] = []
+        self._num_pending = 0
 
-    def count(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Better (t,) and equal (t,)."""
-        low, high = self._scorer.band(self._true, self._norm, self._tile.largest, torch.float32)
-        certain = low == high
-        low32, high32 = _outward(low, high, certain)
-        above = _greater(self._scores, high32)
-        within = _greater_equal(self._scores, low32)
-        if self._tile.odd is not None or bool(torch.isinf(low).any()):
-            self._open(above, within, low)
-        num_above, num_within = _row_counts(above), _row_counts(within)
-        better, equal = num_above.clone(), num_within - num_above
-        unsure = torch.nonzero((equal > 0) & ~certain).squeeze(1)
-        if unsure.numel():
-            inside = within[unsure] & ~above[unsure]
-            more, same = self._resolve(unsure, inside, int(equal[unsure].sum()))
-            better[unsure] += more
-            equal[unsure] = same
-        return better.cpu().numpy(), equal.cpu().numpy()
+    def count(self, known: KnownAnswers) -> tuple[slice, NDArray[np.int64]]:
+        """Places of these queries' answers, and better and equal candidates of each (2, t).
 
-    def _open(self, above: Tensor, within: Tensor, low: Tensor) -> None:
-        """Put all that no bound holds for inside the band: unbounded answers, infinite candidates."""
-        unbounded = torch.isinf(low)
-        if self._tile.odd is not None:
-            above[:, self._tile.odd] = False
-            within[:, self._tile.odd] = True
-        above[unbounded] = False
-        within[unbounded] = True
-        known = torch.zeros(int(self._row.max()) + 1, above.shape[1], dtype=torch.bool, device=above.device)
-        keep = self._left_out[0] < known.shape[0]
-        known[self._left_out[0][keep], self._left_out[1][keep]] = True
-        within &= ~known[self._row]
+        Args:
+            known: pairs to leave out.
+        """
+        queries = self._questions.rows[self._first : self._last]
+        left_out_score = torch.tensor(-math.inf, dtype=queries.dtype, device=queries.device)
+        for number, tile in enumerate(self._block.tiles):
+            pairs = known.in_tile(self._first, self._last, self._block.first_tile + number)
+            left_out = (self._on_device(pairs[0]), self._on_device(pairs[1]))
+            scores = self._scorer.scores(queries, tile.rows)
+            scores.index_put_(left_out, left_out_score)
+            for group in self._groups:
+                self._compare(group, scores, tile, left_out)
+        self._settle()
+        return self._span, torch.stack((self._better, self._equal)).cpu().numpy()
 
-    def _resolve(self, unsure: Tensor, inside: Tensor, num_pairs: int) -> tuple[Tensor, Tensor]:
-        """Better and equal (n,) among the pairs `inside` (n, K) of answers `unsure` (n,)."""
-        if num_pairs <= _SPARSE_PAIRS:
-            return self._resolve_pairs(unsure, inside)
-        # Many pairs: equal rows (a constant model), or scores closer together than float32 can tell.
-        rows, row_of = self._tile.distinct
-        queries, query_of = _distinct_rows(self._questions.rows[self._query[unsure]])
+    def _on_device(self, values: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(values).to(self._scorer.device)
+
+    def _compare(self, group: _Group, scores: Tensor, tile: Tile, left_out: tuple[Tensor, Tensor]) -> None:
+        """Count the clear cases of one tile; note or settle the others."""
+        if group.picked is not None:
+            scores = scores.index_select(0, group.picked)
+        above, within = _greater(scores, group.high), _greater_equal(scores, group.low)
+        if tile.odd is not None or group.any_unbounded:
+            _open(above, within, group, tile, left_out)
+        num_above = _row_counts(above)
+        num_inside = _row_counts(within).sub_(num_above)
+        self._better[group.places] += num_above
+        if group.any_certain:
+            certain = group.certain
+            self._equal[group.places[certain]] += num_inside[certain]
+            within[certain] = above[certain]
+            num_inside[certain] = 0
+        num_pairs = int(num_inside.sum())
+        if not num_pairs:
+            return
+        inside = torch.logical_xor(within, above, out=within)
+        if num_pairs > _SPARSE_PAIRS:
+            more, same = self._settle_many(group, inside, num_pairs, tile)
+            self._better[group.places] += more
+            self._equal[group.places] += same
+            return
+        answer, column = _where(inside)
+        self._pending.append((group.places[answer], column + tile.start))
+        self._num_pending += num_pairs
+        if self._num_pending > _SPARSE_PAIRS:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Exact scores of the pairs noted so far."""
+        if not self._pending:
+            return
+        places, candidates = (torch.cat(parts) for parts in zip(*self._pending, strict=True))
+        self._pending, self._num_pending = [], 0
+        queries = self._questions.rows[self._query_of[places]]
+        exact = self._scorer.exact(queries, self._block.rows[candidates])
+        true = self._true[places]
+        self._better.index_add_(0, places, (exact > true).long())
+        self._equal.index_add_(0, places, (exact == true).long())
+
+    def _settle_many(
+        self, group: _Group, inside: Tensor, num_pairs: int, tile: Tile
+    ) -> tuple[Tensor, Tensor]:
+        """Better and equal (n,) among many pairs `inside` (n, K) of a group and a tile.
+
+        Either rows are equal (a constant model), or scores lie closer together than float32 can tell.
+        """
+        rows, row_of = tile.distinct
+        queries, query_of = _distinct_rows(self._questions.rows[group.queries])
         if rows.shape[0] * queries.shape[0] * 4 <= num_pairs:
-            return self._resolve_distinct(unsure, inside, rows, row_of, queries, query_of)
-        return self._resolve_double(unsure, inside)
+            scores = self._exact_table(queries, rows)[query_of][:, row_of]
+            true = group.true.unsqueeze(1)
+            return ((scores > true) & inside).sum(1), ((scores == true) & inside).sum(1)
+        return self._settle_in_float64(group, inside, tile)
 
-    def _resolve_pairs(self, unsure: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
-        """One exact score a pair."""
-        answer, column = torch.nonzero(inside, as_tuple=True)
-        true = self._true[unsure]
-        more = torch.zeros(unsure.numel(), dtype=torch.int64, device=true.device)
-        same = torch.zeros_like(more)
-        for start in range(0, answer.numel(), _SPARSE_PAIRS):
-            part, place = answer[start : start + _SPARSE_PAIRS], column[start : start + _SPARSE_PAIRS]
-            queries = self._questions.rows[self._query[unsure[part]]]
-            exact = self._scorer.exact(queries, self._tile.rows[place])
-            more.index_add_(0, part, (exact > true[part]).long())
-            same.index_add_(0, part, (exact == true[part]).long())
+    def _exact_table(self, queries: Tensor, rows: Tensor) -> Tensor:
+        """Exact scores (n, m) of all pairs of few rows."""
+        count, width = queries.shape[0], rows.shape[0]
+        left = torch.arange(count, device=rows.device).repeat_interleave(width)
+        right = torch.arange(width, device=rows.device).repeat(count)
+        parts = [
+            self._scorer.exact(queries[i], rows[j]) for i, j in zip(_split(left), _split(right), strict=True)
+        ]
+        return torch.cat(parts).reshape(count, width)
+
+    def _settle_in_float64(self, group: _Group, inside: Tensor, tile: Tile) -> tuple[Tensor, Tensor]:
+        """The fast form once more in float64, then exact scores for what remains."""
+        above = torch.zeros_like(inside)
+        remaining = inside
+        try:
+            scores = self._scorer.scores(self._questions.rows[group.queries].double(), tile.rows.double())
+        except RuntimeError:  # a decoder with float32 parameters of its own
+            pass
+        else:
+            low, high = self._scorer.band(group.true, group.norms, self._block.largest, torch.float64)
+            open_pairs = torch.isinf(low).unsqueeze(1)
+            if tile.odd is not None:
+                open_pairs = open_pairs | tile.odd.unsqueeze(0)
+            above = (scores > high.unsqueeze(1)) & inside & ~open_pairs
+            remaining = (((scores >= low.unsqueeze(1)) & ~above) | open_pairs) & inside
+        more, same = above.sum(1), torch.zeros_like(group.places)
+        answer, column = _where(remaining)
+        for part, place in zip(_split(answer), _split(column), strict=True):
+            exact = self._scorer.exact(self._questions.rows[group.queries[part]], tile.rows[place])
+            more.index_add_(0, part, (exact > group.true[part]).long())
+            same.index_add_(0, part, (exact == group.true[part]).long())
         return more, same
 
-    def _resolve_distinct(
-        self, unsure: Tensor, inside: Tensor, rows: Tensor, row_of: Tensor, queries: Tensor, query_of: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """One exact score a pair of different rows."""
-        num_queries, num_rows = queries.shape[0], rows.shape[0]
-        left = torch.arange(num_queries, device=rows.device).repeat_interleave(num_rows)
-        right = torch.arange(num_rows, device=rows.device).repeat(num_queries)
-        step = _SPARSE_PAIRS
-        exact = torch.cat(
-            [
-                self._scorer.exact(queries[left[i : i + step]], rows[right[i : i + step]])
-                for i in range(0, left.numel(), step)
-            ]
-        )
-        scores = exact.reshape(num_queries, num_rows)[query_of][:, row_of]
-        true = self._true[unsure].unsqueeze(1)
-        return ((scores > true) & inside).sum(1), ((scores == true) & inside).sum(1)
 
-    def _resolve_double(self, unsure: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
-        """The fast form once more in float64, then exact scores for what remains."""
-        true, query = self._true[unsure], self._query[unsure]
-        try:
-            scores = self._scorer.scores(self._questions.rows[query].double(), self._tile.rows.double())
-        except RuntimeError:  # a decoder with float32 parameters of its own
-            return self._resolve_pairs(unsure, inside)
-        low, high = self._scorer.band(true, self._norm[unsure], self._tile.largest, torch.float64)
-        open_row = torch.isinf(low).unsqueeze(1)
-        if self._tile.odd is not None:
-            open_row = open_row | self._tile.odd.unsqueeze(0)
-        above = (scores > high.unsqueeze(1)) & inside & ~open_row
-        remaining = (((scores >= low.unsqueeze(1)) & ~above) | open_row) & inside
-        more, same = self._resolve_pairs(unsure, remaining)
-        return more + above.sum(1), same
+def _open(above: Tensor, within: Tensor, group: _Group, tile: Tile, left_out: tuple[Tensor, Tensor]) -> None:
+    """Put all that no bound holds for inside the band: unbounded answers, infinite candidates."""
+    if tile.odd is not None:
+        above[:, tile.odd] = False
+        within[:, tile.odd] = True
+    above[group.unbounded] = False
+    within[group.unbounded] = True
+    known = torch.zeros(int(group.rows.max()) + 1, above.shape[1], dtype=torch.bool, device=above.device)
+    keep = left_out[0] < known.shape[0]
+    known[left_out[0][keep], left_out[1][keep]] = True
+    within &= ~known[group.rows]
 
 
 def _outward(low: Tensor, high: Tensor, certain: Tensor) -> tuple[Tensor, Tensor]:
@@ -250,6 +326,24 @@ def _row_counts(mask: Tensor) -> Tensor:
     # Eight flags are added at a time as the bytes of one word; a byte holds 255 of them at most.
     lanes = mask.view(torch.int64).sum(1)
     return lanes.unsqueeze(1).view(torch.uint8).sum(1)
+
+
+def _split(values: Tensor, size: int = _SPARSE_PAIRS) -> list[Tensor]:
+    """Consecutive parts of `values` (n,) with at most `size` of them."""
+    return [values[i : i + size] for i in range(0, values.numel(), size)]
+
+
+def _where(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Row and column (n,), (n,) of each True in (T, K)."""
+    if mask.device.type != "cpu" or mask.shape[1] % _LANE_BYTES:
+        row, column = torch.nonzero(mask, as_tuple=True)
+        return row, column
+    # Few are True: words of eight flags are searched first.
+    flags = mask.numpy()
+    words = np.flatnonzero(flags.reshape(-1).view(np.int64))
+    word, byte = np.nonzero(flags.reshape(-1, _LANE_BYTES)[words])
+    row_of, column_of = np.divmod(words[word] * _LANE_BYTES + byte, mask.shape[1])
+    return torch.from_numpy(row_of), torch.from_numpy(column_of)
 
 
 def _distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor]:

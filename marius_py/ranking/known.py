@@ -7,7 +7,7 @@ found by sorted keys and never by a loop over edges.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +26,7 @@ QUERY_SIDES: tuple[Side, Side] = ("tail", "head")
 
 @dataclass(frozen=True, slots=True)
 class QueryBlock:
-    """Both sides of B edges as U distinct queries and T = 2B answers, answers in the order of queries.
+    """U distinct queries, ascending by key, and their T answers, in the order of queries.
 
     Attributes:
         keys: (U,) ascending (side · N + anchor) · R + relation.
@@ -35,7 +35,7 @@ class QueryBlock:
         num_tails: queries [0, num_tails) rank tails, the rest rank heads.
         query_of: (T,) ascending query of each answer.
         answers: (T,) true node of each answer.
-        order: (T,) answer t belongs to item order[t] of the tails of all edges, then the heads of all edges.
+        order: (T,) item of each answer: the tails of edges 0 … E − 1, then their heads.
     """
 
     keys: Ids
@@ -50,6 +50,19 @@ class QueryBlock:
         """Queries of one side."""
         return slice(0, self.num_tails) if side == "tail" else slice(self.num_tails, self.keys.size)
 
+    def part(self, first: int, last: int) -> QueryBlock:
+        """Queries [first, last) with their answers."""
+        start, stop = np.searchsorted(self.query_of, (first, last))
+        return QueryBlock(
+            self.keys[first:last],
+            self.anchors[first:last],
+            self.relations[first:last],
+            min(max(self.num_tails - first, 0), last - first),
+            self.query_of[start:stop] - first,
+            self.answers[start:stop],
+            self.order[start:stop],
+        )
+
 
 def side_keys(edges: Edges, side: Side, num_nodes: int, num_relations: int) -> Ids:
     """Key (E,) of the query that asks for `side` of each edge (E, 3)."""
@@ -62,7 +75,7 @@ def side_keys(edges: Edges, side: Side, num_nodes: int, num_relations: int) -> I
 
 
 def group_queries(edges: Edges, num_nodes: int, num_relations: int) -> QueryBlock:
-    """Distinct queries of the tails and heads of edges (B, 3)."""
+    """Distinct queries of the tails and heads of edges (E, 3)."""
     relations = max(num_relations, 1)
     keys = np.concatenate([side_keys(edges, side, num_nodes, relations) for side in QUERY_SIDES])
     answers = np.concatenate((edges[:, 2], edges[:, 0])).astype(np.int64)
@@ -86,73 +99,85 @@ class KnownAnswers:
     """Pairs (query, candidate) that are known to be true, ready to be taken out tile by tile.
 
     Args:
-        queries: (n,) query of each pair.
-        candidates: (n,) candidate index of each pair; no pair twice.
+        pairs: (n,) query · num_candidates + candidate, each pair any number of times; used up.
         num_queries: U.
+        num_candidates: candidates before filtering.
         tile: candidates a tile.
     """
 
-    def __init__(self, queries: Ids, candidates: Ids, num_queries: int, tile: int) -> None:
-        self.per_query = np.bincount(queries, minlength=num_queries)
+    def __init__(self, pairs: Ids, num_queries: int, num_candidates: int, tile: int) -> None:
+        query, candidate = np.divmod(pairs, max(num_candidates, 1))
+        number, column = np.divmod(candidate, tile)
+        # One number says tile, query, column, in this order: sorted, a tile's pairs are a slice.
+        place = (number * num_queries + query) * tile + column
+        del query, candidate, number, column
+        place.sort()
+        keep = np.ones(place.size, dtype=np.bool_)
+        np.not_equal(place[1:], place[:-1], out=keep[1:])
+        self._place = place[keep]
         self._num_queries = num_queries
-        place = candidates // tile * num_queries + queries
-        order = np.argsort(place)
-        self._place = place[order]
-        self._queries = queries[order]
-        self._column = candidates[order] % tile
+        self._tile = tile
+        self.per_query = np.bincount(self._place // tile % max(num_queries, 1), minlength=num_queries)
 
-    def in_tile(self, first: int, last: int, tile: int) -> tuple[Ids, Ids]:
+    def in_tile(self, first: int, last: int, number: int) -> tuple[Ids, Ids]:
         """Pairs of queries [first, last) in one tile: query − first (n,), place in the tile (n,)."""
-        base = tile * self._num_queries
-        start, stop = np.searchsorted(self._place, (base + first, base + last))
-        return self._queries[start:stop] - first, self._column[start:stop]
+        low = (number * self._num_queries + first) * self._tile
+        start, stop = np.searchsorted(self._place, (low, low + (last - first) * self._tile))
+        query, column = np.divmod(self._place[start:stop] - low, self._tile)
+        return query, column
 
 
-def find_known(
-    block: QueryBlock,
-    source: CandidateSource,
-    edges: Iterable[Edges],
-    num_nodes: int,
-    num_relations: int,
-    tile: int,
-    max_pairs: int | None,
-) -> KnownAnswers | None:
-    """Known answers of a block's queries among the candidates, by one pass over blocks of edges.
+class KnownFinder:
+    """Matches edges with queries, one pass over the edges at a time.
 
     Args:
-        block: the queries.
         source: the candidates.
-        edges: blocks (E, 3) of all edges known to be true; an edge may come twice.
+        edges: gives a fresh iterator over blocks (E, 3) of all known edges; an edge may come twice.
         num_nodes: N.
         num_relations: R.
-        tile: candidates a tile.
-        max_pairs: give up above so many pairs; None never gives up.
-
-    Returns:
-        The known answers, or None if there were more than `max_pairs`.
     """
-    relations = max(num_relations, 1)
-    sieve = np.zeros(1 << _SIEVE_BITS, dtype=np.bool_)
-    sieve[_bucket_of(block.keys)] = True
-    pairs: list[NDArray[np.int64]] = []
-    total = 0
-    for part in edges:
-        for side in QUERY_SIDES:
-            keys = side_keys(part, side, num_nodes, relations)
-            # Most edges answer no query of the block: a table of bits sorts them out before the search.
-            maybe = np.flatnonzero(sieve[_bucket_of(keys)])
-            keys = keys[maybe]
-            query = np.searchsorted(block.keys, keys)
-            query[query == block.keys.size] = 0
-            candidate = source.index(part[maybe, 2 if side == "tail" else 0].astype(np.int64))
-            match = (block.keys[query] == keys) & (candidate >= 0)
-            pairs.append(query[match] * source.size + candidate[match])
-            total += pairs[-1].size
-        if max_pairs is not None and total > max_pairs:
-            return None
-    distinct = np.unique(np.concatenate(pairs)) if pairs else np.empty(0, dtype=np.int64)
-    query, candidate = np.divmod(distinct, max(source.size, 1))
-    return KnownAnswers(query, candidate, block.keys.size, tile)
+
+    def __init__(
+        self,
+        source: CandidateSource,
+        edges: Callable[[], Iterable[Edges]],
+        num_nodes: int,
+        num_relations: int,
+    ) -> None:
+        self._source = source
+        self._edges = edges
+        self._num_nodes = num_nodes
+        self._num_relations = max(num_relations, 1)
+
+    def count(self, block: QueryBlock) -> Ids:
+        """Known answers (U,) of each query among the candidates, repeated edges counted each time."""
+        counts = np.zeros(block.keys.size, dtype=np.int64)
+        for query, _ in self._matches(block):
+            counts += np.bincount(query, minlength=block.keys.size)
+        return counts
+
+    def find(self, block: QueryBlock, tile: int) -> KnownAnswers:
+        """Known answers of a block's queries, for tiles of `tile` candidates."""
+        size = self._source.size
+        parts = [query * size + candidate for query, candidate in self._matches(block)]
+        pairs = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+        return KnownAnswers(pairs, block.keys.size, size, tile)
+
+    def _matches(self, block: QueryBlock) -> Iterator[tuple[Ids, Ids]]:
+        """(query (n,), candidate index (n,)) of the edges that answer a query."""
+        # Most edges may answer no query of the block: a table of flags sorts them out before the search.
+        sieve = np.zeros(1 << _SIEVE_BITS, dtype=np.bool_)
+        sieve[_bucket_of(block.keys)] = True
+        for edges in self._edges():
+            for side in QUERY_SIDES:
+                keys = side_keys(edges, side, self._num_nodes, self._num_relations)
+                maybe = np.flatnonzero(sieve[_bucket_of(keys)])
+                keys = keys[maybe]
+                query = np.searchsorted(block.keys, keys)
+                query[query == block.keys.size] = 0
+                candidate = self._source.index(edges[maybe, 2 if side == "tail" else 0].astype(np.int64))
+                match = (block.keys[query] == keys) & (candidate >= 0)
+                yield query[match], candidate[match]
 
 
 def _bucket_of(keys: Ids) -> NDArray[np.uint64]:

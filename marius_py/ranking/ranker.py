@@ -1,4 +1,4 @@
-"""Ranks a block of edges (floor 4): edges, a scorer and candidates in, better and equal counts out.
+"""Ranks edges (floor 4): edges, a scorer and candidates in, better and equal counts out.
 
 (A) one look at the rows of known ends and true answers, (B) one look at the edges for known answers, (C) one
 pass over all candidates, which counts. Memory follows from a budget, not from the number of nodes or edges.
@@ -6,7 +6,6 @@ pass over all candidates, which counts. Memory follows from a budget, not from t
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,21 +14,21 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from marius_py.errors import ConfigError
 from marius_py.ranking.candidates import CandidateSource, Ids, NodeReader, gather_rows
-from marius_py.ranking.counting import Questions, Tile, count_tile, make_tile
-from marius_py.ranking.known import QUERY_SIDES, KnownAnswers, QueryBlock, find_known, group_queries
+from marius_py.ranking.counting import CandidateBlock, Counter, Questions
+from marius_py.ranking.known import QUERY_SIDES, KnownAnswers, KnownFinder, QueryBlock, group_queries
 from marius_py.ranking.scorer import Scorer
 from marius_py.storage.protocols import Edges
 
-logger = logging.getLogger(__name__)
-
 MIN_MEMORY_BYTES = 1 << 20
 _PAIR_BYTES = 48
-"""Bytes a known pair needs at the peak: found, sorted, cut into tiles."""
-_ROWS_PER_EDGE = 5
-"""Rows held for an edge at the peak: two queries and three gathered rows."""
+"""Bytes a known pair needs at the peak, while it is brought into the order of tiles."""
+_ROWS_PER_QUERY = 3
+"""Rows held for a query at the peak: its own, its anchor's, one of an answer."""
+_TRUE_SCORES = 2048
 _CPU_TILE = (256, 1024)
 _CUDA_TILE = (4096, 8192)
 
@@ -49,16 +48,18 @@ class Counts:
     candidates: NDArray[np.int64]
 
     @staticmethod
-    def concatenate(parts: list[Counts]) -> Counts:
-        """Counts of the edges of all parts, in order."""
-        if not parts:
-            none = np.zeros((0, 2), dtype=np.int64)
-            return Counts(none, none, none)
-        return Counts(
-            np.concatenate([part.better for part in parts]),
-            np.concatenate([part.equal for part in parts]),
-            np.concatenate([part.candidates for part in parts]),
-        )
+    def empty(num_edges: int) -> Counts:
+        """Counts of `num_edges` edges, all zero, to be filled."""
+        shape = (num_edges, 2)
+        return Counts(np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.int64))
+
+    def fill(self, order: Ids, better: Ids, equal: Ids, candidates: Ids) -> None:
+        """Set the counts (t,) of items `order` (t,): the tails of all edges, then their heads."""
+        edge, is_head = order % len(self.better), order >= len(self.better)
+        column = np.where(is_head, 0, 1)
+        self.better[edge, column] = better
+        self.equal[edge, column] = equal
+        self.candidates[edge, column] = candidates
 
 
 class Ranker:
@@ -71,7 +72,9 @@ class Ranker:
         num_nodes: N.
         num_relations: R.
         dim: embedding width D.
-        known_edges: gives a fresh iterator over blocks (E, 3) of all edges known to be true.
+        known_edges: gives a fresh iterator over blocks (E, 3) of all edges known to be true, the ranked ones
+            among them.
+        num_known: how many these are.
         memory_bytes: budget for rows, filter and candidate blocks, at least 1 MiB.
 
     Raises:
@@ -88,6 +91,7 @@ class Ranker:
         num_relations: int,
         dim: int,
         known_edges: Callable[[], Iterable[Edges]],
+        num_known: int,
         memory_bytes: int,
     ) -> None:
         if memory_bytes < MIN_MEMORY_BYTES:
@@ -100,76 +104,73 @@ class Ranker:
         self._num_nodes = num_nodes
         self._num_relations = num_relations
         self._dim = dim
-        self._known_edges = known_edges
+        self._num_known = num_known
+        self._finder = KnownFinder(source, known_edges, num_nodes, num_relations)
         self._tile = _CUDA_TILE if scorer.device.type == "cuda" else _CPU_TILE
         row_bytes = 4 * dim
         # A half for the queries, an eighth for each of two candidate blocks, a quarter for the filter.
-        self.block_edges = max(1, memory_bytes // 2 // (_ROWS_PER_EDGE * row_bytes))
+        self._max_queries = max(1, memory_bytes // 2 // (_ROWS_PER_QUERY * row_bytes))
         tiles = memory_bytes // 8 // (row_bytes * self._tile[1])
-        self.block_rows = max(1, tiles) * self._tile[1]
+        self._block_rows = max(1, tiles) * self._tile[1]
         self._max_pairs = memory_bytes // 4 // _PAIR_BYTES
 
-    def rank(self, num_edges: int, read: Callable[[int, int], Edges]) -> Iterator[tuple[int, Counts]]:
-        """Rank edges block by block.
+    def rank(self, edges: Edges, progress: Callable[[int, int], None] | None = None) -> Counts:
+        """Rank both ends of edges (E, 3), which must be among the known ones.
 
         Args:
-            num_edges: how many edges to rank.
-            read: gives edges (stop − start, 3) by position; they count as known.
+            edges: head, relation and tail ids.
+            progress: called with (edges done, E) after each block of queries; the number of a block's
+                answers, halved, counts as edges.
 
-        Yields:
-            (number of edges done so far, counts of the block's edges), in order.
+        Returns:
+            Counts of the E edges, in order.
         """
-        start, size = 0, self.block_edges
+        queries = group_queries(edges, self._num_nodes, self._num_relations)
+        counts = Counts.empty(len(edges))
         with torch.no_grad(), _workers(self._scorer.device) as pool:
-            while start < num_edges:
-                part = read(start, min(start + size, num_edges))
-                block = group_queries(part, self._num_nodes, self._num_relations)
-                known = self._find_known(block, len(part))
-                if known is None:
-                    size = max(1, len(part) // 2)
-                    logger.debug("known answers exceed the memory budget; ranking %d edges at a time", size)
-                    continue
-                start += len(part)
-                yield start, self._rank_block(block, known, pool)
+            for block in self._blocks(queries):
+                self._rank_block(block, pool, counts)
+                if progress is not None:
+                    done = int(np.searchsorted(queries.keys, block.keys[-1], side="right"))
+                    progress(int(np.searchsorted(queries.query_of, done)) // 2, len(edges))
+        return counts
 
-    def _find_known(self, block: QueryBlock, num_edges: int) -> KnownAnswers | None:
-        return find_known(
-            block,
-            self._source,
-            self._known_edges(),
-            self._num_nodes,
-            self._num_relations,
-            self._tile[1],
-            self._max_pairs if num_edges > 1 else None,
-        )
+    def _blocks(self, queries: QueryBlock) -> Iterator[QueryBlock]:
+        """Cut the queries so that rows and known answers of each block fit into the budget.
 
-    def _rank_block(self, block: QueryBlock, known: KnownAnswers, pool: ThreadPoolExecutor) -> Counts:
+        A query lies in one block with all its answers, so the known answers of a hub are found once.
+        """
+        total = queries.keys.size
+        pairs = np.zeros(total + 1, dtype=np.int64)
+        if self._num_known * len(QUERY_SIDES) > self._max_pairs:
+            np.cumsum(self._finder.count(queries), out=pairs[1:])
+        first = 0
+        while first < total:
+            last = int(np.searchsorted(pairs, pairs[first] + self._max_pairs, side="right")) - 1
+            last = min(max(last, first + 1), first + self._max_queries, total)
+            yield queries.part(first, last)
+            first = last
+
+    def _rank_block(self, block: QueryBlock, pool: ThreadPoolExecutor, counts: Counts) -> None:
+        known = self._finder.find(block, self._tile[1])
         questions, defined = self._ask(block)
         candidates = self._source.size - known.per_query[block.query_of] + 1
         # A true score that is NaN ranks last: all others count as better.
         better, equal = candidates - 1, np.ones_like(candidates)
         if defined.size:
             # Its known answers, the true one among them, are left out; the true one is equal to itself.
-            better[defined] = 0
             counted = np.zeros((2, defined.size), dtype=np.int64)
             self._count(questions, known, pool, counted)
-            better[defined] += counted[0]
+            better[defined] = counted[0]
             equal[defined] += counted[1]
-        num_edges = candidates.size // 2
-        result = []
-        for values in (better, equal, candidates):
-            in_order = np.empty_like(values)
-            in_order[block.order] = values
-            result.append(np.stack((in_order[num_edges:], in_order[:num_edges]), axis=1))
-        return Counts(*result)
+        counts.fill(block.order, better, equal, candidates)
 
     def _ask(self, block: QueryBlock) -> tuple[Questions, Ids]:
         """Queries of a block with the answers whose score is not NaN, and these answers' places (t,)."""
         device = self._scorer.device
-        ids = np.unique(np.concatenate((block.anchors, block.answers)))
-        rows = torch.from_numpy(gather_rows(self._reader, ids, self._num_nodes, self._dim, self.block_rows))
-        relations = torch.from_numpy(block.relations)
-        anchors = torch.from_numpy(np.searchsorted(ids, block.anchors))
+        ids, place = np.unique(block.anchors, return_inverse=True)
+        anchors, relations = torch.from_numpy(place.reshape(-1)), torch.from_numpy(block.relations)
+        rows = self._gather(ids)
         parts = []
         for side in QUERY_SIDES:
             span = block.side_slice(side)
@@ -177,21 +178,33 @@ class Ranker:
                 self._scorer.queries(rows[anchors[span]].to(device), relations[span].to(device), side)
             )
         queries = torch.cat(parts)
+        del rows, parts
         query_of = torch.from_numpy(block.query_of)
-        places = torch.from_numpy(np.searchsorted(ids, block.answers))
-        step = _CPU_TILE[0] * 8
-        true = torch.cat(
-            [
-                self._scorer.exact(
-                    queries[query_of[i : i + step].to(device)], rows[places[i : i + step]].to(device)
-                )
-                for i in range(0, places.numel(), step)
-            ]
-        )
+        true = self._true_scores(queries, query_of, block.answers)
         defined = torch.nonzero(~torch.isnan(true)).squeeze(1).cpu()
         norms = torch.linalg.vector_norm(queries, dim=1, dtype=torch.float64)
         questions = Questions(queries, norms, query_of[defined], true[defined.to(device)])
         return questions, defined.numpy()
+
+    def _true_scores(self, queries: Tensor, query_of: Tensor, answers: Ids) -> Tensor:
+        """Exact scores (T,) of the answers; rows of as many different answers at a time as fit."""
+        device = self._scorer.device
+        true = torch.empty(answers.size, dtype=torch.float64, device=device)
+        order = np.argsort(answers, kind="stable")
+        ids, place = np.unique(answers[order], return_inverse=True)
+        for first in range(0, ids.size, self._max_queries):
+            rows = self._gather(ids[first : first + self._max_queries])
+            start, stop = np.searchsorted(place.reshape(-1), (first, first + self._max_queries))
+            for begin in range(start, stop, _TRUE_SCORES):
+                end = min(begin + _TRUE_SCORES, stop)
+                chosen = torch.from_numpy(order[begin:end])
+                candidates = rows[torch.from_numpy(place[begin:end] - first)].to(device)
+                asked = queries[query_of[chosen].to(device)]
+                true[chosen.to(device)] = self._scorer.exact(asked, candidates)
+        return true
+
+    def _gather(self, ids: Ids) -> Tensor:
+        return torch.from_numpy(gather_rows(self._reader, ids, self._num_nodes, self._dim, self._block_rows))
 
     def _count(
         self,
@@ -203,25 +216,19 @@ class Ranker:
         """Add better and equal candidates to `counted` (2, t) in one pass; workers add to disjoint slices."""
         height, width = self._tile
         num_queries = questions.rows.shape[0]
-        edges_of = np.searchsorted(questions.query_of.numpy(), np.arange(0, num_queries + height, height))
 
-        def work(tile_row: int, first_tile: int, tiles: list[Tile]) -> None:
-            first, last = tile_row * height, min((tile_row + 1) * height, num_queries)
-            span = slice(edges_of[tile_row], edges_of[tile_row + 1])
+        def work(first: int, block: CandidateBlock) -> None:
             with torch.no_grad():
-                for offset, tile in enumerate(tiles):
-                    pairs = known.in_tile(first, last, first_tile + offset)
-                    counted[:, span] += count_tile(self._scorer, questions, first, last, tile, pairs)
+                last = min(first + height, num_queries)
+                span, more = Counter(self._scorer, questions, first, last, block).count(known)
+                counted[:, span] += more
 
         running: list[Future[None]] = []
-        for start, rows in self._source.blocks(self.block_rows):
-            block = torch.from_numpy(rows).to(self._scorer.device, non_blocking=True)
-            tiles = [make_tile(block[i : i + width]) for i in range(0, block.shape[0], width)]
+        for start, rows in self._source.blocks(self._block_rows):
+            on_device = torch.from_numpy(rows).to(self._scorer.device, non_blocking=True)
+            block = CandidateBlock(on_device, start, width)
             _finish(running)
-            running = [
-                pool.submit(work, tile_row, start // width, tiles)
-                for tile_row in range(-(-num_queries // height))
-            ]
+            running = [pool.submit(work, first, block) for first in range(0, num_queries, height)]
         _finish(running)
 
 

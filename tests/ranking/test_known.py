@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marius_py.ranking.candidates import AllNodes, SampledNodes, gather_rows
-from marius_py.ranking.known import find_known, group_queries
+from marius_py.ranking.known import KnownFinder, group_queries
 from tests.ranking.helpers import ArrayReader
 
 NODES, RELATIONS = 9, 3
@@ -26,7 +26,8 @@ def test_filter_equals_sets(asked, others, tile, sampled):
     reader = ArrayReader(np.zeros((NODES, 1)))
     source = SampledNodes(ids, reader.rows[ids]) if sampled else AllNodes(reader, NODES)
     parts = [as_array(asked), as_array(others)]
-    known = find_known(block, source, parts, NODES, RELATIONS, tile, None)
+    finder = KnownFinder(source, lambda: parts, NODES, RELATIONS)
+    known = finder.find(block, tile)
     found = set()
     for number in range(-(-ids.size // tile)):
         for query, column in zip(*known.in_tile(0, block.keys.size, number), strict=True):
@@ -46,7 +47,7 @@ def test_filter_equals_sets(asked, others, tile, sampled):
     np.testing.assert_array_equal(
         known.per_query, [sum(1 for p in expected if p[0] == q) for q in range(block.keys.size)]
     )
-    assert find_known(block, source, parts, NODES, RELATIONS, tile, -1) is None
+    assert (finder.count(block) >= known.per_query).all()
 
 
 @given(EDGES.filter(bool))
