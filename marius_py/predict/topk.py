@@ -8,7 +8,9 @@ again by `Scorer.exact`, so the result does not depend on how the work was cut. 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,21 +71,55 @@ def top_k(
     best = _Best(queries.shape[0], k)
     norms = torch.linalg.vector_norm(queries, dim=1, dtype=torch.float64)
     total = None if beta is None else LogSum(queries.shape[0], beta)
-    with torch.no_grad():
+
+    def work(first: int, tiles: list[_Tile]) -> None:
+        last = min(first + TILE_QUERIES, queries.shape[0])
+        with torch.no_grad():
+            for tile in tiles:
+                scores, left_out = tile_scores(
+                    scorer, queries[first:last], tile.rows, first, tile.number, known
+                )
+                if total is not None:
+                    total.add(first, scores)
+                tile.update(best, scores, left_out, queries, norms, first, last)
+
+    # Each query belongs to one worker, and each worker has one torch thread: whole tiles in parallel need no
+    # barrier after every operation, which on a busy machine costs more than the operation.
+    with _workers(scorer.device) as pool:
+        running: list[Future[None]] = []
         for start, rows in blocks:
             block = torch.from_numpy(rows).to(scorer.device)
-            for offset in range(0, block.shape[0], TILE_CANDIDATES):
-                tile = block[offset : offset + TILE_CANDIDATES]
-                search = _Tile(scorer, tile, start + offset)
-                for first in range(0, queries.shape[0], TILE_QUERIES):
-                    last = min(first + TILE_QUERIES, queries.shape[0])
-                    scores, left_out = tile_scores(
-                        scorer, queries[first:last], tile, first, search.tile, known
-                    )
-                    if total is not None:
-                        total.add(first, scores)
-                    search.update(best, scores, left_out, queries, norms, first, last)
+            tiles = [
+                _Tile(scorer, block[offset : offset + TILE_CANDIDATES], start + offset)
+                for offset in range(0, block.shape[0], TILE_CANDIDATES)
+            ]
+            _finish(running)
+            running = [pool.submit(work, first, tiles) for first in range(0, queries.shape[0], TILE_QUERIES)]
+        _finish(running)
     return TopK(best.ids, best.scores, None if total is None else total.result())
+
+
+def _finish(running: list[Future[None]]) -> None:
+    """Wait for all; raise the first error."""
+    for future in running:
+        future.result()
+
+
+@contextmanager
+def _workers(device: torch.device) -> Iterator[ThreadPoolExecutor]:
+    """As many threads as torch has, one torch thread each; one on an accelerator, to queue its kernels."""
+    threads = torch.get_num_threads()
+    pool = ThreadPoolExecutor(
+        1 if device.type == "cuda" else threads,
+        thread_name_prefix="search",
+        initializer=torch.set_num_threads,
+        initargs=(1,),
+    )
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        torch.set_num_threads(threads)
 
 
 def tile_scores(
@@ -166,9 +202,9 @@ class _Tile:
 
     def __init__(self, scorer: Scorer, rows: Tensor, start: int) -> None:
         self._scorer = scorer
-        self._rows = rows
+        self.rows = rows
         self._start = start
-        self.tile = start // TILE_CANDIDATES
+        self.number = start // TILE_CANDIDATES
         norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
         finite = torch.isfinite(norms)
         self._largest = float(norms[finite].max()) * (1 + 1e-12) if bool(finite.any()) else 0.0
@@ -225,7 +261,7 @@ class _Tile:
     def _exact(self, queries: Tensor, query: Tensor, column: Tensor) -> Float64:
         device = queries.device
         found: Float64 = (
-            self._scorer.exact(queries[query.to(device)], self._rows[column.to(device)]).cpu().numpy()
+            self._scorer.exact(queries[query.to(device)], self.rows[column.to(device)]).cpu().numpy()
         )
         return found
 
