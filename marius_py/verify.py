@@ -32,7 +32,7 @@ from marius_py.storage.file_io import file_checksum
 from marius_py.storage.files import TEMPORARY_SUFFIX, read_whole
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.lock import LOCK_NAME, is_alive, lock_owner
-from marius_py.storage.node_file import NODES_NAME
+from marius_py.storage.node_file import NODES_NAME, read_facts
 from marius_py.storage.verify import Finding, verify_node_store
 
 log = logging.getLogger(__name__)
@@ -116,8 +116,12 @@ def verify_run(folder: Path) -> list[Finding]:
     findings = verify_node_store(nodes)
     meta = _committed(nodes)
     live = _is_live(folder)
-    findings += _views(folder, meta, live=live)
-    findings += _edges(folder)
+    killed = not live and lock_owner(folder) is not None
+    if _is_anothers(folder, nodes, meta):
+        problem = f"{nodes / CHECKPOINT_NAME} is another run's: neither {NODES_NAME} nor {CONFIG_FILE} fit it"
+        return [Finding(str(nodes / CHECKPOINT_NAME), problem, "restore it from a copy of this run")]
+    findings += _views(folder, meta, live=live, killed=killed)
+    findings += _edges(folder, meta)
     findings += _graph(folder, meta)
     if not live:
         findings += _strays(folder, [])
@@ -141,7 +145,20 @@ def _committed(nodes: Path) -> dict[str, Any] | None:
     return dict(checkpoint.meta) if manifest.generation else None
 
 
-def _views(folder: Path, meta: Mapping[str, Any] | None, *, live: bool) -> list[Finding]:
+def _is_anothers(folder: Path, nodes: Path, meta: Mapping[str, Any] | None) -> bool:
+    """Whether checkpoint.h5, whole in itself, was put there from another run."""
+    if meta is None or not (nodes / NODES_NAME).exists():
+        return False
+    manifest, _ = read_checkpoint(nodes / CHECKPOINT_NAME)
+    try:
+        fits = read_facts(nodes / NODES_NAME).store_id == manifest.store_id
+        return not fits and read_view(folder / CONFIG_FILE) != meta.get(CONFIG_META)
+    except MariusError:
+        return False
+
+
+def _views(folder: Path, meta: Mapping[str, Any] | None, *, live: bool, killed: bool) -> list[Finding]:
+    """Compare the views with the last commit; a run that was killed may have ended before it wrote them."""
     findings = []
     expected = expected_views(meta)
     for name in VIEWS:
@@ -150,16 +167,18 @@ def _views(folder: Path, meta: Mapping[str, Any] | None, *, live: bool) -> list[
         try:
             found = read_view(path)
         except MariusError as error:
-            if path.exists() or wanted is not None:
+            if path.exists():
                 findings.append(Finding(str(path), str(error), _remedy(name, wanted)))
+            elif wanted is not None and not live:
+                findings.append(Finding(str(path), str(error), _remedy(name, wanted), harmless=killed))
             continue
         if name == METRICS_FILE and live and wanted is not None:
             wanted = wanted[: len(found)]
         if name in (METRICS_FILE, CONFIG_FILE) and wanted is not None and found != wanted:
             behind = name == METRICS_FILE and found == wanted[: len(found)]
-            findings.append(_changed(path, wanted, behind=behind))
+            findings.append(_changed(path, wanted, harmless=behind or killed))
         elif name == RESULT_FILE and meta is not None and not live and found != wanted:
-            findings.append(_changed(path, wanted, behind=False))
+            findings.append(_changed(path, wanted, harmless=killed))
     return findings
 
 
@@ -188,12 +207,12 @@ def read_view(path: Path) -> Any:
         raise FormatError(f"{path} is damaged: {error}") from error
 
 
-def _changed(path: Path, wanted: Any, *, behind: bool) -> Finding:
-    if behind:
-        problem = f"{path} lacks the last lines: the run ended between its commit and this file"
-        return Finding(str(path), problem, "resume=true or --repair writes it anew", harmless=True)
-    problem = f"{path} is damaged, changed by hand, or another run's: it is not what the last commit says"
-    return Finding(str(path), problem, _remedy(path.name, wanted))
+def _changed(path: Path, wanted: Any, *, harmless: bool) -> Finding:
+    if harmless:
+        problem = f"{path} is not what the last commit says: the run ended before it was written"
+    else:
+        problem = f"{path} is damaged, changed by hand, or another run's: it is not what the last commit says"
+    return Finding(str(path), problem, _remedy(path.name, wanted), harmless=harmless)
 
 
 def _remedy(name: str, wanted: Any) -> str:
@@ -206,7 +225,7 @@ def _remedy(name: str, wanted: Any) -> str:
     return "the checkpoint does not hold it; restore it from a copy"
 
 
-def _edges(folder: Path) -> list[Finding]:
+def _edges(folder: Path, meta: Mapping[str, Any] | None) -> list[Finding]:
     """The edges that a run has sorted for its own number of partitions."""
     findings = []
     remedy = "remove it; the next start sorts the graph's edges anew"
@@ -217,7 +236,10 @@ def _edges(folder: Path) -> list[Finding]:
             continue
         try:
             with Hdf5EdgeStore(path) as store:
-                findings += [Finding(str(path), problem, remedy) for problem in store.verify()]
+                problems = store.verify()
+                if meta is not None and store.fingerprint != meta["graph"]["fingerprint"]:
+                    problems.insert(0, f"{path} holds the edges of another graph")
+                findings += [Finding(str(path), problem, remedy) for problem in problems]
         except MariusError as error:
             findings.append(Finding(str(path), str(error), remedy))
     return findings

@@ -20,8 +20,14 @@ from numpy.typing import NDArray
 
 from marius_py.errors import FormatError
 from marius_py.graph import EDGE_FILE_VERSION, SPLITS, Partitioning
-from marius_py.storage.file_io import array_checksum, os_errors_as_storage, read_array, write_array
-from marius_py.storage.files import reserve
+from marius_py.storage.file_io import (
+    array_checksum,
+    os_errors_as_storage,
+    read_array,
+    sync_path,
+    write_array,
+)
+from marius_py.storage.files import open_file, reserve, sync_data
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore, read_layout
 from marius_py.storage.protocols import Edges
 
@@ -91,12 +97,14 @@ class EdgeWriter:
         self._filled = {"valid": 0, "test": 0}
         self._counts = counts
         self._offsets = layout.data_offsets
+        degrees = np.ascontiguousarray(degrees, dtype=np.int64)
+        self._degrees_xxh3 = array_checksum(degrees)
         # claim the blocks now: a disk that is too small says so before hours of sorting
         reserve(path, os.stat(path).st_size)
         with os_errors_as_storage("write", path):
-            self._file = open(path, "r+b", buffering=0)  # noqa: SIM115 - closed by __exit__
+            self._file = os.fdopen(open_file(path, os.O_RDWR), "r+b", buffering=0)
         try:
-            write_array(self._file.fileno(), np.ascontiguousarray(degrees), layout.degrees_offset, path)
+            write_array(self._file.fileno(), degrees, layout.degrees_offset, path)
         except BaseException:
             self._file.close()
             raise
@@ -150,14 +158,14 @@ class EdgeWriter:
             xxh3[bucket] = self._checksum("train", int(self._starts[bucket]), int(self._starts[bucket + 1]))
         splits = {split: self._checksum(split, 0, self._counts[split]) for split in SPLITS[1:]}
         with os_errors_as_storage("write", self._path):
-            os.fsync(self._file.fileno())
+            sync_data(self._file.fileno(), self._path)
             self._file.close()
             with h5py.File(self._path, "r+", locking=False) as file:
                 file["train_xxh3"][...] = xxh3
                 for split, value in splits.items():
                     file.attrs.modify(f"{split}_xxh3", np.uint64(value))
-            with open(self._path, "rb") as file:
-                os.fsync(file.fileno())
+                file.attrs.modify("degrees_xxh3", np.uint64(self._degrees_xxh3))
+            sync_path(self._path)
 
     def close(self) -> None:
         """Release the file. May be called twice."""
@@ -202,8 +210,8 @@ def _create(
         file.attrs["num_nodes"] = partitioning.num_nodes
         file.attrs["num_partitions"] = partitioning.num_partitions
         file.attrs["fingerprint"] = fingerprint
-        for split in SPLITS[1:]:
-            file.attrs.create(f"{split}_xxh3", np.uint64(0))
+        for name in (*SPLITS[1:], "degrees"):
+            file.attrs.create(f"{name}_xxh3", np.uint64(0))
         file.create_dataset("train_offsets", data=starts)
         file.create_dataset("train_xxh3", shape=(len(starts) - 1,), dtype=np.uint64)
         for split in SPLITS:

@@ -104,4 +104,4 @@ def array_checksum(array: NDArray[np.generic]) -> int:
 
 def _bytes_of(array: NDArray[np.generic]) -> memoryview:
     # a memoryview of an empty array cannot be cast, hence the detour
-    return memoryview(array.reshape(-1).view(np.uint8)) if array.size else memoryview(b"")
+    return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")

@@ -10,6 +10,7 @@ never taken.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +24,15 @@ from numpy.typing import NDArray
 from marius_py.errors import ConfigError, FormatError, StorageError
 from marius_py.graph import EDGE_FILE_VERSION, SPLITS, Partitioning
 from marius_py.storage.file_io import array_checksum, read_array
-from marius_py.storage.files import drop_cache
+from marius_py.storage.files import drop_cache, open_file
 from marius_py.storage.protocols import Edges
 from marius_py.types import Bucket
+
+FEW_ROWS = 16
+"""So few rows are read without verifying the whole bucket that they lie in."""
+
+VERIFY_ROWS = 1 << 20
+_REMEDY = "prepare the graph again, or remove the file if it is a run's own sorted copy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,7 @@ class EdgeLayout:
         bucket_xxh3: (p²,) checksums of the buckets.
         split_xxh3: checksums of the splits other than train.
         degrees_offset: byte offset of the degrees (0 for a graph without nodes).
+        degrees_xxh3: checksum of the degrees; None in a file written before they had one.
     """
 
     partitioning: Partitioning
@@ -53,6 +61,7 @@ class EdgeLayout:
     bucket_xxh3: NDArray[np.uint64]
     split_xxh3: dict[str, int]
     degrees_offset: int
+    degrees_xxh3: int | None
 
 
 def read_layout(path: Path) -> EdgeLayout:
@@ -117,6 +126,7 @@ def _layout_of(file: h5py.File, path: Path) -> EdgeLayout:
         bucket_xxh3=xxh3,
         split_xxh3={split: int(file.attrs[f"{split}_xxh3"]) for split in SPLITS[1:]},
         degrees_offset=_data_offset(file["degrees"], path, size),
+        degrees_xxh3=int(file.attrs["degrees_xxh3"]) if "degrees_xxh3" in file.attrs else None,
     )
 
 
@@ -145,10 +155,8 @@ class Hdf5EdgeStore:
     def __init__(self, path: Path | str) -> None:
         self._path = Path(path)
         self._layout = read_layout(self._path)
-        try:
-            self._file = open(self._path, "rb", buffering=0)  # noqa: SIM115 - lives until close()
-        except OSError as error:
-            raise StorageError(f"opening {self._path} failed: {error.strerror}") from error
+        self._file = os.fdopen(open_file(self._path, os.O_RDONLY), "rb", buffering=0)
+        self._verified: set[tuple[str, int | None]] = set()
 
     @property
     def path(self) -> Path:
@@ -201,11 +209,43 @@ class Hdf5EdgeStore:
     def read_range(self, split: str, start: int, stop: int) -> Edges:
         """Read the (stop − start, 3) edges of a split by position, for streaming in blocks.
 
-        A block is no unit of checksums, so nothing is verified here; `read` and `verify` do that.
+        Whole buckets are verified whenever they are read. A block that ends inside a bucket has it verified
+        as a whole, in a pass of its own, the first time; a few rows are returned as they are.
+
+        Raises:
+            StorageError: the read failed, or the data do not match their checksum.
+            ConfigError: no such split or range.
         """
         count = self.num_edges(split)
         if not 0 <= start <= stop <= count:
             raise ConfigError(f"edge range {start}:{stop} of split {split!r}; allowed: within 0:{count}")
+        edges = self._read_rows(split, start, stop)
+        self._verify_range(split, start, stop, edges)
+        return edges
+
+    def _verify_range(self, split: str, start: int, stop: int, edges: Edges) -> None:
+        """Verify every bucket (or the split) that start:stop touches; `edges` are its rows."""
+        if split == "train":
+            starts = self._layout.bucket_starts
+            first = int(np.searchsorted(starts, start, side="right")) - 1
+            last = int(np.searchsorted(starts, stop, side="left"))
+            units: list[tuple[int, int, int | None]] = [
+                (int(starts[i]), int(starts[i + 1]), i) for i in range(first, last)
+            ]
+        else:
+            units = [(0, self._layout.counts[split], None)]
+        for begin, end, index in units:
+            if begin == end:
+                continue
+            if start <= begin and end <= stop:
+                self._compare(array_checksum(edges[begin - start : end - start]), split, index)
+            elif stop - start > FEW_ROWS and (split, index) not in self._verified:
+                for _ in self._checked_range(split, begin, end, VERIFY_ROWS, index, verify_only=True):
+                    pass
+                self._verified.add((split, index))
+
+    def _read_rows(self, split: str, start: int, stop: int) -> Edges:
+        """Read rows of a split by position, unverified."""
         edges = np.empty((stop - start, 3), dtype=self._layout.dtype)
         if len(edges):
             offset = self._layout.data_offsets[split] + start * edges.strides[0]
@@ -218,9 +258,29 @@ class Hdf5EdgeStore:
         count = self._layout.partitioning.num_nodes
         if not 0 <= start <= stop <= count:
             raise ConfigError(f"node range {start}:{stop}; allowed: within 0:{count}")
+        if ("degrees", None) not in self._verified:
+            problem = self._damaged_degrees()
+            if problem is not None:
+                raise StorageError(problem)
+            self._verified.add(("degrees", None))
+        return self._read_degrees(start, stop)
+
+    def _read_degrees(self, start: int, stop: int) -> NDArray[np.int64]:
         degrees = np.empty(stop - start, dtype=np.int64)
         read_array(self._descriptor(), degrees, self._layout.degrees_offset + start * 8, self._path)
         return degrees
+
+    def _damaged_degrees(self) -> str | None:
+        """Compare all degrees with their checksum; what is wrong, or None."""
+        expected, count = self._layout.degrees_xxh3, self._layout.partitioning.num_nodes
+        if expected is None:
+            return None
+        digest = xxhash.xxh3_64()
+        for begin in range(0, count, VERIFY_ROWS):
+            digest.update(self._read_degrees(begin, min(begin + VERIFY_ROWS, count)).data)
+        if digest.intdigest() == expected:
+            return None
+        return f"{self._path} is damaged: the degrees do not match the checksum; {_REMEDY}"
 
     def blocks(self, split: str, block_rows: int) -> Iterator[Edges]:
         """Stream a split in file order, at most `block_rows` rows (n, 3) at a time, all verified before.
@@ -259,7 +319,8 @@ class Hdf5EdgeStore:
                     pass
             except StorageError as error:
                 damaged.append(str(error))
-        return damaged
+        problem = self._damaged_degrees()
+        return damaged if problem is None else [*damaged, problem]
 
     def close(self) -> None:
         """Release the file. May be called twice."""
@@ -283,33 +344,35 @@ class Hdf5EdgeStore:
         return bucket[0] * p + bucket[1]
 
     def _read_split(self, split: str) -> Edges:
-        edges = self.read_range(split, 0, self._layout.counts[split])
+        edges = self._read_rows(split, 0, self._layout.counts[split])
         self._compare(array_checksum(edges), split, None)
         return edges
 
     def _read_buckets(self, first: int, count: int) -> Edges:
         starts = self._layout.bucket_starts
-        edges = self.read_range("train", int(starts[first]), int(starts[first + count]))
+        edges = self._read_rows("train", int(starts[first]), int(starts[first + count]))
         for index in range(first, first + count):
             part = edges[starts[index] - starts[first] : starts[index + 1] - starts[first]]
             self._compare(array_checksum(part), "train", index)
         return edges
 
     def _checked_range(
-        self, split: str, start: int, stop: int, rows: int, index: int | None
+        self, split: str, start: int, stop: int, rows: int, index: int | None, *, verify_only: bool = False
     ) -> Iterator[Edges]:
         if stop - start <= rows:
-            edges = self.read_range(split, start, stop)
+            edges = self._read_rows(split, start, stop)
             self._compare(array_checksum(edges), split, index)
             if len(edges):
                 yield edges
             return
         digest = xxhash.xxh3_64()
         for begin in range(start, stop, rows):
-            digest.update(self.read_range(split, begin, min(begin + rows, stop)).data)
+            digest.update(self._read_rows(split, begin, min(begin + rows, stop)).data)
         self._compare(digest.intdigest(), split, index)
+        if verify_only:
+            return
         for begin in range(start, stop, rows):
-            yield self.read_range(split, begin, min(begin + rows, stop))
+            yield self._read_rows(split, begin, min(begin + rows, stop))
 
     def _compare(self, checksum: int, split: str, index: int | None) -> None:
         if index is None:
@@ -318,9 +381,7 @@ class Hdf5EdgeStore:
             bucket = divmod(index, self._layout.partitioning.num_partitions)
             expected, what = int(self._layout.bucket_xxh3[index]), f"train bucket {bucket} does"
         if checksum != expected:
-            raise StorageError(
-                f"{self._path} is damaged: {what} not match the checksum; prepare the graph again"
-            )
+            raise StorageError(f"{self._path} is damaged: {what} not match the checksum; {_REMEDY}")
 
 
 def _checked_split(split: str) -> str:
