@@ -6,7 +6,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from marius_py.ordering import assign_buckets, auto, build_schedule, plot, simulate
+from marius_py.ordering import assign_buckets, build_schedule, cyclic, plot, simulate
 
 FOLDER = Path(__file__).parent
 SHARES = [share / 50 for share in range(1, 76)]
@@ -14,7 +14,7 @@ SHARES = [share / 50 for share in range(1, 76)]
 
 def idle_share(p: int, c: int, policy: str, share: float) -> float:
     """Idle time as a share of an epoch whose I/O a swap is `share` of the mean work of a step."""
-    schedule = assign_buckets(auto(p, c), policy)  # type: ignore[arg-type]
+    schedule = assign_buckets(cyclic(p, c), policy)  # type: ignore[arg-type]
     swap = share * p * p / len(schedule.steps)
     epoch = simulate(schedule, read_rate=2 / swap, write_rate=2 / swap, cold=False)
     return epoch.idle_s / epoch.makespan_s
@@ -38,5 +38,5 @@ def draw_idle() -> None:
 
 if __name__ == "__main__":
     plot(build_schedule(8, 4, seed=None, policy="eager"), FOLDER / "ordering_8_4.png")
-    plot(build_schedule(32, 8, seed=None), FOLDER / "ordering_32_8.png")
+    plot(build_schedule(32, 8, "cyclic", seed=None), FOLDER / "ordering_32_8.png")
     draw_idle()

@@ -10,7 +10,7 @@ Example:
     ...     print(f"p={p} c={c} loads={schedule.loads} bound={lower_bound(p, c)} steps={len(schedule.steps)}")
     p=8 c=4 loads=12 bound=12 steps=9
     p=16 c=8 loads=24 bound=24 steps=17
-    p=32 c=8 loads=80 bound=75 steps=73
+    p=32 c=8 loads=79 bound=75 steps=72
     p=128 c=16 loads=562 bound=550 steps=547
 """
 

@@ -15,7 +15,7 @@ from marius_py.ordering.assignment import POLICIES
 from marius_py.ordering.bounds import lower_bound
 from marius_py.ordering.build import ORDER_NAMES, build_schedule
 from marius_py.ordering.drawing import plot
-from marius_py.ordering.orders.optimal import stored_orders
+from marius_py.ordering.orders.stored import OPTIMAL, stored_orders
 from marius_py.ordering.serialization import to_json
 from marius_py.ordering.simulation import hidden_io_cost
 from marius_py.ordering.table import format_summary, format_table
@@ -73,7 +73,7 @@ def _compare(p: int, c: int) -> str:
         f"{'order':<18} {'loads':>6} {'over':>7}  hidden I/O a swap",
     ]
     for name in ORDER_NAMES:
-        if name == "optimal" and p != c and (p, c) not in stored_orders():
+        if name == "optimal" and p != c and (p, c) not in stored_orders(OPTIMAL):
             continue
         schedule = build_schedule(p, c, name, seed=None)
         hidden = hidden_io_cost(schedule)

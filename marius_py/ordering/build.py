@@ -50,7 +50,7 @@ def build_schedule(
         ...     schedule = build_schedule(p, c, order="auto", seed=0)
         ...     print(p, c, schedule.loads, len(schedule.steps), sum(len(s.buckets) for s in schedule.steps))
         16 4 42 39 256
-        32 8 80 73 1024
+        32 8 79 72 1024
         64 16 152 137 4096
         >>> following = build_schedule(32, 8, seed=1, start=build_schedule(32, 8, seed=0).final)
     """
