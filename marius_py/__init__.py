@@ -14,18 +14,30 @@ __version__ = "0.1.0"
 _LAZY = {
     "TrainConfig": "marius_py.config",
     "evaluate": "marius_py.build",
+    "graph_from": "marius_py.convert",
     "load": "marius_py.run",
     "load_config": "marius_py.config",
     "open_graph": "marius_py.graph",
-    "train": "marius_py.build",
+    "train": "marius_py.api",
 }
 """Name → module that holds it."""
 
-__all__ = ["TrainConfig", "__version__", "evaluate", "load", "load_config", "open_graph", "train"]
+__all__ = [
+    "TrainConfig",
+    "__version__",
+    "evaluate",
+    "graph_from",
+    "load",
+    "load_config",
+    "open_graph",
+    "train",
+]
 
 if TYPE_CHECKING:
-    from marius_py.build import evaluate, train
+    from marius_py.api import train
+    from marius_py.build import evaluate
     from marius_py.config import TrainConfig, load_config
+    from marius_py.convert import graph_from
     from marius_py.graph import open_graph
     from marius_py.run import load
 

@@ -222,6 +222,23 @@ class Run:
             table[start:stop] = self.read_rows(start, stop)
         return table
 
+    def to_torch(self) -> torch.Tensor:
+        """All embeddings (N, D) float32 in the order of ids, on the CPU."""
+        return torch.from_numpy(self.to_numpy())
+
+    def to_parquet(self, path: Path | str, *, overwrite: bool = False) -> list[Path]:
+        """Write names and embeddings, and beside them the relations, block by block; see `export`.
+
+        Returns:
+            The files written.
+
+        Raises:
+            ConfigError: a file exists. StorageError: writing failed.
+        """
+        from marius_py.export import export
+
+        return export(self, path, "parquet", overwrite=overwrite)
+
     def evaluate(
         self,
         split: str = "test",

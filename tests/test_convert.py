@@ -1,0 +1,144 @@
+"""Objects of other libraries become the graphs that they are, and runs can be trained on them directly."""
+
+from types import SimpleNamespace
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import marius_py
+from marius_py.convert import graph_from
+from marius_py.errors import ConfigError
+
+TRIPLES = [("a", "likes", "b"), ("b", "knows", "c"), ("c", "likes", "a"), ("a", "knows", "d")]
+
+
+def named_edges(graph, split="train"):
+    nodes, relations = graph.node_names(), graph.relation_names()
+    with graph.edges() as edges:
+        found = edges.read(split)
+    return sorted((nodes[h], relations[r], nodes[t]) for h, r, t in found.tolist())
+
+
+def columns():
+    return dict(zip(("head", "relation", "tail"), map(list, zip(*TRIPLES, strict=True)), strict=True))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pd.DataFrame(columns()),
+        pd.DataFrame({"weight": 1.0, **columns()}),
+        pl.DataFrame(columns()),
+        pa.table(columns()),
+        TRIPLES,
+        np.array(TRIPLES),
+        nx.MultiDiGraph([(h, t, {"relation": r}) for h, r, t in TRIPLES]),
+    ],
+    ids=["pandas", "pandas-more", "polars", "arrow", "list", "array", "networkx"],
+)
+def test_the_same_graph_from_everything(tmp_path, data):
+    graph = graph_from(data, tmp_path / "g", split=(1, 0, 0))
+    assert named_edges(graph) == sorted(TRIPLES)
+
+
+def test_without_relations(tmp_path):
+    pairs = np.array([[10, 7], [7, 10**12], [3, 10]])
+    graph = graph_from(pairs, tmp_path / "g", split=(1, 0, 0))
+    assert not graph.has_relations
+    assert named_edges(graph) == sorted((str(h), "", str(t)) for h, t in pairs.tolist())
+    network = nx.path_graph(4)
+    network.add_node("alone")
+    graph = graph_from(network, tmp_path / "n", split=(1, 0, 0))
+    assert sorted(graph.node_names()) == ["0", "1", "2", "3", "alone"]
+    assert graph.num_edges["train"] == 3
+
+
+def test_given_splits_and_columns(tmp_path):
+    frame = pd.DataFrame({"to": ["b", "c"], "from": ["a", "b"]})
+    graph = graph_from(frame, tmp_path / "g", test=pd.DataFrame({"to": ["new"], "from": ["a"]}))
+    assert named_edges(graph, "test") == [("a", "", "new")]
+    frame = pd.DataFrame({"x": ["a", "b"], "y": ["b", "c"]})
+    graph = graph_from(frame, tmp_path / "h", columns=["y", "x"], split=(1, 0, 0))
+    assert named_edges(graph) == [("b", "", "a"), ("c", "", "b")]
+
+
+def test_pyg(tmp_path):
+    data = SimpleNamespace(
+        edge_index=torch.tensor([[0, 1, 2], [1, 2, 0]]), edge_type=torch.tensor([0, 1, 0]), num_nodes=5
+    )
+    graph = graph_from(data, tmp_path / "g", split=(1, 0, 0))
+    assert graph.num_nodes == 5
+    assert named_edges(graph) == [("0", "0", "1"), ("1", "1", "2"), ("2", "0", "0")]
+    graph = graph_from(data, tmp_path / "n", split=(1, 0, 0), node_names=list("abcde"))
+    assert named_edges(graph) == [("a", "0", "b"), ("b", "1", "c"), ("c", "0", "a")]
+
+
+class Hetero(dict):
+    node_types = ("user", "item")
+    edge_types = (("user", "buys", "item"), ("user", "knows", "user"))
+
+
+def test_pyg_hetero(tmp_path):
+    data = Hetero(user=SimpleNamespace(num_nodes=2), item=SimpleNamespace(num_nodes=3))
+    data["user", "buys", "item"] = SimpleNamespace(edge_index=torch.tensor([[0, 1], [2, 0]]))
+    data["user", "knows", "user"] = SimpleNamespace(edge_index=torch.tensor([[0], [1]]))
+    graph = graph_from(data, tmp_path / "g", split=(1, 0, 0))
+    assert named_edges(graph) == [
+        ("user/0", "buys", "item/2"),
+        ("user/0", "knows", "user/1"),
+        ("user/1", "buys", "item/0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (3, "cannot read edges from int"),
+        (np.zeros((4, 5), np.int64), "shape \\(4, 5\\)"),
+        (np.zeros((4, 2)), "integers or texts"),
+        ([("a", "b"), ("a", "b", "c")], "all alike"),
+        (pd.DataFrame({"x": [1], "y": [2], "z": [3], "w": [4]}), "say which are head"),
+        (pd.DataFrame({"head": ["a", None], "tail": ["b", "c"]}), "empty cells"),
+        (nx.DiGraph([(1, 2, {"relation": "r"}), (2, 3)]), "1 of 2 edges"),
+        (nx.Graph([(1, "1")]), "same name as text"),
+    ],
+)
+def test_what_is_no_graph(tmp_path, data, message):
+    with pytest.raises(ConfigError, match=message):
+        graph_from(data, tmp_path / "g")
+
+
+SETTINGS = {"model.decoder": "distmult", "model.dim": 8, "training.epochs": 2, "negatives.count": 5}
+
+
+def test_train_from_a_frame(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"head": rng.integers(30, size=200), "relation": "r", "tail": rng.integers(30, size=200)}
+    )
+    with marius_py.train(frame, tmp_path / "run", SETTINGS) as run:
+        assert run.epochs == 2
+        assert run.result["test"]["count"] == 20
+        assert run.to_torch().shape == (run.num_nodes, 8)
+        files = run.to_parquet(tmp_path / "v.parquet")
+        assert pq.read_table(files[0]).num_rows == run.num_nodes
+        assert len(run.predict(head="3", relation="r", k=4)) == 4
+    graph = marius_py.open_graph(tmp_path / "run-graph")
+    with marius_py.train(frame, tmp_path / "run", {"training.epochs": 3}, resume=True) as run:
+        assert run.epochs == 3
+    with marius_py.train(graph, tmp_path / "other", SETTINGS) as run:
+        assert run.graph.fingerprint == graph.fingerprint
+
+
+def test_settings_are_checked_before_anything_is_written(tmp_path):
+    with pytest.raises(ConfigError, match=r"model\.dimm"):
+        marius_py.train(TRIPLES, tmp_path / "run", {"model.dimm": 3})
+    with pytest.raises(ConfigError, match="graph is int"):
+        marius_py.train(3, tmp_path / "run")
+    assert not list(tmp_path.iterdir())
