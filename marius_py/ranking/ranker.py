@@ -29,7 +29,8 @@ _PAIR_BYTES = 48
 _ROWS_PER_QUERY = 3
 """Rows held for a query at the peak: its own, its anchor's, one of an answer."""
 _TRUE_SCORES = 2048
-_CPU_TILE = (256, 1024)
+_CPU_TILE = (512, 1024)
+"""Queries and candidates compared at a time: 2 MiB of scores stay in a core's cache."""
 _CUDA_TILE = (4096, 8192)
 
 
@@ -106,12 +107,13 @@ class Ranker:
         self._dim = dim
         self._num_known = num_known
         self._finder = KnownFinder(source, known_edges, num_nodes, num_relations)
-        self._tile = _CUDA_TILE if scorer.device.type == "cuda" else _CPU_TILE
-        row_bytes = 4 * dim
         # A half for the queries, an eighth for each of two candidate blocks, a quarter for the filter.
+        row_bytes = 4 * dim
         self._max_queries = max(1, memory_bytes // 2 // (_ROWS_PER_QUERY * row_bytes))
-        tiles = memory_bytes // 8 // (row_bytes * self._tile[1])
-        self._block_rows = max(1, tiles) * self._tile[1]
+        height, width = _CUDA_TILE if scorer.device.type == "cuda" else _CPU_TILE
+        fitting = memory_bytes // 8 // row_bytes
+        self._tile = (height, min(width, max(8, fitting // 8 * 8)))
+        self._block_rows = max(1, fitting // self._tile[1]) * self._tile[1]
         self._max_pairs = memory_bytes // 4 // _PAIR_BYTES
 
     def rank(self, edges: Edges, progress: Callable[[int, int], None] | None = None) -> Counts:
