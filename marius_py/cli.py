@@ -73,7 +73,9 @@ def export(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("run", metavar="RUN", help="folder that marius-train wrote")
     parser.add_argument("--format", required=True, choices=EXPORT_FORMATS, help="format of the file")
-    parser.add_argument("--output", required=True, metavar="FILE", help="file to write")
+    parser.add_argument(
+        "--output", required=True, metavar="FILE", help="file to write; a folder for pbg and projector"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
     parser.add_argument(
         "--no-relations",
@@ -130,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return OK if asked else USAGE
 
 
-EXPORT_FORMATS = ("npy", "parquet", "tsv", "word2vec")
+EXPORT_FORMATS = ("npy", "parquet", "tsv", "word2vec", "safetensors", "pbg", "projector")
 
 
 # ---------------------------------------------------------------------- what the commands do

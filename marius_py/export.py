@@ -7,23 +7,23 @@ not at all: each is written beside its place under a temporary name and renamed 
 from __future__ import annotations
 
 import fcntl
-import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol, get_args
+from typing import BinaryIO, Literal, Protocol, get_args
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from marius_py.errors import ConfigError, FormatError, StorageError
+from marius_py.errors import ConfigError, StorageError
+from marius_py.export_formats import new_folder, number_lines, write_pbg, write_projector, write_safetensors
+from marius_py.export_formats import one_line as _lines
 from marius_py.run import Run, load
 
-Format = Literal["npy", "parquet", "tsv", "word2vec"]
+Format = Literal["npy", "parquet", "tsv", "word2vec", "safetensors", "pbg", "projector"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 Progress = Callable[[str, int, int | None, str], None]
 Float32 = NDArray[np.float32]
@@ -52,14 +52,18 @@ def export(
     - npy: `output` (N, D) float32, and one name a line in STEM.names.txt;
     - parquet: columns `name` and `embedding` (a fixed-size list of D float32);
     - tsv: a line a node, the name and D numbers between tabs, shortest digits that read back equal;
-    - word2vec: a first line "N D", then name and numbers between blanks; blanks in names become "_".
+    - word2vec: a first line "N D", then name and numbers between blanks; blanks in names become "_";
+    - safetensors: tensors `nodes` and `relations` in one file, and names in STEM.names.txt and
+      STEM.relations.names.txt;
+    - pbg: a folder that is checkpoint and entity folder of PyTorch-BigGraph, with dynamic relations;
+    - projector: a log folder for TensorBoard's embedding projector.
 
-    Relations go to STEM.relations.SUFFIX in the same format; of a reciprocal run the inverses follow, their
-    names ending in "^-1". A decoder without relation parameters writes none.
+    Otherwise relations go to STEM.relations.SUFFIX in the same format; of a reciprocal run the inverses
+    follow, their names ending in "^-1". A decoder without relation parameters writes none.
 
     Args:
         run: an open run, or the path of a run folder.
-        output: file to write.
+        output: file, or folder, to write.
         format: one of `FORMATS`.
         overwrite: replace files that exist.
         relations: write the relations too.
@@ -92,6 +96,22 @@ def export(
     target = Path(output)
     names, rows = run.relations()
     with_relations = relations and rows.shape[1] > 0
+    if format in ("pbg", "projector"):
+        parts = _blocks(run, block_bytes, progress)
+        with new_folder(target, overwrite=overwrite) as folder:
+            if format == "pbg":
+                write_pbg(folder, run, parts, with_relations=with_relations)
+            else:
+                write_projector(folder, parts, (names, rows) if with_relations else None)
+        return [target]
+    if format == "safetensors":
+        return _export_safetensors(
+            run,
+            target,
+            (names, rows) if with_relations else None,
+            overwrite,
+            _blocks(run, block_bytes, progress),
+        )
     beside = target.with_name(f"{target.stem}.relations{target.suffix or _SUFFIX[format]}")
     targets = _files(target, format) + (_files(beside, format) if with_relations else [])
     _check_targets(targets, overwrite)
@@ -100,6 +120,26 @@ def export(
         _copy(writer, _blocks(run, block_bytes, progress))
         if with_relations:
             _copy(_open(format, temporary, beside, *rows.shape), [(names, rows)])
+    return targets
+
+
+def _export_safetensors(
+    run: Run,
+    target: Path,
+    relations: tuple[list[str], Float32] | None,
+    overwrite: bool,
+    blocks: Iterable[tuple[Sequence[str], Float32]],
+) -> list[Path]:
+    targets = [target, _names_file(target)]
+    if relations is not None:
+        targets.append(target.with_name(f"{target.stem}.relations.names.txt"))
+    _check_targets(targets, overwrite)
+    with _Replacing(targets) as temporary, temporary[targets[1]].open("wb") as names:
+        rows = None if relations is None else relations[1]
+        write_safetensors(temporary[target], blocks, run.num_nodes, run.dim, rows, names)
+        if relations is not None:
+            lines = "".join(f"{name}\n" for name in _lines(relations[0]))
+            temporary[targets[2]].write_text(lines, encoding="utf-8", newline="\n")
     return targets
 
 
@@ -256,17 +296,12 @@ class _Text:
 
     def __init__(self, path: Path, num_rows: int, dim: int, *, word2vec: bool) -> None:
         self._separator = " " if word2vec else "\t"
-        self._columns = [str(i) for i in range(dim)]
-        self._options = pa.csv.WriteOptions(include_header=False, delimiter=self._separator)
         self._file: BinaryIO = path.open("wb")
         if word2vec:
             self._file.write(f"{num_rows} {dim}\n".encode())
 
     def write(self, names: Sequence[str], rows: Float32) -> None:
-        buffer = io.BytesIO()
-        columns: list[Any] = [pa.array(np.ascontiguousarray(column)) for column in rows.T]
-        pa.csv.write_csv(pa.table(columns, names=self._columns), buffer, self._options)
-        texts = buffer.getvalue().decode("ascii").splitlines(keepends=True)
+        texts = number_lines(rows, self._separator).decode("ascii").splitlines(keepends=True)
         checked = _lines(names)
         if self._separator == " ":
             checked = [name.replace(" ", "_") for name in checked]
@@ -278,11 +313,3 @@ class _Text:
 
     def close(self) -> None:
         self._file.close()
-
-
-def _lines(names: Sequence[str]) -> Sequence[str]:
-    """The names, if each fits into a line and a column."""
-    for name in names:
-        if "\n" in name or "\t" in name or "\r" in name:
-            raise FormatError(f"the name {name!r} holds a tab or line break; export it as parquet")
-    return names

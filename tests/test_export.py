@@ -6,7 +6,7 @@ import pytest
 
 from marius_py import load
 from marius_py.errors import ConfigError, FormatError, StorageError
-from marius_py.export import FORMATS, export
+from marius_py.export import export
 from tests.small_runs import NAMES, write_run
 
 
@@ -34,7 +34,7 @@ def read(path, format):
     return [cell[0] for cell in cells], np.array([cell[1:] for cell in cells], dtype=np.float32)
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", ["npy", "parquet", "tsv", "word2vec"])
 @pytest.mark.parametrize("block_bytes", [1, 50, 1 << 20])
 def test_reads_back_equal(tmp_path, written, format, block_bytes):
     folder, graph, rows, relations = written

@@ -1,0 +1,245 @@
+"""Formats of other programs (floor 4): a run in; safetensors, PyTorch-BigGraph, TensorBoard projector out.
+
+Blocks of embeddings stream through, as in `export`, which calls these. PyTorch-BigGraph and the projector
+take a folder: it is built beside its place and renamed at the end, so it appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+from numpy.typing import NDArray
+
+from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
+from marius_py.run import Run
+
+Float32 = NDArray[np.float32]
+Blocks = Iterable[tuple[Sequence[str], Float32]]
+
+_ENTITY = "all"
+_VERSION = 1
+
+_OPERATORS: dict[str, tuple[str, str]] = {
+    "dot": ("none", "dot"),
+    "distmult": ("diagonal", "dot"),
+    "complex": ("complex_diagonal", "dot"),
+    "transe": ("translation", "l2"),
+}
+"""Decoder → PyTorch-BigGraph's operator and comparator with the same score."""
+
+
+def write_safetensors(
+    path: Path, blocks: Blocks, num_nodes: int, dim: int, relations: Float32 | None, names: BinaryIO
+) -> None:
+    """Write tensors `nodes` (N, D) and `relations` (R, Dr), F32, and a line a node name to `names`.
+
+    The format is an eight-byte length, a JSON header, and the tensors' bytes; no library is needed.
+    """
+    tensors: dict[str, Any] = {}
+    offset = 0
+    shapes = {"nodes": (num_nodes, dim)}
+    if relations is not None:
+        shapes["relations"] = relations.shape
+    for name, shape in shapes.items():
+        size = 4 * shape[0] * shape[1]
+        tensors[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [offset, offset + size]}
+        offset += size
+    header = json.dumps({"__metadata__": {"format": "pt"}, **tensors}).encode()
+    header += b" " * (-len(header) % 8)
+    with path.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        for block_names, rows in blocks:
+            file.write(np.ascontiguousarray(rows, dtype="<f4").data)
+            names.write("".join(f"{name}\n" for name in one_line(block_names)).encode())
+        if relations is not None:
+            file.write(np.ascontiguousarray(relations, dtype="<f4").data)
+
+
+def write_projector(folder: Path, blocks: Blocks, relations: tuple[list[str], Float32] | None) -> None:
+    """Write a log folder of TensorBoard's embedding projector."""
+    tables = {"nodes": blocks}
+    if relations is not None:
+        tables["relations"] = [relations]
+    config = ""
+    for name, parts in tables.items():
+        with (
+            (folder / f"{name}.tsv").open("wb") as vectors,
+            (folder / f"{name}_names.tsv").open("wb") as texts,
+        ):
+            for names, rows in parts:
+                vectors.write(number_lines(rows, "\t"))
+                texts.write("".join(f"{one}\n" for one in one_line(names)).encode())
+        config += (
+            f'embeddings {{\n  tensor_name: "{name}"\n  tensor_path: "{name}.tsv"\n'
+            f'  metadata_path: "{name}_names.tsv"\n}}\n'
+        )
+    (folder / "projector_config.pbtxt").write_text(config, encoding="utf-8")
+
+
+def write_pbg(folder: Path, run: Run, blocks: Blocks, *, with_relations: bool) -> None:
+    """Write entities and a checkpoint as PyTorch-BigGraph lays them out, with one entity type in one part.
+
+    Relations become dynamic relations: the left-hand operator asks for tails and the right-hand one for
+    heads, which is what the two rows of a reciprocal relation do.
+
+    Raises:
+        ConfigError: PyTorch-BigGraph has no operator that scores like the run's decoder.
+    """
+    decoder = _decoder_name(run)
+    if with_relations and decoder not in _OPERATORS:
+        raise ConfigError(
+            f"PyTorch-BigGraph has no operator that scores like the decoder {decoder}; it has those of "
+            f"{', '.join(_OPERATORS)}: leave the relations out with --no-relations"
+        )
+    _write_pbg_entities(folder, run, blocks)
+    operator, comparator = _OPERATORS.get(decoder, ("none", "dot"))
+    with h5py.File(folder / f"model.v{_VERSION}.h5", "w", locking=False) as file:
+        file.attrs["format_version"] = 1
+        group = file.create_group("model", track_order=True)
+        if with_relations:
+            for side, rows in zip(("lhs", "rhs"), _sides(run, decoder), strict=True):
+                for name, values in _parameters(operator, rows).items():
+                    data = group.create_dataset(f"relations/0/operator/{side}/{name}", data=values)
+                    data.attrs["state_dict_key"] = f"{side}_operators.0.{name}"
+    names = run.relation_names
+    _write_json(folder / "dynamic_rel_names.json", names)
+    (folder / "dynamic_rel_count.txt").write_text(f"{len(names)}\n", encoding="ascii")
+    config = {
+        "entity_path": ".",
+        "edge_paths": [],
+        "checkpoint_path": ".",
+        "entities": {_ENTITY: {"num_partitions": 1}},
+        "relations": [{"name": "all_edges", "lhs": _ENTITY, "rhs": _ENTITY, "operator": operator}],
+        "dynamic_relations": True,
+        "dimension": run.dim,
+        "global_emb": False,
+        "comparator": comparator,
+    }
+    _write_json(folder / "config.json", config)
+    (folder / "checkpoint_version.txt").write_text(f"{_VERSION}\n", encoding="ascii")
+
+
+def _write_pbg_entities(folder: Path, run: Run, blocks: Blocks) -> None:
+    """Count, names and embeddings of the one part of the one entity type."""
+    (folder / f"entity_count_{_ENTITY}_0.txt").write_text(f"{run.num_nodes}\n", encoding="ascii")
+    with (
+        (folder / f"entity_names_{_ENTITY}_0.json").open("w", encoding="utf-8") as names,
+        h5py.File(folder / f"embeddings_{_ENTITY}_0.v{_VERSION}.h5", "w", locking=False) as file,
+    ):
+        file.attrs["format_version"] = 1
+        table = file.create_dataset("embeddings", (run.num_nodes, run.dim), dtype="<f4")
+        start = 0
+        for block_names, rows in blocks:
+            table[start : start + len(rows)] = rows
+            part = json.dumps(list(block_names), ensure_ascii=False)
+            names.write(("," if start else "[") + part[1:-1])
+            start += len(rows)
+        names.write("]\n")
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _decoder_name(run: Run) -> str:
+    setting = run.settings.get("model.decoder")
+    name = setting.get("_target_") if isinstance(setting, dict) else setting
+    if name == "transe" and isinstance(setting, dict) and setting.get("norm", "l2") != "l2":
+        return "transe with norm l1"
+    return str(name)
+
+
+def _sides(run: Run, decoder: str) -> tuple[Float32, Float32]:
+    """Rows (R, Dr) that are applied to the head to ask for tails, and to the tail to ask for heads."""
+    rows = run.relations()[1]
+    count = run.graph.num_relations
+    if run.model.reciprocal:
+        return rows[:count], rows[count:]
+    inverse = rows.copy()
+    if decoder == "complex":  # the conjugate
+        inverse[:, rows.shape[1] // 2 :] *= -1
+    elif decoder == "transe":
+        inverse *= -1
+    return rows, inverse
+
+
+def _parameters(operator: str, rows: Float32) -> dict[str, Float32]:
+    half = rows.shape[1] // 2
+    if operator == "complex_diagonal":
+        return {"real": rows[:, :half], "imag": rows[:, half:]}
+    names = {"diagonal": "diagonals", "translation": "translations"}
+    return {names[operator]: rows} if operator in names else {}
+
+
+@contextmanager
+def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
+    """A temporary folder that takes `target`'s place when the block ends well.
+
+    Raises:
+        ConfigError: `target` exists and is not to be overwritten, or there is no folder for it.
+        StorageError: writing failed; nothing was replaced.
+    """
+    if not target.parent.is_dir():
+        raise ConfigError(f"output={target}: there is no folder {target.parent}; create it first")
+    if target.exists() and not (overwrite and target.is_dir()):
+        raise ConfigError(
+            f"output: {target} exists; choose another name, or replace a folder with --overwrite"
+        )
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    old = target.with_name(f".{target.name}.{os.getpid()}.old.tmp")
+    try:
+        temporary.mkdir()
+        yield temporary
+        for path in temporary.iterdir():
+            _sync(path)
+        if target.exists():
+            target.replace(old)
+        temporary.replace(target)
+    except OSError as error:
+        if isinstance(error, MariusError):
+            raise
+        if old.exists() and not target.exists():
+            with suppress(OSError):
+                old.replace(target)
+        reason = error.strerror or error
+        raise StorageError(f"writing {target} failed: {reason}; nothing was replaced") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if target.exists():
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def number_lines(rows: Float32, separator: str) -> bytes:
+    """A line a row, its numbers as the shortest digits that read back equal."""
+    buffer = io.BytesIO()
+    columns: list[Any] = [pa.array(np.ascontiguousarray(column)) for column in rows.T]
+    options = pa.csv.WriteOptions(include_header=False, delimiter=separator)
+    pa.csv.write_csv(pa.table(columns, names=[str(i) for i in range(rows.shape[1])]), buffer, options)
+    return buffer.getvalue()
+
+
+def one_line(names: Sequence[str]) -> Sequence[str]:
+    """The names, if each fits into a line and a column; FormatError otherwise."""
+    for name in names:
+        if "\n" in name or "\t" in name or "\r" in name:
+            raise FormatError(f"the name {name!r} holds a tab or line break; export it as parquet")
+    return names
