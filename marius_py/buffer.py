@@ -246,10 +246,12 @@ class PartitionBuffer:
             self._io.submit(self._free.append, self._reads.pop(part).result())
 
     def _wait_unleased(self, part: int) -> None:
+        self._io.doing("wait for the batches in the partition to be written back")
         with self._changed:
             self._changed.wait_for(lambda: self._aborted or self._leases[part] == 0)
             if self._aborted:
                 raise StorageError(f"write-back of partition {part} given up: the run is stopping")
+        self._io.doing("I/O: write")
 
     def _read(self, part: int) -> int:
         if not self._free:

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +34,13 @@ from marius_py.config import (
     write_yaml,
 )
 from marius_py.data.batches import BatchSettings
-from marius_py.errors import ConfigError
+from marius_py.errors import ConfigError, MariusError
 from marius_py.generate import planted_graph
 from marius_py.graph import Graph, Partitioning, open_graph
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.ordering import build_schedule
+from marius_py.pipeline.runner import stage_of
+from marius_py.pipeline.watchdog import Watchdog
 from marius_py.results import (
     CHECKPOINT_FOLDER,
     METRICS_FILE,
@@ -84,6 +89,9 @@ MEMORY_SHARE = 0.5
 class Watcher:
     """What a run reports while it goes on; the defaults say nothing. Called from the run's threads."""
 
+    def on_hang(self, message: str) -> None:
+        """A stage hangs in such a way that the run cannot end by itself; commands end the process here."""
+
     def on_start(self, trainer: Trainer, num_edges: int, epochs_done: int) -> None:
         """Training is about to start; an epoch has `num_edges` edges."""
 
@@ -116,12 +124,17 @@ def train(config: TrainConfig, watcher: Watcher | None = None) -> dict[str, Any]
     check_free(folder, resume=config.resume)
     if config.graph is not None:
         open_graph(config.graph)  # before the folder is made
-    with claimed(folder):
-        return _train(config, components, folder, device, watcher)
+    with claimed(folder), Watchdog(config.pipeline.stall_seconds, watcher.on_hang) as watchdog:
+        return _train(config, components, folder, device, watcher, watchdog)
 
 
 def _train(
-    config: TrainConfig, components: Components, folder: Path, device: torch.device, watcher: Watcher
+    config: TrainConfig,
+    components: Components,
+    folder: Path,
+    device: torch.device,
+    watcher: Watcher,
+    watchdog: Watchdog,
 ) -> dict[str, Any]:
     """Train in a claimed folder."""
     graph = open_graph(config.graph) if config.graph is not None else demo_graph(folder, config, watcher)
@@ -135,10 +148,16 @@ def _train(
         record(store, {CONFIG_META: settings})
         write_yaml(settings, folder / CONFIG_FILE)
         with edges_of(graph, partitioning, folder) as edges:
-            join = Joint(config, components, model, graph, edges, folder, device, meta, watcher)
-            history = join.train(store, capacity)
-            write_lines(folder / METRICS_FILE, history)
-            test = join.evaluate("test") if edges.num_edges("test") else None
+            join = Joint(config, components, model, graph, edges, folder, device, meta, watcher, watchdog)
+            try:
+                history = join.train(store, capacity)
+            except BaseException:
+                with suppress(MariusError):  # what ended the run matters more
+                    join.write_history(store)
+                raise
+            join.write_history(store)
+            with stage_of("evaluate", watchdog):
+                test = join.evaluate("test") if edges.num_edges("test") else None
         result = {"test": test, "train": summarize(history), "versions": versions()}
         record(store, {RESULT_META: plain_json(result)})
     write_json(folder / RESULT_FILE, result)
@@ -408,6 +427,7 @@ class Joint:
     device: torch.device
     meta: Mapping[str, Any]
     watcher: Watcher
+    watchdog: Watchdog
 
     def evaluate(self, split: str) -> dict[str, Any]:
         """Metrics of the last commit."""
@@ -424,6 +444,7 @@ class Joint:
             memory_bytes=settings.memory_bytes,
             seed=self.config.training.seed,
             progress=self.watcher.on_stage,
+            touch=partial(self.watchdog.touch, threading.current_thread().name),
         )
 
     def validate(self, epochs_done: int) -> dict[str, Any] | None:
@@ -437,11 +458,10 @@ class Joint:
         """Train to the end; an epoch that began under other settings is first finished under those."""
         checkpoint = store.checkpoint()
         epochs = self.config.training.epochs
-        if checkpoint is not None:
-            write_lines(self.folder / METRICS_FILE, checkpoint.meta["history"])
-            if checkpoint.meta["position"][0] < epochs:
-                record(store, {}, drop=(RESULT_META,))
-                remove(self.folder / RESULT_FILE)
+        self.write_history(store)
+        if checkpoint is not None and checkpoint.meta["position"][0] < epochs:
+            record(store, {}, drop=(RESULT_META,))
+            remove(self.folder / RESULT_FILE)
         rest = unfinished(checkpoint, EpochSettings.of(self.config, capacity))
         if rest is not None and rest[0] < epochs:
             epoch, began = rest
@@ -449,6 +469,12 @@ class Joint:
             earlier = replace(self, config=config, components=make_components(config))
             earlier.trainer(store, began.capacity).train(epoch + 1)
         return self.trainer(store, capacity).train(epochs)
+
+    def write_history(self, store: Hdf5PartitionStore) -> None:
+        """Bring metrics.jsonl up to the last commit, however the run ends."""
+        checkpoint = store.checkpoint()
+        if checkpoint is not None and checkpoint.meta["history"]:
+            write_lines(self.folder / METRICS_FILE, checkpoint.meta["history"])
 
     def trainer(self, store: Hdf5PartitionStore, capacity: int) -> Trainer:
         """A trainer that writes metrics.jsonl into the run folder."""
@@ -486,6 +512,7 @@ class Joint:
             validate=self.validate,
             on_epoch=on_epoch,
             on_progress=self.watcher.on_progress,
+            watchdog=self.watchdog,
         )
         self.watcher.on_start(trainer, self.edges.num_edges("train"), trainer.epochs_done)
         return trainer

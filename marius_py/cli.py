@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 from marius_py import __version__
-from marius_py.errors import ConfigError, InterruptedRunError, MariusError, StorageError
+from marius_py.errors import ConfigError, InterruptedRunError, MariusError, StalledError, StorageError
 from marius_py.progress import Bars
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -358,6 +358,12 @@ def _guarded(run: Callable[[], None]) -> int:
         return _report(error, USAGE)
     except (InterruptedRunError, KeyboardInterrupt) as error:
         return _report(error, INTERRUPTED, "interrupted")
+    except StalledError as error:
+        # The thread that hangs may hold locks which an orderly end would wait for.
+        code = _report(error, FAILED)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     except MariusError as error:
         return _report(error, FAILED)
     except MemoryError as error:

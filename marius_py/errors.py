@@ -35,5 +35,9 @@ class PipelineError(MariusError, RuntimeError):
         self.stage = stage
 
 
+class StalledError(PipelineError):
+    """A stage made no progress for `pipeline.stall_seconds`; its thread may still hang."""
+
+
 class InterruptedRunError(MariusError):
     """SIGINT or SIGTERM arrived; the state was committed first. Exit code 130."""

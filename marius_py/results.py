@@ -10,7 +10,7 @@ import platform
 import resource
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import h5py
 import numpy as np
@@ -46,6 +46,7 @@ def evaluate_split(
     memory_bytes: int = 256 << 20,
     seed: int = 0,
     progress: Progress | None = None,
+    touch: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Link-prediction metrics of the last commit in a run folder, embeddings streamed from disk.
 
@@ -61,20 +62,22 @@ def evaluate_split(
         memory_bytes: bound of the evaluator's working memory.
         seed: of the sample.
         progress: called after each block of edges.
+        touch: called whenever something has been read, in the caller's thread: ranking makes progress.
 
     Returns:
         The contract's metrics ("mrr", "hits@k", "mean_rank", "count", "head", "tail", "protocol", …).
     """
 
     def report(done: int, total: int) -> None:
+        touch()
         if progress is not None:
             progress(f"rank {split}", done, total, "edges")
 
     with open_node_reader(folder / CHECKPOINT_FOLDER) as reader:
         evaluator = Evaluator(
             model,
-            reader,
-            edges,
+            cast(Any, _Touching(reader, touch)),
+            cast(Any, _Touching(edges, touch)),
             graph.num_nodes,
             graph.num_relations,
             dim=model.dim,
@@ -90,6 +93,18 @@ def evaluate_split(
             progress=report,
         )
     return metrics.to_json()
+
+
+class _Touching:
+    """Passes everything on to a reader, and calls `touch` for each of its methods."""
+
+    def __init__(self, inner: object, touch: Callable[[], None]) -> None:
+        self._inner = inner
+        self._touch = touch
+
+    def __getattr__(self, name: str) -> Any:
+        self._touch()
+        return getattr(self._inner, name)
 
 
 def summarize(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -7,42 +7,89 @@ measured to gain nothing. `shutdown` always returns: a task that waits does so o
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+NAME = "marius-io"
+_Task = tuple[Future[Any], str, Callable[[], Any]]
 
 
 class IOThread:
     """One worker thread; the first task that fails stops all that are queued behind it.
 
-    Thread-safe: `submit` may be called from any thread, `busy_s` read from any.
+    Thread-safe: `submit` may be called from any thread, `busy_s` read from any. The thread is a daemon: one
+    that hangs in the kernel keeps neither `abandon` nor the interpreter from ending.
+
+    Args:
+        current: where it is noted under "marius-io" what the thread does and since when.
     """
 
-    def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="marius-io")
+    def __init__(self, current: dict[str, tuple[float, str]] | None = None) -> None:
+        self._current = {} if current is None else current
+        self._tasks: queue.SimpleQueue[tuple[Future[Any], str, Callable[[], Any]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._open: set[Future[Any]] = set()
+        self._lock = threading.Lock()
         self._error: BaseException | None = None
+        self._ended = self._abandoned = False
+        self._thread: threading.Thread | None = None
         self.busy_s = 0.0
         """Seconds spent inside tasks, waiting for leases included."""
 
     def submit(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Queue `task(*args, **kwargs)`. After a failure every later task fails with the same cause."""
-        return self._executor.submit(lambda: self._run(task, *args, **kwargs))
+        future: Future[T] = Future()
+        with self._lock:
+            if self._ended:
+                future.set_exception(self._error or RuntimeError("the I/O thread has been shut down"))
+                return future
+            self._open.add(future)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name=NAME, daemon=True)
+                self._thread.start()
+        what = getattr(task, "__name__", "task").strip("_<>")
+        self._tasks.put((future, what, lambda: task(*args, **kwargs)))
+        return future
 
-    def _run(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        if self._error is not None:
-            raise self._error
-        started = time.perf_counter()
-        try:
-            return task(*args, **kwargs)
-        except BaseException as error:
-            self._error = error
-            raise
-        finally:
+    def doing(self, what: str) -> None:
+        """Note what the running task does from here on; called by the task."""
+        self._current[NAME] = (time.perf_counter(), what)
+
+    def _work(self) -> None:
+        while (item := self._tasks.get()) is not None:
+            future, what, task = item
+            self.doing(f"I/O: {what}")
+            started = time.perf_counter()
+            try:
+                if self._error is not None:
+                    raise self._error
+                result = task()
+            except BaseException as error:
+                self._error = self._error or error
+                self._settle(future, error=error)
+            else:
+                self._settle(future, result)
             self.busy_s += time.perf_counter() - started
+            self.doing("idle")
+        self._current.pop(NAME, None)
+
+    def _settle(self, future: Future[Any], result: Any = None, error: BaseException | None = None) -> None:
+        with self._lock:
+            self._open.discard(future)
+        with suppress(InvalidStateError):  # given up meanwhile
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
 
     def raise_failure(self) -> None:
         """Raise the error of the first failed task, if one has failed."""
@@ -54,6 +101,21 @@ class IOThread:
         self.submit(lambda: None).exception()
         self.raise_failure()
 
+    def abandon(self, error: BaseException) -> None:
+        """Fail everything queued and running with `error` and wait for nothing, not even for the thread."""
+        with self._lock:
+            self._error = self._error or error
+            self._ended = self._abandoned = True
+            left = list(self._open)
+        for future in left:
+            self._settle(future, error=error)
+        self._tasks.put(None)
+
     def shutdown(self) -> None:
         """Forget what is queued, wait for the running task, end the thread. May be called twice."""
-        self._executor.shutdown(wait=True, cancel_futures=True)
+        with self._lock:
+            self._ended = True
+            self._error = self._error or RuntimeError("the I/O thread has been shut down")
+        self._tasks.put(None)
+        if self._thread is not None and not self._abandoned:
+            self._thread.join()

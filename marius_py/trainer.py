@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 
 from marius_py.buffer import PartitionBuffer
 from marius_py.data.batches import BatchSettings, BatchSource
-from marius_py.errors import ConfigError, InterruptedRunError
+from marius_py.errors import ConfigError, InterruptedRunError, StalledError
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.negatives import NegativeSampler
-from marius_py.pipeline.runner import run_inline, run_threaded
+from marius_py.pipeline.runner import run_inline, run_threaded, stage_of
 from marius_py.pipeline.stages import Done, training_stages
 from marius_py.pipeline.trace import Trace, overlap_s
+from marius_py.pipeline.watchdog import Watchdog
 from marius_py.storage.protocols import Checkpoint, EdgeStore, PartitionStore
 from marius_py.swap import IOThread
 from marius_py.types import Position, Schedule
@@ -131,6 +132,7 @@ class Trainer:
         validate: called after the commit of an epoch with the number of epochs done; its dict is the
             line's `valid`.
         on_epoch: called with every finished line. on_progress: called with the edges of each batch.
+        watchdog: told what each thread does; its alarm ends the run.
     """
 
     def __init__(
@@ -149,6 +151,7 @@ class Trainer:
         validate: Callable[[int], dict[str, Any] | None] | None = None,
         on_epoch: Callable[[dict[str, Any]], None] = lambda line: None,
         on_progress: Callable[[int], None] = lambda edges: None,
+        watchdog: Watchdog | None = None,
     ) -> None:
         if store.table.partitioning != edges.partitioning:
             raise ConfigError(
@@ -166,8 +169,9 @@ class Trainer:
         self._on_progress = on_progress
         self._seed = batches.seed
         self._interrupted = threading.Event()
-        self._trace = Trace(keep_events=settings.trace is not None)
-        self._io = IOThread()
+        self._watchdog = watchdog or Watchdog()
+        self._trace = Trace(keep_events=settings.trace is not None, current=self._watchdog.current)
+        self._io = IOThread(self._watchdog.current)
         self._buffer = PartitionBuffer(store, settings.capacity, self._io)
         self._source = BatchSource(self._buffer, edges, self._io, sampler, batches, degrees)
         self._committed_at = time.monotonic()
@@ -196,10 +200,11 @@ class Trainer:
             PipelineError, StorageError: a stage or the disk failed; the last commit is intact.
         """
         try:
-            self._start()
-            self._validate_pending()
-            while self.state.position.epoch < epochs:
-                self._run_epoch()
+            with self._watchdog.listening(self._give_up):
+                self._start()
+                self._validate_pending()
+                while self.state.position.epoch < epochs:
+                    self._run_epoch()
         except BaseException:
             self._buffer.abort()
             raise
@@ -210,13 +215,19 @@ class Trainer:
                 self._trace.write(self._settings.trace)
         return self.state.history
 
+    def _give_up(self, error: StalledError) -> None:
+        """Wake whoever waits for the disk or for a batch; from the watchdog's thread."""
+        self._io.abandon(error)
+        self._buffer.abort()
+
     # ------------------------------------------------------------------ start and commit
 
     def _start(self) -> None:
         checkpoint = self._store.checkpoint()
         if checkpoint is None:
             log.info("initialising %d nodes", self._store.table.partitioning.num_nodes)
-            self._buffer.fill_store(self._fill)
+            with stage_of("initialise", self._watchdog):
+                self._buffer.fill_store(self._fill)
             self._commit()
         else:
             self.state = RunState.from_meta(checkpoint.meta)
@@ -224,12 +235,13 @@ class Trainer:
         self._spare_slots = self._store.free_slots()
 
     def _fill(self, start: int, rows: NDArray[np.float32], state: NDArray[np.float32]) -> None:
+        self._watchdog.touch()
         self._model.init_nodes(rows, start, self._seed)
         self._model.init_node_state(state)
 
     def _commit(self) -> None:
         """Flush the residents and commit them with the relations and the position, atomically."""
-        with self._trace.span("commit"):
+        with stage_of("commit", self._watchdog), self._trace.span("commit"):
             self._buffer.flush()
             meta = {**self._meta, **self.state.to_meta(), "seed": self._seed}
             self._store.commit(Checkpoint(arrays=self._model.state_arrays(), meta=meta))
@@ -300,6 +312,7 @@ class Trainer:
                 self._trace,
                 max_in_flight=settings.max_in_flight,
                 on_error=self._buffer.abort,
+                watchdog=self._watchdog,
             )
         self._io.raise_failure()
         self._note_waits(threaded=settings.mode != "inline")
@@ -327,7 +340,8 @@ class Trainer:
         state = self.state
         before = self._counters()
         started = time.perf_counter()
-        self._buffer.flush()
+        with stage_of("flush", self._watchdog):
+            self._buffer.flush()
         self._account({"loss": 0.0, "edges": 0}, before, time.perf_counter() - started)
         current = state.current
         line = replace(
@@ -359,7 +373,8 @@ class Trainer:
         at_end = (state.position.step, state.position.batch) == (0, 0)
         if self._validate is None or not at_end or not state.history or state.history[-1].get("valid"):
             return
-        valid = self._validate(state.position.epoch)
+        with stage_of("validate", self._watchdog):
+            valid = self._validate(state.position.epoch)
         if valid is not None:
             state.history[-1]["valid"] = valid
             self._commit()

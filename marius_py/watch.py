@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from types import FrameType, TracebackType
@@ -53,6 +55,12 @@ class CommandWatcher(Watcher):
         self._interrupt = trainer.interrupt
         if threading.current_thread() is threading.main_thread():
             self._handlers = {one: signal.signal(one, self._on_signal) for one in SIGNALS}
+
+    def on_hang(self, message: str) -> None:
+        """End the process: nothing of it can be waited for."""
+        sys.stderr.write(f"error: {message}\n")
+        sys.stderr.flush()
+        os._exit(1)
 
     def on_progress(self, edges: int) -> None:
         """Move the bar by a batch of `edges` edges."""

@@ -204,6 +204,12 @@ class PipelineConfig(_Checked):
     compute_threads: int | None = setting(
         None, "threads of the numeric kernels; null = the cores of the machine", unit="threads", low=1
     )
+    stall_seconds: float | None = setting(
+        300.0,
+        "how long a stage may make no progress until the run ends and names it; null = for ever",
+        unit="seconds",
+        above=0.0,
+    )
     trace: bool = setting(False, "write trace.json, a timeline of every stage, for Perfetto or Chrome")
 
 

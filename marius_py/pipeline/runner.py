@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,6 +19,9 @@ from typing import Any
 from marius_py.errors import MariusError, PipelineError
 from marius_py.pipeline.channel import Channel, InFlight, Stop, StoppedError
 from marius_py.pipeline.trace import Trace
+from marius_py.pipeline.watchdog import Watchdog
+
+_JOIN_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ def run_threaded(
     max_in_flight: int,
     name: str = "load",
     on_error: Callable[[], None] = lambda: None,
+    watchdog: Watchdog | None = None,
 ) -> None:
     """Run the source and every stage in a thread of its own, at most `max_in_flight` items between stages.
 
@@ -64,11 +69,15 @@ def run_threaded(
         max_in_flight: items between the entry of the first stage and the end of the last.
         name: what the source is called in errors and traces.
         on_error: called once when a stage fails, to wake what waits outside the channels.
+        watchdog: its alarm ends the run; a thread that hangs is then left behind.
 
     Raises:
         PipelineError: a stage failed with a foreign error. MariusError: it failed with one of ours.
+        StalledError: a stage hangs.
     """
-    _ThreadedRun(source, stages, trace, max_in_flight, name, on_error).run()
+    run = _ThreadedRun(source, stages, trace, max_in_flight, name, on_error)
+    with (watchdog or Watchdog()).listening(run.give_up):
+        run.run()
 
 
 class _ThreadedRun:
@@ -92,6 +101,14 @@ class _ThreadedRun:
         self._limit = InFlight(max_in_flight, self._stop)
         self._channels: list[Channel[Any]] = [Channel(max_in_flight + 1, self._stop) for _ in stages]
         self._failures: list[BaseException] = []
+        self._given_up = threading.Event()
+
+    def give_up(self, error: BaseException) -> None:
+        """End the run with `error` without waiting for threads that hang. From any thread."""
+        self._failures.insert(0, error)
+        self._given_up.set()
+        self._stop.set()
+        self._on_error()
 
     def run(self) -> None:
         bodies: list[tuple[str, Callable[[], None]]] = [(self._name, self._produce)]
@@ -103,7 +120,7 @@ class _ThreadedRun:
             else:
                 bodies.append((stage.name, body))
         threads = [
-            threading.Thread(target=self._guard, args=(body,), name=f"marius-{title}")
+            threading.Thread(target=self._guard, args=(body,), name=f"marius-{title}", daemon=True)
             for title, body in bodies
         ]
         for thread in threads:
@@ -111,10 +128,16 @@ class _ThreadedRun:
         try:
             self._guard(in_caller)
         finally:
-            for thread in threads:
-                thread.join()
+            self._join(threads)
         if self._failures:
             raise self._failures[0]
+
+    def _join(self, threads: Sequence[threading.Thread]) -> None:
+        """Wait for all threads; once the run is given up, only a moment for each."""
+        for thread in threads:
+            while thread.is_alive() and not self._given_up.is_set():
+                thread.join(_JOIN_S)
+            thread.join(_JOIN_S)
 
     def _guard(self, body: Callable[[], None]) -> None:
         """Run a thread's body; its error stops the others."""
@@ -159,6 +182,18 @@ class _ThreadedRun:
                 self._channels[number + 1].put(result)
         if not is_last:
             self._channels[number + 1].close()
+
+
+@contextmanager
+def stage_of(name: str, watchdog: Watchdog) -> Iterator[None]:
+    """Run a block as stage `name` outside the pipeline: watched, its foreign errors as PipelineError."""
+    try:
+        with watchdog.doing(name):
+            yield
+    except MariusError:
+        raise
+    except Exception as error:
+        raise _wrapped(name, error) from error
 
 
 def _next(items: Iterator[Any], trace: Trace, name: str) -> Any | None:

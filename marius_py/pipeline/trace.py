@@ -20,16 +20,19 @@ class Trace:
 
     Args:
         keep_events: keep every span for `write`; otherwise only the sums.
+        current: where it is noted what each thread does now; a watchdog's, or one of its own.
     """
 
-    def __init__(self, *, keep_events: bool = False) -> None:
+    def __init__(
+        self, *, keep_events: bool = False, current: dict[str, tuple[float, str]] | None = None
+    ) -> None:
         self._keep = keep_events
         self._events: list[dict[str, Any]] = []
         self._origin = time.perf_counter()
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.idle: list[tuple[float, float]] = []
         """(start, end) of the caller's waits for its next item: when nothing is computed."""
-        self.current: dict[str, tuple[float, str]] = {}
+        self.current: dict[str, tuple[float, str]] = {} if current is None else current
         """Name of the thread → (start, span) of what it is doing now; the watchdog reads it."""
 
     @contextmanager

@@ -232,6 +232,8 @@ class NodeFile:
         offset = self._place(tensor, slot)
         if offset is None or rows == 0:
             return 0
+        if self._closed:  # the descriptor may be another file's by now
+            raise StorageError(f"{self.path} was closed while a transfer waited")
         # Slots are a multiple of a page, so rounding up to one stays inside the slot and the array.
         size = -(-rows * int(array.shape[1]) * 4 // PAGE) * PAGE
         buffer = _bytes_of(array)[:size]

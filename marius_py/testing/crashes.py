@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,9 +162,11 @@ def _run_child(request: dict[str, Any]) -> None:
             os.dup2(log, stream)
         sys.stdin.close()
         code = _run_words(request)
+    except BaseException:
+        traceback.print_exc()
+    finally:
         sys.stdout.flush()
         sys.stderr.flush()
-    finally:
         os._exit(code)
 
 
