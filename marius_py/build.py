@@ -62,6 +62,7 @@ from marius_py.resume import (
     log_changes,
     plain_json,
     record,
+    record_settings,
     unfinished,
 )
 from marius_py.storage.files import remove
@@ -145,7 +146,7 @@ def _train(
     meta = identity(config, graph, partitioning) | {CONFIG_META: settings}
     with open_store(config, folder, table, meta) as store:
         capacity = capacity_of(config, store)
-        record(store, {CONFIG_META: settings})
+        record_settings(store, settings)
         write_yaml(settings, folder / CONFIG_FILE)
         with edges_of(graph, partitioning, folder) as edges:
             join = Joint(config, components, model, graph, edges, folder, device, meta, watcher, watchdog)
@@ -159,8 +160,8 @@ def _train(
             with stage_of("evaluate", watchdog):
                 test = join.evaluate("test") if edges.num_edges("test") else None
         result = {"test": test, "train": summarize(history), "versions": versions()}
+        write_json(folder / RESULT_FILE, result)
         record(store, {RESULT_META: plain_json(result)})
-    write_json(folder / RESULT_FILE, result)
     return {**result, "output": str(folder)}
 
 

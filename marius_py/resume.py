@@ -29,6 +29,8 @@ VIEWS = (CONFIG_FILE, METRICS_FILE, RESULT_FILE, TRACE_FILE)
 """Files of a run folder that are replaced as wholes beside the checkpoint."""
 
 CONFIG_META = "config"
+BEFORE_META = "config_before"
+"""Settings that config.yaml may still hold where a run ended between their commit and the file."""
 RESULT_META = "result"
 EPOCH_META = "epoch_settings"
 
@@ -108,6 +110,14 @@ def record(store: Hdf5PartitionStore, facts: Mapping[str, Any], *, drop: tuple[s
     meta = {name: value for name, value in checkpoint.meta.items() if name not in drop} | dict(facts)
     if plain_json(meta) != checkpoint.meta:
         store.commit(Checkpoint(arrays=checkpoint.arrays, meta=meta))
+
+
+def record_settings(store: Hdf5PartitionStore, settings: Mapping[str, Any]) -> None:
+    """Commit the settings of a resumed run, and those before, until config.yaml holds the new ones too."""
+    checkpoint = store.checkpoint()
+    before = None if checkpoint is None else checkpoint.meta.get(CONFIG_META)
+    if before != settings:
+        record(store, {CONFIG_META: settings, BEFORE_META: before})
 
 
 def log_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -26,7 +26,7 @@ from marius_py.results import (
     write_json,
     write_lines,
 )
-from marius_py.resume import CONFIG_META, RESULT_META, VIEWS, claimed, plain_json
+from marius_py.resume import BEFORE_META, CONFIG_META, RESULT_META, VIEWS, claimed, plain_json
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, read_checkpoint
 from marius_py.storage.file_io import file_checksum
 from marius_py.storage.files import TEMPORARY_SUFFIX, read_whole
@@ -37,6 +37,7 @@ from marius_py.storage.verify import Finding, verify_node_store
 
 log = logging.getLogger(__name__)
 
+COMMITTED_VIEWS = (CONFIG_FILE, METRICS_FILE, RESULT_FILE)
 VIEW_LIMIT = 1 << 32
 """Bytes of a view that are read at most."""
 
@@ -116,11 +117,10 @@ def verify_run(folder: Path) -> list[Finding]:
     findings = verify_node_store(nodes)
     meta = _committed(nodes)
     live = _is_live(folder)
-    killed = not live and lock_owner(folder) is not None
     if _is_anothers(folder, nodes, meta):
         problem = f"{nodes / CHECKPOINT_NAME} is another run's: neither {NODES_NAME} nor {CONFIG_FILE} fit it"
         return [Finding(str(nodes / CHECKPOINT_NAME), problem, "restore it from a copy of this run")]
-    findings += _views(folder, meta, live=live, killed=killed)
+    findings += _views(folder, meta, live=live)
     findings += _edges(folder, meta)
     findings += _graph(folder, meta)
     if not live:
@@ -157,29 +157,40 @@ def _is_anothers(folder: Path, nodes: Path, meta: Mapping[str, Any] | None) -> b
         return False
 
 
-def _views(folder: Path, meta: Mapping[str, Any] | None, *, live: bool, killed: bool) -> list[Finding]:
-    """Compare the views with the last commit; a run that was killed may have ended before it wrote them."""
+def _views(folder: Path, meta: Mapping[str, Any] | None, *, live: bool) -> list[Finding]:
+    """Compare the views with the last commit."""
     findings = []
     expected = expected_views(meta)
     for name in VIEWS:
-        path = folder / name
-        wanted = expected.get(name)
+        path, wanted = folder / name, expected.get(name)
         try:
             found = read_view(path)
         except MariusError as error:
-            if path.exists():
-                findings.append(Finding(str(path), str(error), _remedy(name, wanted)))
-            elif wanted is not None and not live:
-                findings.append(Finding(str(path), str(error), _remedy(name, wanted), harmless=killed))
+            late = name == METRICS_FILE and (live or RESULT_META not in (meta or {}))
+            if path.exists() or wanted is not None:
+                harmless = late and not path.exists()
+                findings.append(Finding(str(path), str(error), _remedy(name, wanted), harmless=harmless))
             continue
-        if name == METRICS_FILE and live and wanted is not None:
-            wanted = wanted[: len(found)]
-        if name in (METRICS_FILE, CONFIG_FILE) and wanted is not None and found != wanted:
-            behind = name == METRICS_FILE and found == wanted[: len(found)]
-            findings.append(_changed(path, wanted, harmless=behind or killed))
-        elif name == RESULT_FILE and meta is not None and not live and found != wanted:
-            findings.append(_changed(path, wanted, harmless=killed))
+        known = wanted is not None or name != CONFIG_FILE
+        if meta is not None and known and name in COMMITTED_VIEWS and found != wanted:
+            findings.append(_changed(path, wanted, harmless=_is_behind(name, found, meta, live=live)))
     return findings
+
+
+def _is_behind(name: str, found: Any, meta: Mapping[str, Any], *, live: bool) -> bool:
+    """Whether a view is what it was before the last commit: the run ended between the two, or is about to."""
+    if name == RESULT_FILE:
+        return RESULT_META not in meta
+    if name == CONFIG_FILE:
+        return found is not None and found == meta.get(BEFORE_META)
+    history = meta.get("history", [])
+    if (RESULT_META in meta and not live) or len(found) > len(history):
+        return False
+    pairs = list(zip(found, history, strict=False))
+    unvalidated = [{**line, "valid": None} for line, _ in pairs[-1:]]
+    return all(line == wanted for line, wanted in pairs[:-1]) and (
+        not pairs or pairs[-1][0] == pairs[-1][1] or unvalidated == [{**pairs[-1][1], "valid": None}]
+    )
 
 
 def expected_views(meta: Mapping[str, Any] | None) -> dict[str, Any]:
