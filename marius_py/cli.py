@@ -102,6 +102,11 @@ def verify(argv: Sequence[str] | None = None) -> int:
     return _flagged(parser, _run_verify, argv)
 
 
+def plan(argv: Sequence[str] | None = None) -> int:
+    """`marius-plan`: what a run would need, and settings that fit this machine."""
+    return _configured(_PLAN, argv)
+
+
 def predict(argv: Sequence[str] | None = None) -> int:
     """`marius-predict`: ranked completions of edges by name."""
     return _from_module("predict", argv)
@@ -120,6 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "train": train,
         "evaluate": evaluate,
         "export": export,
+        "plan": plan,
         "predict": predict,
         "neighbors": neighbors,
     }
@@ -189,6 +195,15 @@ def _run_prepare(config: Any) -> float | None:
     return None
 
 
+def _run_plan(config: Any) -> float | None:
+    from marius_py.plan import plan_text
+    from marius_py.planning import plan as run
+
+    found, machine = run(config)
+    sys.stdout.write(plan_text(found, machine, config.graph))
+    return None
+
+
 def _columns(columns: Sequence[str] | None) -> list[int | str] | None:
     """Column numbers as integers, names as they stand."""
     return None if columns is None else [int(one) if one.isdecimal() else one for one in columns]
@@ -241,6 +256,18 @@ _TRAIN = _Command(
         "marius-train -m graph=graphs/mine model.dim=64,128 optimizer.lr=0.05,0.1",
     ),
     _run_train,
+)
+_PLAN = _Command(
+    "marius-plan",
+    "TrainConfig",
+    "Measure this machine for a few seconds and plan a run: partitions, memory, disk, bytes and time of an "
+    "epoch, as a table and as settings that marius-train takes. Takes the settings of marius-train.",
+    (
+        "marius-plan graph=graphs/mine model.dim=128",
+        "marius-plan graph=graphs/mine model.dim=128 > my/experiment/plan.yaml",
+        "marius-train --config-dir my experiment=plan graph=graphs/mine model.dim=128",
+    ),
+    _run_plan,
 )
 _EVALUATE = _Command(
     "marius-evaluate",

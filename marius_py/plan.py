@@ -1,0 +1,298 @@
+"""What a run needs on a machine (floor 4): sizes and measured rates in; partitions, bytes and times out.
+
+An epoch is played through the ordering's own simulation with the rates that were measured, for every number
+of partitions that comes into question; the fastest that fits in memory is taken.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from marius_py.errors import ConfigError, StorageError
+from marius_py.graph import Partitioning
+from marius_py.ordering import build_schedule, simulate
+from marius_py.storage.aligned import allocate
+from marius_py.storage.hdf5_nodes import create_node_store
+from marius_py.storage.protocols import Checkpoint, NodeTable
+
+CANDIDATES = (4, 8, 16, 32, 64)
+"""Numbers of partitions that are compared, besides the graph's own."""
+
+_KEEP = 1.05
+"""The graph's own number is kept if another gains less than this factor: its edges are sorted already."""
+_PROBE_BYTES = 64 << 20
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What was found and measured.
+
+    Attributes:
+        memory_bytes: that the buffer may take.
+        disk_free_bytes: on the file system of the run.
+        cores: that this process may use.
+        gpu: name of the accelerator that will compute, or None.
+        read_rate: bytes a second of reading partitions.
+        write_rate: bytes a second of writing partitions.
+        edge_rate: edges a second of training with everything in memory.
+    """
+
+    memory_bytes: int
+    disk_free_bytes: int
+    cores: int
+    gpu: str | None
+    read_rate: float
+    write_rate: float
+    edge_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A number of partitions and a capacity, and what an epoch then costs.
+
+    Attributes:
+        partitions: p.
+        capacity: c; = p: everything in memory.
+        batch_size: edges a batch.
+        slot_bytes: of one partition with its optimizer state.
+        buffer_bytes: memory of the c + 1 slots (c if everything is in memory).
+        table_bytes: all partitions once.
+        disk_bytes: the run's node file: every partition twice.
+        loads: partitions read an epoch.
+        bytes_read: an epoch.
+        bytes_written: an epoch, its commit included.
+        compute_s: seconds of training an epoch.
+        exposed_s: seconds an epoch waits for the disk, its commit included.
+        epoch_s: their sum.
+    """
+
+    partitions: int
+    capacity: int
+    batch_size: int
+    slot_bytes: int
+    buffer_bytes: int
+    table_bytes: int
+    disk_bytes: int
+    loads: int
+    bytes_read: int
+    bytes_written: int
+    compute_s: float
+    exposed_s: float
+    epoch_s: float
+
+    @property
+    def io_hidden(self) -> bool:
+        """Whether swaps hide behind training: less than a tenth of an epoch is waiting."""
+        return self.exposed_s < 0.1 * self.epoch_s
+
+
+def plan_epoch(
+    table: NodeTable, capacity: int, num_edges: int, machine: Machine, *, batch_size: int, order: str = "auto"
+) -> Plan:
+    """What an epoch costs with given partitions and capacity; an epoch between others, not the first.
+
+    Args:
+        table: shape of the node table; its partitioning says p.
+        capacity: c.
+        num_edges: train edges.
+        machine: rates.
+        batch_size: edges a batch.
+        order: `ordering.name`.
+    """
+    p = table.partitioning.num_partitions
+    size = table.slot_bytes
+    loads = read = written = 0
+    compute_s, exposed_s = num_edges / machine.edge_rate, 0.0
+    if capacity < p:
+        schedule = build_schedule(p, capacity, order=order, seed=0)
+        epoch = simulate(
+            schedule,
+            compute_rate=p * p / compute_s if compute_s else 1.0,
+            partition_bytes=size,
+            read_rate=machine.read_rate,
+            write_rate=machine.write_rate,
+            cold=False,
+        )
+        loads = sum(len(step.admit) for step in schedule.steps)
+        read, written = int(epoch.bytes_read), int(epoch.bytes_written)
+        exposed_s = epoch.idle_s
+    commit = capacity * size
+    exposed_s += commit / machine.write_rate
+    return Plan(
+        partitions=p,
+        capacity=capacity,
+        batch_size=batch_size,
+        slot_bytes=size,
+        buffer_bytes=(capacity + (capacity < p)) * size,
+        table_bytes=p * size,
+        disk_bytes=2 * p * size,
+        loads=loads,
+        bytes_read=read,
+        bytes_written=written + commit,
+        compute_s=compute_s,
+        exposed_s=exposed_s,
+        epoch_s=compute_s + exposed_s,
+    )
+
+
+def choose_plan(
+    num_nodes: int,
+    row_floats: tuple[int, int],
+    num_edges: int,
+    machine: Machine,
+    *,
+    batch_size: int,
+    own_partitions: int,
+    partitions: int | None = None,
+    capacity: int | None = None,
+    order: str = "auto",
+) -> Plan:
+    """The fastest plan that fits in memory.
+
+    Args:
+        num_nodes: N.
+        row_floats: D and S, floats of embedding and optimizer state a node.
+        num_edges: train edges.
+        machine: limits and rates.
+        batch_size: edges a batch.
+        own_partitions: the graph's p, kept unless another gains 5 %.
+        partitions: p if it is given.
+        capacity: c if it is given.
+        order: `ordering.name`.
+
+    Raises:
+        ConfigError: not even two partitions and a spare slot fit in memory with 64 partitions.
+    """
+    candidates = sorted({own_partitions, *CANDIDATES} if partitions is None else {partitions})
+    plans = []
+    for p in candidates:
+        if p > num_nodes or (capacity is not None and capacity > p):
+            continue
+        table = NodeTable(Partitioning(num_nodes, p), *row_floats)
+        chosen = _capacity(table, machine.memory_bytes) if capacity is None else capacity
+        if chosen is not None:
+            plans.append(plan_epoch(table, chosen, num_edges, machine, batch_size=batch_size, order=order))
+    if not plans:
+        smallest = NodeTable(Partitioning(num_nodes, min(max(candidates), num_nodes)), *row_floats).slot_bytes
+        raise ConfigError(
+            f"the buffer needs {3 * smallest / _GIB:.1f} GiB for two partitions and a spare one, and may "
+            f"take {machine.memory_bytes / _GIB:.1f} GiB: set a smaller model.dim, or more storage.partitions"
+        )
+    best = min(plans, key=lambda plan: plan.epoch_s)
+    for plan in plans:
+        if plan.partitions == own_partitions and plan.epoch_s <= _KEEP * best.epoch_s:
+            return plan
+    return best
+
+
+def _capacity(table: NodeTable, memory_bytes: int) -> int | None:
+    """All partitions if they fit, else as many as do with a spare slot; None if not even two do."""
+    p = table.partitioning.num_partitions
+    if p * table.slot_bytes <= memory_bytes:
+        return p
+    fitting = memory_bytes // table.slot_bytes - 1
+    return int(min(fitting, p)) if fitting >= 2 else None
+
+
+def measure_disk(folder: Path, probe_bytes: int = _PROBE_BYTES) -> tuple[float, float]:
+    """Read and write rate, bytes a second, of partitions in a temporary store in `folder`.
+
+    Raises:
+        StorageError: the folder cannot be written, or the disk is full.
+    """
+    dim = 64
+    rows = max(1024, probe_bytes // 2 // (4 * dim) // 1024 * 1024)
+    table = NodeTable(Partitioning(2 * rows, 2), dim, 0)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        name = tempfile.mkdtemp(prefix=".plan-", dir=folder)
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be written to: {error.strerror}") from error
+    try:
+        block = allocate((table.slot_rows, dim))
+        block[:] = np.random.default_rng(0).random((table.slot_rows, dim), dtype=np.float32)
+        none = np.empty((table.slot_rows, 0), np.float32)
+        with create_node_store(Path(name) / "probe", table, spare_slots=2) as store:
+            started = time.perf_counter()
+            for part in (0, 1):
+                store.write(part, block, none)
+            store.commit(Checkpoint())
+            written = time.perf_counter() - started
+            started = time.perf_counter()
+            for part in (0, 1):
+                store.read_into(part, block, none)
+            read = time.perf_counter() - started
+        size = 2 * table.slot_bytes
+        return size / read, size / written
+    finally:
+        shutil.rmtree(name, ignore_errors=True)
+
+
+def free_bytes(folder: Path) -> int:
+    """Free bytes on the file system that `folder`, or its nearest existing parent, lies on."""
+    place = folder.absolute()
+    while not place.exists():
+        place = place.parent
+    status = os.statvfs(place)
+    return status.f_bavail * status.f_frsize
+
+
+def plan_lines(plan: Plan, machine: Machine) -> list[tuple[str, str]]:
+    """The plan as rows (what, value)."""
+    in_memory = plan.capacity == plan.partitions
+    hidden = "nothing is swapped" if in_memory else "hidden behind training" if plan.io_hidden else "exposed"
+    enough = "" if plan.disk_bytes <= machine.disk_free_bytes else " NOT ENOUGH"
+    return [
+        ("partitions p", str(plan.partitions)),
+        ("capacity c", f"{plan.capacity}{' (everything in memory)' if in_memory else ''}"),
+        ("batch", f"{plan.batch_size} edges"),
+        ("partition", f"{_size(plan.slot_bytes)} with optimizer state"),
+        ("buffer", f"{_size(plan.buffer_bytes)} of memory; {_size(machine.memory_bytes)} may be taken"),
+        ("disk", f"{_size(plan.disk_bytes)}; {_size(machine.disk_free_bytes)} free{enough}"),
+        ("disk rates", f"read {_size(machine.read_rate)}/s, write {_size(machine.write_rate)}/s, measured"),
+        ("training rate", f"{machine.edge_rate:,.0f} edges/s, measured in memory; {machine.cores} cores"),
+        ("accelerator", machine.gpu or "none"),
+        ("loads an epoch", f"{plan.loads} partitions"),
+        ("bytes an epoch", f"{_size(plan.bytes_read)} read, {_size(plan.bytes_written)} written"),
+        ("swaps", hidden),
+        (
+            "epoch",
+            f"{plan.epoch_s:,.1f} s: {plan.compute_s:,.1f} s training, {plan.exposed_s:,.1f} s waiting",
+        ),
+    ]
+
+
+def plan_text(plan: Plan, machine: Machine, graph: Path | str) -> str:
+    """The plan as a file of the `experiment` group: settings, under a table in comments."""
+    rows = plan_lines(plan, machine)
+    width = max(len(what) for what, _ in rows)
+    return (
+        "# @package _global_\n"
+        + f"# a run on {graph}\n#\n"
+        + "".join(f"# {what.ljust(width)}  {value}\n" for what, value in rows)
+        + f"\ntraining: {{batch_size: {plan.batch_size}}}\n"
+        + f"storage: {{partitions: {plan.partitions}, capacity: {plan.capacity}}}\n"
+    )
+
+
+def _size(count: float) -> str:
+    """Bytes with a binary unit.
+
+    >>> _size(3 << 30), _size(512)
+    ('3.0 GiB', '512 B')
+    """
+    units: Sequence[str] = ("B", "KiB", "MiB", "GiB", "TiB")
+    power = 0
+    while count >= 1024 and power < len(units) - 1:
+        count /= 1024
+        power += 1
+    return f"{count:.0f} B" if power == 0 else f"{count:.1f} {units[power]}"

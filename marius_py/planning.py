@@ -1,0 +1,127 @@
+"""A plan for a configuration (floor 5): settings in, the machine measured in seconds, a `Plan` out."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from marius_py.build import (
+    MEMORY_SHARE,
+    available_cores,
+    available_memory,
+    make_model,
+    resolve_device,
+)
+from marius_py.config import TrainConfig, make_components
+from marius_py.data.batches import BatchSettings
+from marius_py.errors import ConfigError
+from marius_py.graph import Graph, Partitioning, open_graph
+from marius_py.ordering import build_schedule
+from marius_py.plan import Machine, Plan, choose_plan, free_bytes, measure_disk
+from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
+from marius_py.storage.protocols import NodeTable
+from marius_py.trainer import Trainer, TrainerSettings
+
+_PROBE_ROW_BYTES = 256 << 20
+"""Rows of the probe: enough that they do not fit in a processor's cache."""
+_PROBE_S = 1.0
+
+
+def plan(config: TrainConfig) -> tuple[Plan, Machine]:
+    """Measure this machine and plan a run of this configuration; takes a few seconds and writes nothing.
+
+    Raises:
+        ConfigError: no graph, or no plan fits. StorageError: the output's file system cannot be written.
+    """
+    if config.graph is None:
+        raise ConfigError("graph is not set; give the prepared graph to plan for: graph=DIR")
+    graph = open_graph(config.graph)
+    device = resolve_device(config.device)
+    torch.set_num_threads(config.pipeline.compute_threads or available_cores())
+    model = make_model(config, make_components(config), graph, device)
+    output = Path(config.output) if config.output is not None else Path("runs")
+    place = output.absolute()
+    while not place.is_dir():
+        place = place.parent
+    read_rate, write_rate = measure_disk(place)
+    machine = Machine(
+        memory_bytes=int(available_memory() * MEMORY_SHARE),
+        disk_free_bytes=free_bytes(place),
+        cores=available_cores(),
+        gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        read_rate=read_rate,
+        write_rate=write_rate,
+        edge_rate=measure_training(config, graph, device),
+    )
+    found = choose_plan(
+        graph.num_nodes,
+        (model.dim, model.node_state_dim),
+        graph.num_edges["train"],
+        machine,
+        batch_size=config.training.batch_size,
+        own_partitions=graph.partitioning.num_partitions,
+        partitions=config.storage.partitions,
+        capacity=config.storage.capacity,
+        order=config.ordering.name,
+    )
+    return found, machine
+
+
+def measure_training(config: TrainConfig, graph: Graph, device: torch.device) -> float:
+    """Edges a second of the run's own pipeline on a sample of its edges, with everything in memory.
+
+    The sample's nodes are folded into as many rows as make 256 MiB, so that access to memory is as random as
+    in the run.
+    """
+    model = make_model(config, make_components(config), graph, device)
+    row_bytes = 4 * (model.dim + model.node_state_dim)
+    num_nodes = max(2, min(graph.num_nodes, _PROBE_ROW_BYTES // row_bytes))
+    batch = config.training.batch_size
+    available = graph.num_edges["train"]
+    count = min(available, 16 * batch)
+    warm = 0
+    while True:
+        seconds = _epoch_seconds(config, graph, device, num_nodes, count)
+        if warm and (seconds >= _PROBE_S / 2 or count == available):
+            return count / seconds
+        warm += 1
+        count = min(available, max(count, int(count * _PROBE_S / max(seconds, 1e-3))))
+
+
+def _epoch_seconds(
+    config: TrainConfig, graph: Graph, device: torch.device, num_nodes: int, count: int
+) -> float:
+    """Seconds to train on the first `count` edges of the file, once."""
+    components = make_components(config)
+    model = make_model(config, components, graph, device)
+    with graph.edges() as store:
+        start = (store.num_edges("train") - count) // 2
+        edges = store.read_range("train", start, start + count).astype(np.int64)
+        degrees = np.ones(num_nodes, dtype=np.int64)
+    edges[:, ::2] %= num_nodes
+    partitioning = Partitioning(num_nodes, 2)
+    nodes = MemoryPartitionStore(NodeTable(partitioning, model.dim, model.node_state_dim))
+    lines: list[float] = []
+    trainer = Trainer(
+        model,
+        nodes,
+        MemoryEdgeStore(partitioning, edges),
+        lambda epoch, begun: build_schedule(2, 2, seed=0, start=begun),
+        components.sampler,
+        BatchSettings(
+            config.training.batch_size,
+            config.negatives.chunks,
+            config.training.seed,
+            config.negatives.mask_known,
+        ),
+        TrainerSettings(2, config.pipeline.mode, config.pipeline.max_in_flight),
+        device=device,
+        degrees=(lambda first, last: degrees[first:last]) if components.sampler.needs_degrees else None,
+        on_epoch=lambda line: lines.append(float(line["seconds"])),
+    )
+    started = time.perf_counter()
+    trainer.train(1)
+    return lines[0] if lines else time.perf_counter() - started
