@@ -6,8 +6,9 @@ updated in place before `step` returns.
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -22,10 +23,13 @@ from marius_py.nn.gradients import Gradients, StepInput, autograd_gradients
 from marius_py.nn.initializers import Initializer, XavierNormal
 from marius_py.nn.kernels.workspace import Workspace
 from marius_py.nn.losses import Loss
+from marius_py.nn.micro_batches import accumulate, can_split, is_out_of_memory
 from marius_py.nn.optimizers import SparseOptimizer
 from marius_py.nn.regularizers import Regularizer
 from marius_py.streams import Purpose, stream
 from marius_py.types import SIDES, Side
+
+log = logging.getLogger(__name__)
 
 INIT_BLOCK = 4096
 """Nodes a random stream: initial rows depend on node ids alone, not on how they are partitioned."""
@@ -89,6 +93,7 @@ class LinkPredictionModel:
         self.initializer = XavierNormal() if initializer is None else initializer
         self.device = torch.device(device)
         self.fused = bool(fused)
+        self._parts = 1
         self._lock = threading.Lock()
         self._local = threading.local()
         rows = np.empty((num_relations * (2 if reciprocal else 1), decoder.relation_dim), np.float32)
@@ -140,11 +145,10 @@ class LinkPredictionModel:
             training diverged; it is not checked here, since that would make a device wait.
         """
         with torch.no_grad():
-            workspace = self._workspace()
             index, unique = self._relation_index(batch)
             with self._lock:
                 relations = self._relations[unique]
-            gradients = self._gradients(batch, relations, index, workspace)
+            gradients = self._gradients_that_fit(batch, relations, index)
             d_rows, d_state = self.optimizer.delta(batch.rows, batch.state, gradients.rows)
             self._update_relations(unique, gradients.relations)
         return Update(d_rows, d_state, gradients.loss)
@@ -167,19 +171,58 @@ class LinkPredictionModel:
         workspace: Workspace = self._local.workspace
         return workspace
 
+    def _gradients_that_fit(self, batch: Batch, relations: Tensor, index: dict[Side, Tensor]) -> Gradients:
+        """Gradients of the batch at once, or in as many parts as memory asks for; later batches likewise."""
+
+        def given() -> StepInput:
+            masks = self._masks(batch, self._workspace())
+            return StepInput(batch, relations, index, masks, self.reciprocal)
+
+        def of_part(part: Callable[[], StepInput]) -> Gradients:
+            return self._gradients(part, (), self._workspace())
+
+        while True:
+            parts = min(self._parts, len(batch.head)) if can_split(batch, 1) else 1
+            try:
+                if parts == 1:
+                    return self._gradients(given, self.regularizers, self._workspace())
+                return accumulate(given, of_part, self.decoder, self.regularizers, parts)
+            except Exception as error:
+                more = min(2 * parts, len(batch.head))
+                if not is_out_of_memory(error) or more == parts or not can_split(batch, more):
+                    raise
+            # Here, not above: as long as the error lives, so do the tensors of its frames.
+            self._free_memory()
+            self._halve(more)
+
+    def _halve(self, parts: int) -> None:
+        level = logging.WARNING if self._parts == 1 else logging.INFO
+        self._parts = max(self._parts, parts)
+        log.log(
+            level,
+            "out of memory: batches are computed in %d parts from here on, with the same result; "
+            "a smaller training.batch_size or negatives.count would be faster",
+            self._parts,
+        )
+
+    def _free_memory(self) -> None:
+        self._local.__dict__.pop("workspace", None)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
     def _gradients(
-        self, batch: Batch, relations: Tensor, index: dict[Side, Tensor], workspace: Workspace
+        self, given: Callable[[], StepInput], regularizers: Sequence[Regularizer], workspace: Workspace
     ) -> Gradients:
         """By the closed form if there is one and its numbers are finite, else by autograd."""
         form = find_closed_form(self.decoder, self.loss) if self.fused else None
-        same_chunks = len({corruption.nodes.shape[0] for corruption in batch.negatives.values()}) == 1
-        if form is not None and same_chunks:
-            given = StepInput(batch, relations, index, self._masks(batch, workspace), self.reciprocal)
-            gradients = fused_gradients(form, self.regularizers, given, workspace)
-            if bool(torch.isfinite(gradients.loss)):
-                return gradients
-        given = StepInput(batch, relations, index, self._masks(batch, workspace), self.reciprocal)
-        return autograd_gradients(self.decoder, self.loss, self.regularizers, given)
+        if form is not None:
+            inputs = given()
+            chunks = {corruption.nodes.shape[0] for corruption in inputs.batch.negatives.values()}
+            if len(chunks) == 1:
+                gradients = fused_gradients(form, regularizers, inputs, workspace)
+                if bool(torch.isfinite(gradients.loss)):
+                    return gradients
+        return autograd_gradients(self.decoder, self.loss, regularizers, given())
 
     def _masks(self, batch: Batch, workspace: Workspace) -> BatchMasks:
         return BatchMasks(
@@ -196,8 +239,9 @@ class LinkPredictionModel:
         with self._lock:
             rows, state = self._relations[unique], self._relation_state[unique]
             d_rows, d_state = self.relation_optimizer.delta(rows, state, gradient)
-            self._relations[unique] = rows + d_rows
-            self._relation_state[unique] = state + d_state
+            rows, state = rows + d_rows, state + d_state  # both before either is stored
+            self._relations[unique] = rows
+            self._relation_state[unique] = state
 
     def queries(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
         """Queries for ranking, without dropout.
