@@ -65,6 +65,7 @@ from marius_py.resume import (
     record_settings,
     unfinished,
 )
+from marius_py.snapshots import best_snapshot, update_snapshots
 from marius_py.storage.files import remove
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.hdf5_nodes import (
@@ -159,7 +160,9 @@ def _train(
             join.write_history(store)
             with stage_of("evaluate", watchdog):
                 test = join.evaluate("test") if edges.num_edges("test") else None
+                best = join.best()
         result = {"test": test, "train": summarize(history), "versions": versions()}
+        result |= {"best": best} if best else {}
         write_json(folder / RESULT_FILE, result)
         record(store, {RESULT_META: plain_json(result)})
     return {**result, "output": str(folder)}
@@ -430,11 +433,11 @@ class Joint:
     watcher: Watcher
     watchdog: Watchdog
 
-    def evaluate(self, split: str) -> dict[str, Any]:
-        """Metrics of the last commit."""
+    def evaluate(self, split: str, folder: Path | None = None) -> dict[str, Any]:
+        """Metrics of the last commit in the run folder, or in a snapshot's."""
         settings = self.config.evaluation
         return evaluate_split(
-            self.folder,
+            folder or self.folder,
             self.graph,
             self.edges,
             self.model,
@@ -447,6 +450,22 @@ class Joint:
             progress=self.watcher.on_stage,
             touch=partial(self.watchdog.touch, threading.current_thread().name),
         )
+
+    def snapshot(self) -> None:
+        """Bring the snapshots up to the epoch that has just ended."""
+        settings = self.config.checkpoint
+        update_snapshots(self.folder, keep=settings.keep, best=settings.best, touch=self.watchdog.touch)
+
+    def best(self) -> dict[str, Any] | None:
+        """Metrics on the test edges of the epoch that was best on the validation edges."""
+        folder = best_snapshot(self.folder) if self.config.checkpoint.best else None
+        if folder is None or not self.edges.num_edges("test"):
+            return None
+        with open_node_reader(folder / CHECKPOINT_FOLDER) as reader:
+            checkpoint = reader.checkpoint()
+        self.model.load_state_arrays(checkpoint.arrays)
+        epoch, history = checkpoint.meta["position"][0], checkpoint.meta["history"]
+        return {"epoch": epoch, "valid": history[-1]["valid"], "test": self.evaluate("test", folder)}
 
     def validate(self, epochs_done: int) -> dict[str, Any] | None:
         """Metrics on the validation edges, in the epochs that are due one."""
@@ -513,6 +532,7 @@ class Joint:
             validate=self.validate,
             on_epoch=on_epoch,
             on_progress=self.watcher.on_progress,
+            on_boundary=self.snapshot,
             watchdog=self.watchdog,
         )
         self.watcher.on_start(trainer, self.edges.num_edges("train"), trainer.epochs_done)

@@ -132,6 +132,7 @@ class Trainer:
         validate: called after the commit of an epoch with the number of epochs done; its dict is the
             line's `valid`.
         on_epoch: called with every finished line. on_progress: called with the edges of each batch.
+        on_boundary: called between epochs, after commit and validation, also on going on there.
         watchdog: told what each thread does; its alarm ends the run.
     """
 
@@ -151,6 +152,7 @@ class Trainer:
         validate: Callable[[int], dict[str, Any] | None] | None = None,
         on_epoch: Callable[[dict[str, Any]], None] = lambda line: None,
         on_progress: Callable[[int], None] = lambda edges: None,
+        on_boundary: Callable[[], None] = lambda: None,
         watchdog: Watchdog | None = None,
     ) -> None:
         if store.table.partitioning != edges.partitioning:
@@ -167,6 +169,7 @@ class Trainer:
         self._validate = validate
         self._on_epoch = on_epoch
         self._on_progress = on_progress
+        self._on_boundary = on_boundary
         self._seed = batches.seed
         self._interrupted = threading.Event()
         self._watchdog = watchdog or Watchdog()
@@ -370,14 +373,16 @@ class Trainer:
     def _validate_pending(self) -> None:
         """Validate the epoch just finished, also where a run ended between its commit and its validation."""
         state = self.state
-        at_end = (state.position.step, state.position.batch) == (0, 0)
-        if self._validate is None or not at_end or not state.history or state.history[-1].get("valid"):
+        if (state.position.step, state.position.batch) != (0, 0) or not state.history:
             return
-        with stage_of("validate", self._watchdog):
-            valid = self._validate(state.position.epoch)
-        if valid is not None:
-            state.history[-1]["valid"] = valid
-            self._commit()
+        if self._validate is not None and not state.history[-1].get("valid"):
+            with stage_of("validate", self._watchdog):
+                valid = self._validate(state.position.epoch)
+            if valid is not None:
+                state.history[-1]["valid"] = valid
+                self._commit()
+        with stage_of("snapshot", self._watchdog):
+            self._on_boundary()
 
     # ------------------------------------------------------------------ accounting
 

@@ -27,6 +27,7 @@ from marius_py.results import (
     write_lines,
 )
 from marius_py.resume import BEFORE_META, CONFIG_META, RESULT_META, VIEWS, claimed, plain_json
+from marius_py.snapshots import SNAPSHOT_FOLDER
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, read_checkpoint
 from marius_py.storage.file_io import file_checksum
 from marius_py.storage.files import TEMPORARY_SUFFIX, read_whole
@@ -42,7 +43,6 @@ VIEW_LIMIT = 1 << 32
 """Bytes of a view that are read at most."""
 
 DEMO_FOLDER = "graph"
-SNAPSHOT_FOLDER = "snapshots"
 _REPREPARE = "prepare the graph again from its edge lists"
 
 
@@ -126,8 +126,11 @@ def verify_run(folder: Path) -> list[Finding]:
     if not live:
         findings += _strays(folder, [])
         findings += _stale_lock(folder)
-    for snapshot in sorted((folder / SNAPSHOT_FOLDER).glob("*")):
-        findings += verify_run(snapshot)
+    for snapshot in sorted((folder / SNAPSHOT_FOLDER).glob("*-*")):
+        if snapshot.suffix != TEMPORARY_SUFFIX:
+            findings += verify_run(snapshot)
+        elif not live:
+            findings += _strays(snapshot.parent, [])
     return findings
 
 

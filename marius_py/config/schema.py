@@ -223,7 +223,16 @@ class CheckpointConfig(_Checked):
         None, "steps of the schedule between commits; null = at the end of an epoch only", unit="steps", low=1
     )
     every_seconds: float | None = setting(
-        None, "seconds between commits; null = at the end of an epoch only", unit="seconds", above=0.0
+        600.0,
+        "seconds between commits; null = at the end of an epoch only",
+        unit="seconds",
+        above=0.0,
+    )
+    keep: int = setting(
+        0, "snapshots of the last epochs to keep, each a run of its own", unit="epochs", low=0
+    )
+    best: bool = setting(
+        False, "keep a snapshot of the epoch with the best validation MRR, and test it at the end"
     )
 
 

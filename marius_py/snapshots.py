@@ -1,0 +1,122 @@
+"""Copies of a run at the end of an epoch (floor 5): the last few, and the best on the validation edges.
+
+In: a run folder whose last commit is the end of an epoch. Out: snapshots/epoch-0005, snapshots/best-0005, …,
+each a whole run folder of its own, with p slots and no spare ones, that every command reads. A copy appears
+under its name only when it is whole.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from marius_py.config import CONFIG_FILE, write_yaml
+from marius_py.results import CHECKPOINT_FOLDER, METRICS_FILE, write_lines
+from marius_py.resume import CONFIG_META
+from marius_py.storage.aligned import allocate
+from marius_py.storage.file_io import os_errors_as_storage
+from marius_py.storage.files import TEMPORARY_SUFFIX, sync_folder
+from marius_py.storage.hdf5_nodes import create_node_store
+from marius_py.storage.protocols import Checkpoint
+from marius_py.storage.reader import open_node_reader
+
+log = logging.getLogger(__name__)
+
+SNAPSHOT_FOLDER = "snapshots"
+_DEMO_GRAPH = "graph"
+
+
+def best_epoch(history: Sequence[Mapping[str, Any]]) -> int | None:
+    """Number of epochs done when the validation MRR was highest, the first of equals; None without any.
+
+    >>> best_epoch([{"valid": {"mrr": 0.2}}, {"valid": None}, {"valid": {"mrr": 0.3}}])
+    3
+    """
+    validated = [(line["valid"]["mrr"], -i) for i, line in enumerate(history, 1) if line.get("valid")]
+    return -max(validated)[1] if validated else None
+
+
+def update_snapshots(
+    run: Path, *, keep: int, best: bool, touch: Callable[[], None] = lambda: None
+) -> list[Path]:
+    """Copy the run's last commit if it is due a copy, and remove copies that are not kept any more.
+
+    Does nothing within an epoch. May be repeated: what is there already is not copied again.
+
+    Args:
+        run: a run folder.
+        keep: how many of the last epochs to keep.
+        best: keep the epoch with the highest validation MRR.
+        touch: called after every partition.
+
+    Returns:
+        The snapshots that there are now.
+
+    Raises:
+        StorageError: the disk is full or fails; no snapshot is harmed.
+    """
+    folder = run / SNAPSHOT_FOLDER
+    if not (keep or best or folder.exists()):
+        return []
+    for stray in folder.glob(f"*{TEMPORARY_SUFFIX}"):
+        shutil.rmtree(stray, ignore_errors=True)
+    with open_node_reader(run / CHECKPOINT_FOLDER) as reader:
+        meta = reader.checkpoint().meta
+    epoch, step, batch = meta["position"]
+    if epoch == 0 or (step, batch) != (0, 0):
+        return sorted(folder.glob("*-*"))
+    if keep:
+        _save(run, folder / f"epoch-{epoch:04}", touch)
+    for old in _numbered(folder, "epoch")[: -keep or None]:
+        shutil.rmtree(old)
+    winner = best_epoch(meta["history"]) if best else None
+    if winner == epoch:
+        _save(run, folder / f"best-{epoch:04}", touch)
+        for old in _numbered(folder, "best")[:-1]:
+            shutil.rmtree(old)
+    return sorted(folder.glob("*-*"))
+
+
+def best_snapshot(run: Path) -> Path | None:
+    """Folder of the snapshot that is best on the validation edges; None if none was kept."""
+    found = _numbered(run / SNAPSHOT_FOLDER, "best")
+    return found[-1] if found else None
+
+
+def _numbered(folder: Path, kind: str) -> list[Path]:
+    found = [path for path in folder.glob(f"{kind}-*") if path.name.removeprefix(f"{kind}-").isdecimal()]
+    return sorted(found, key=lambda path: int(path.name.removeprefix(f"{kind}-")))
+
+
+def _save(run: Path, target: Path, touch: Callable[[], None]) -> None:
+    """Copy the last commit of `run` to the run folder `target`."""
+    if target.exists():
+        return
+    temporary = target.with_name(target.name + TEMPORARY_SUFFIX)
+    try:
+        with open_node_reader(run / CHECKPOINT_FOLDER) as reader:
+            table, checkpoint = reader.table, reader.checkpoint()
+            settings = dict(checkpoint.meta[CONFIG_META])
+            settings["graph"] = settings["graph"] or str(run / _DEMO_GRAPH)
+            meta = {**checkpoint.meta, CONFIG_META: settings}
+            rows = allocate((table.slot_rows, table.dim))
+            state = allocate((table.slot_rows, table.state_dim))
+            with create_node_store(temporary / CHECKPOINT_FOLDER, table, spare_slots=0) as store:
+                for part in range(table.partitioning.num_partitions):
+                    reader.read_into(part, rows, state)
+                    store.write(part, rows, state)
+                    touch()
+                store.commit(Checkpoint(arrays=checkpoint.arrays, meta=meta))
+        write_lines(temporary / METRICS_FILE, checkpoint.meta["history"])
+        write_yaml(settings, temporary / CONFIG_FILE)
+        with os_errors_as_storage("create", target):
+            os.rename(temporary, target)
+            sync_folder(target.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    log.info("snapshot %s", target)

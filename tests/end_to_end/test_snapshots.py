@@ -1,0 +1,100 @@
+"""Snapshots of the last epochs and of the best one: whole runs of their own, bounded, safe from kills."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import marius_py
+from marius_py import cli
+from marius_py.errors import PipelineError, StorageError
+from marius_py.snapshots import best_epoch, best_snapshot
+from marius_py.storage.hdf5_nodes import open_node_store
+from marius_py.storage.hdf5_store import Hdf5PartitionStore
+from marius_py.testing.system_calls import SystemCallFaults
+from marius_py.verify import verify
+from tests.end_to_end.conftest import Train, embeddings
+
+
+def names(run: Path) -> list[str]:
+    return sorted(path.name for path in (run / "snapshots").iterdir())
+
+
+def test_the_last_epochs_are_kept(run_train: Train, tmp_path: Path) -> None:
+    for epochs in (2, 3):
+        run_train(f"training.epochs={epochs}", output=f"short-{epochs}")
+    run_train("training.epochs=4", "checkpoint.keep=2")
+    run = tmp_path / "run"
+    assert names(run) == ["epoch-0003", "epoch-0004"]
+    np.testing.assert_array_equal(
+        embeddings(run / "snapshots" / "epoch-0003"), embeddings(tmp_path / "short-3")
+    )
+    with open_node_store(run / "snapshots" / "epoch-0003" / "checkpoint") as store:
+        assert store.num_slots == 4
+    assert not verify(run)
+
+
+def test_a_snapshot_is_a_run(run_train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_train("checkpoint.keep=1")
+    snapshot = tmp_path / "run" / "snapshots" / "epoch-0002"
+    with marius_py.load(snapshot) as run:
+        assert run.epochs == 2
+    assert cli.verify([str(snapshot)]) == 0
+    assert cli.evaluate([f"run={snapshot}", "compute_threads=1"]) == 0
+    words = [str(snapshot), "--format", "npy", "--output", str(tmp_path / "nodes.npy")]
+    assert cli.export(words) == 0
+    capsys.readouterr()
+
+
+def test_the_best_epoch_is_kept_and_tested(run_train: Train, tmp_path: Path) -> None:
+    result = run_train("training.epochs=5", "optimizer.lr=1.5", "checkpoint.best=true")
+    history = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    wanted = max(range(5), key=lambda i: (history[i]["valid"]["mrr"], -i)) + 1
+    assert best_epoch(history) == wanted
+    assert names(tmp_path / "run") == [f"best-{wanted:04}"]
+    assert result["best"]["epoch"] == wanted
+    again = run_train(f"training.epochs={wanted}", "optimizer.lr=1.5", output="again")
+    assert result["best"]["test"]["mrr"] == again["test"]["mrr"]
+    assert not verify(tmp_path / "run")
+
+
+def test_a_snapshot_that_a_failure_cut_off_is_made_up_for(
+    run_train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, calls = Hdf5PartitionStore.write, []
+
+    def failing(self: Hdf5PartitionStore, *words: object) -> int:
+        if "snapshots" in self.folder.parts:
+            calls.append(words[0])
+            if len(calls) == 3:
+                raise RuntimeError("killed here")
+        return write(self, *words)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Hdf5PartitionStore, "write", failing)
+    with pytest.raises(PipelineError, match="stage 'snapshot' failed"):
+        run_train("checkpoint.keep=9", "checkpoint.best=true")
+    run_train(resume=True)
+    assert names(tmp_path / "run")[-2:] == ["epoch-0001", "epoch-0002"]
+    assert best_snapshot(tmp_path / "run") is not None
+    assert not verify(tmp_path / "run")
+
+
+def test_a_full_disk_harms_no_snapshot(run_train: Train, tmp_path: Path) -> None:
+    run_train("training.epochs=1", "checkpoint.keep=2")
+    with SystemCallFaults() as seen:
+        run_train("training.epochs=2", resume=True)
+    inside = [i for i, call in enumerate(seen.calls, 1) if "epoch-0002" in call.path]
+    run_train("training.epochs=1", "checkpoint.keep=2", output="other")
+    with (
+        SystemCallFaults(inside[len(inside) // 2], errno.ENOSPC),
+        pytest.raises(StorageError, match="disk full"),
+    ):
+        run_train("training.epochs=2", output="other", resume=True)
+    assert names(tmp_path / "other") == ["epoch-0001"]
+    run_train("training.epochs=2", output="other", resume=True)
+    assert names(tmp_path / "other") == ["epoch-0001", "epoch-0002"]
+    assert not verify(tmp_path / "other")
