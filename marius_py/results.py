@@ -6,6 +6,7 @@ In: a run folder or its parts. Out: plain dicts and files, each replaced atomica
 from __future__ import annotations
 
 import json
+import logging
 import platform
 import resource
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,9 @@ import torch
 from marius_py import __version__
 from marius_py.evaluator import Evaluator, Mode
 from marius_py.graph import Graph
+from marius_py.nn.micro_batches import is_out_of_memory
 from marius_py.nn.model import LinkPredictionModel
+from marius_py.ranking.trained import TrainedModel
 from marius_py.storage.files import replace, write_temporary
 from marius_py.storage.protocols import EdgeStore
 from marius_py.storage.reader import open_node_reader
@@ -28,6 +31,11 @@ CHECKPOINT_FOLDER = "checkpoint"
 METRICS_FILE = "metrics.jsonl"
 RESULT_FILE = "result.json"
 TRACE_FILE = "trace.json"
+
+LEAST_MEMORY_BYTES = 1 << 20
+"""What ranking shrinks its blocks to before it leaves the device."""
+
+log = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int | None, str], None]
 """(stage, done, total or None, unit)."""
@@ -73,26 +81,52 @@ def evaluate_split(
         if progress is not None:
             progress(f"rank {split}", done, total, "edges")
 
+    ranked: LinkPredictionModel | TrainedModel = model
     with open_node_reader(folder / CHECKPOINT_FOLDER) as reader:
-        evaluator = Evaluator(
-            model,
-            cast(Any, _Touching(reader, touch)),
-            cast(Any, _Touching(edges, touch)),
-            graph.num_nodes,
-            graph.num_relations,
-            dim=model.dim,
-            memory_bytes=memory_bytes,
-            ks=ks,
-            seed=seed,
-        )
-        metrics = evaluator.evaluate(
-            split,
-            mode,
-            num_uniform=candidates - candidates // 2,
-            num_by_degree=candidates // 2,
-            progress=report,
-        )
+        while True:
+            evaluator = Evaluator(
+                ranked,
+                cast(Any, _Touching(reader, touch)),
+                cast(Any, _Touching(edges, touch)),
+                graph.num_nodes,
+                graph.num_relations,
+                dim=model.dim,
+                memory_bytes=memory_bytes,
+                ks=ks,
+                seed=seed,
+            )
+            try:
+                metrics = evaluator.evaluate(
+                    split,
+                    mode,
+                    num_uniform=candidates - candidates // 2,
+                    num_by_degree=candidates // 2,
+                    progress=report,
+                )
+                break
+            except Exception as error:
+                at_end = memory_bytes <= LEAST_MEMORY_BYTES and is_on_host(ranked)
+                if at_end or not is_out_of_memory(error):
+                    raise
+            # Here, not above: as long as the error lives, so does the memory of its frames.
+            if memory_bytes > LEAST_MEMORY_BYTES:
+                memory_bytes = max(memory_bytes // 4, LEAST_MEMORY_BYTES)
+                log.warning("out of memory: ranking again in blocks of %.0f MiB", memory_bytes / 2**20)
+            else:
+                ranked = _on_host(model)
+                log.warning("out of memory on %s: ranking on the CPU", model.device)
     return metrics.to_json()
+
+
+def is_on_host(model: LinkPredictionModel | TrainedModel) -> bool:
+    """Whether a model ranks with the host's memory."""
+    return model.device.type == "cpu"
+
+
+def _on_host(model: LinkPredictionModel) -> TrainedModel:
+    """The part of a model that ranking needs, on the CPU."""
+    relations = torch.from_numpy(model.state_arrays()["relations"])
+    return TrainedModel(model.decoder, relations, model.reciprocal)
 
 
 class _Touching:
