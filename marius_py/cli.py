@@ -107,6 +107,11 @@ def plan(argv: Sequence[str] | None = None) -> int:
     return _configured(_PLAN, argv)
 
 
+def extend(argv: Sequence[str] | None = None) -> int:
+    """`marius-extend`: more nodes and edges for a prepared graph, and for a run on it."""
+    return _from_module("extend", argv)
+
+
 def predict(argv: Sequence[str] | None = None) -> int:
     """`marius-predict`: ranked completions of edges by name."""
     return _from_module("predict", argv)
@@ -126,6 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "evaluate": evaluate,
         "export": export,
         "plan": plan,
+        "extend": extend,
         "predict": predict,
         "neighbors": neighbors,
     }

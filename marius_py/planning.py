@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +73,18 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
     return found, machine
 
 
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Keep the probe's epochs out of the log."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
 def measure_training(config: TrainConfig, graph: Graph, device: torch.device) -> float:
     """Edges a second of the run's own pipeline on a sample of its edges, with everything in memory.
 
@@ -123,5 +138,6 @@ def _epoch_seconds(
         on_epoch=lambda line: lines.append(float(line["seconds"])),
     )
     started = time.perf_counter()
-    trainer.train(1)
+    with _quiet("marius_py.trainer"):
+        trainer.train(1)
     return lines[0] if lines else time.perf_counter() - started

@@ -1,0 +1,109 @@
+"""`marius-extend` (floor 6): more nodes and edges for a prepared graph, and for a run on it."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+
+from marius_py.errors import ConfigError
+from marius_py.progress import Bars
+
+PURPOSE = """Add the edges of new files, and the nodes and relations they bring, to a prepared graph: writes a
+new graph folder. With run= and run_output= also a run folder in which old embeddings are kept, to be
+trained on with marius-train output=RUN_OUTPUT resume=true training.epochs=…"""
+EXAMPLES = """settings (key=value):
+  graph=DIR          the prepared graph (needed)
+  input.train=FILE   edges to add to the train split (needed)
+  input.valid=FILE   edges to add to the validation split
+  input.test=FILE    edges to add to the test split
+  input.format=auto  tsv, csv, parquet, npy, npz, or auto: by the file's name
+  output=DIR         folder of the new graph (needed)
+  run=RUN            a run on graph
+  run_output=DIR     folder of the new run
+  init=neighbors     new embeddings: neighbors or random
+  seed=0             of the new nodes' places, a whole number
+  overwrite=false    replace a prepared graph in output
+
+examples:
+  marius-extend graph=graphs/mine input.train=new.tsv output=graphs/mine2
+  marius-extend graph=graphs/mine input.train=new.tsv output=graphs/mine2 run=runs/mine run_output=runs/mine2
+  marius-train output=runs/mine2 resume=true training.epochs=23"""
+
+_DEFAULTS: dict[str, str | None] = {
+    "graph": None,
+    "input.train": None,
+    "input.valid": None,
+    "input.test": None,
+    "input.format": "auto",
+    "output": None,
+    "run": None,
+    "run_output": None,
+    "init": "neighbors",
+    "seed": "0",
+    "overwrite": "false",
+}
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """The command's settings."""
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="as listed below")
+
+
+def parse(words: list[str]) -> dict[str, str | None]:
+    """Settings by key, checked.
+
+    Raises:
+        ConfigError: an unknown key, a word without "=", or a needed key is missing.
+    """
+    values = dict(_DEFAULTS)
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or key not in _DEFAULTS:
+            near = difflib.get_close_matches(key, _DEFAULTS, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ConfigError(f"{word!r} is no setting{hint} (--help lists them)")
+        values[key] = value
+    missing = [key for key in ("graph", "input.train", "output") if not values[key]]
+    if missing:
+        raise ConfigError(f"{' and '.join(missing)} not set; give {' '.join(f'{key}=…' for key in missing)}")
+    if (values["run"] is None) != (values["run_output"] is None):
+        raise ConfigError("run and run_output belong together: give both, or neither")
+    if not str(values["seed"]).isdecimal():
+        raise ConfigError(f"seed={values['seed']}; allowed: a whole number, 0 or more")
+    if values["overwrite"] not in ("true", "false"):
+        raise ConfigError(f"overwrite={values['overwrite']}; allowed: true, false")
+    if values["init"] not in ("neighbors", "random"):
+        raise ConfigError(f"init={values['init']}; allowed: neighbors, random")
+    return values
+
+
+def run(options: argparse.Namespace) -> None:
+    """Extend the graph, and the run if one is given."""
+    values = parse(options.settings)
+    from pathlib import Path
+
+    from marius_py.prepare.extend import extend_graph
+    from marius_py.resume import check_free
+
+    if values["run_output"] is not None:
+        check_free(Path(values["run_output"]), resume=False)
+    with Bars() as bars:
+        graph = extend_graph(
+            str(values["graph"]),
+            str(values["input.train"]),
+            str(values["output"]),
+            valid=values["input.valid"],
+            test=values["input.test"],
+            format=values["input.format"],
+            seed=int(str(values["seed"])),
+            overwrite=values["overwrite"] == "true",
+            progress=bars,
+        )
+    sys.stdout.write(f"graph: {graph.path}\n")
+    if values["run"] is not None:
+        from marius_py.extending import extend_run
+
+        init = "random" if values["init"] == "random" else "neighbors"
+        folder = extend_run(values["run"], graph, str(values["run_output"]), init=init)  # type: ignore[arg-type]
+        sys.stdout.write(f"run: {folder}\n")

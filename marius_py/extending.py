@@ -1,0 +1,299 @@
+"""Goes on with a run on an extended graph (floor 5): a run and the larger graph in, a folder to resume out.
+
+The node table is rewritten once, sequentially: old embeddings and optimizer state move to their new places
+unchanged, new ones are initialised. Then `marius-train output=… resume=true` trains on.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from marius_py.build import identity, make_model
+from marius_py.config import (
+    CONFIG_FILE,
+    TrainConfig,
+    config_from,
+    make_components,
+    saved_settings,
+    write_yaml,
+)
+from marius_py.errors import ConfigError, StorageError
+from marius_py.graph import Graph, Partitioning
+from marius_py.nn.model import LinkPredictionModel
+from marius_py.prepare.extend import IdShift, shift_of
+from marius_py.results import CHECKPOINT_FOLDER
+from marius_py.resume import BEFORE_META, CONFIG_META, EPOCH_META, RESULT_META, check_free
+from marius_py.run import Run, load
+from marius_py.storage.aligned import allocate
+from marius_py.storage.hdf5_nodes import create_node_store
+from marius_py.storage.protocols import Checkpoint, NodeTable
+from marius_py.storage.reader import NodeReader, open_node_reader
+from marius_py.trainer import EpochMetrics, RunState
+from marius_py.types import SIDES, Position
+
+logger = logging.getLogger(__name__)
+
+Init = Literal["neighbors", "random"]
+_BLOCK_EDGES = 1 << 18
+_INIT_ROWS = 1 << 16
+
+
+def extend_run(
+    run: Path | str,
+    graph: Graph,
+    output: Path | str,
+    *,
+    init: Init = "neighbors",
+    memory_bytes: int = 256 << 20,
+) -> Path:
+    """Make a run folder for an extended graph from the last commit of a run on the old one.
+
+    Old embeddings, their optimizer state and old relations are kept bit for bit. New relations get the
+    initial rows of the model. An epoch that was under way begins anew.
+
+    Args:
+        run: the run's folder.
+        graph: what `extend_graph` made of the run's graph.
+        output: the new run folder.
+        init: of new nodes. "neighbors": the mean of what their known neighbours ask for, that is of the
+            queries of their edges, at the mean length of the neighbours; "random": the model's initializer,
+            which nodes without a known neighbour get in any case.
+        memory_bytes: bound for the sums of new nodes; more of them take more passes over the edges.
+
+    Returns:
+        The new run folder.
+
+    Raises:
+        ConfigError: the graph was not made from the run's graph, or `output` is not empty. StorageError:
+        reading or writing failed; nothing is left at `output`.
+    """
+    if init not in ("neighbors", "random"):
+        raise ConfigError(f"init is {init!r}; allowed: neighbors, random")
+    made_from, shift, _ = shift_of(graph)
+    folder = Path(output).absolute()
+    check_free(folder, resume=False)
+    with load(run) as old:
+        if old.graph.fingerprint != made_from:
+            raise ConfigError(
+                f"the graph {graph.path} was not made by extending {old.graph.path}, the run's graph"
+            )
+        saved = saved_settings(old.path)
+        if saved is None:
+            raise StorageError(f"{old.path / CONFIG_FILE} is missing; it says how the run was made")
+        settings = {**saved, "graph": str(graph.path.absolute()), "output": str(folder), "resume": False}
+        config = config_from(TrainConfig, settings)
+        model = make_model(config, make_components(config), graph, torch.device("cpu"))
+        fresh = _Fresh(old, model, graph, shift, config.training.seed, init, memory_bytes)
+        try:
+            _rewrite(old, folder, graph, shift, fresh, model, config, settings)
+            write_yaml(settings, folder / CONFIG_FILE)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)  # it was empty or missing before
+            raise
+    logger.info("%s: %d nodes, %d of them new", folder, graph.num_nodes, len(shift.new))
+    return folder
+
+
+def _rewrite(
+    old: Run,
+    folder: Path,
+    graph: Graph,
+    shift: IdShift,
+    fresh: _Fresh,
+    model: LinkPredictionModel,
+    config: TrainConfig,
+    settings: dict[str, Any],
+) -> None:
+    """Write the new node store, partition by partition, and commit it."""
+    with open_node_reader(old.path / CHECKPOINT_FOLDER) as reader:
+        p = reader.table.partitioning.num_partitions
+        table = replace(reader.table, partitioning=Partitioning(graph.num_nodes, p))
+        with create_node_store(folder / CHECKPOINT_FOLDER, table, spare_slots=p) as store:
+            source = _OldRows(reader)
+            for part in range(p):
+                store.write(part, *_partition(table, part, source, shift, fresh, model))
+            store.commit(_checkpoint(reader.checkpoint(), model, graph, config, settings, table))
+
+
+def _partition(
+    table: NodeTable, part: int, source: _OldRows, shift: IdShift, fresh: _Fresh, model: LinkPredictionModel
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Embeddings and state of a new partition, slot-shaped."""
+    start, size = table.partitioning.start(part), table.partitioning.size(part)
+    rows, state = allocate((table.slot_rows, table.dim)), allocate((table.slot_rows, table.state_dim))
+    rows[size:], state[size:] = 0, 0
+    new = shift.is_new(np.arange(start, start + size))
+    low, high = shift.old_range(start, start + size)
+    rows[:size][~new], state[:size][~new] = source.read(low, high)
+    if new.any():
+        rows[:size][new] = fresh.rows(start, start + size)
+        initial = np.empty((int(new.sum()), table.state_dim), np.float32)
+        model.init_node_state(initial)
+        state[:size][new] = initial
+    return rows, state
+
+
+class _OldRows:
+    """Old rows with their state by id range, in ascending order; holds one old partition."""
+
+    def __init__(self, reader: NodeReader) -> None:
+        self._reader = reader
+        self._table = reader.table
+        self._rows = allocate((self._table.slot_rows, self._table.dim))
+        self._state = allocate((self._table.slot_rows, self._table.state_dim))
+        self._part = -1
+
+    def read(self, start: int, stop: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Embeddings (stop − start, D) and state (stop − start, S)."""
+        rows = np.empty((stop - start, self._table.dim), np.float32)
+        state = np.empty((stop - start, self._table.state_dim), np.float32)
+        partitioning = self._table.partitioning
+        for part in range(partitioning.num_partitions):
+            first = partitioning.start(part)
+            low, high = max(start, first), min(stop, partitioning.start(part + 1))
+            if low >= high:
+                continue
+            if part != self._part:
+                self._reader.read_into(part, self._rows, self._state)
+                self._part = part
+            rows[low - start : high - start] = self._rows[low - first : high - first]
+            state[low - start : high - start] = self._state[low - first : high - first]
+        return rows, state
+
+
+class _Fresh:
+    """Initial rows of new nodes, made for a bounded range of them at a time, in ascending order."""
+
+    def __init__(
+        self,
+        old: Run,
+        model: LinkPredictionModel,
+        graph: Graph,
+        shift: IdShift,
+        seed: int,
+        init: Init,
+        memory_bytes: int,
+    ) -> None:
+        self._old = old
+        self._model = model
+        self._graph = graph
+        self._shift = shift
+        self._seed = seed
+        self._init = init
+        self._size = max(1, memory_bytes // (8 * old.dim + 16))
+        self._first = self._last = 0
+        self._ready = np.empty((0, old.dim), np.float32)
+
+    def rows(self, start: int, stop: int) -> NDArray[np.float32]:
+        """Rows (m, D) of the new nodes among new ids start..stop, ascending."""
+        low, high = np.searchsorted(self._shift.new, (start, stop)).tolist()
+        parts = []
+        while low < high:
+            if not self._first <= low < self._last:
+                self._first, self._last = low, min(low + self._size, len(self._shift.new))
+                self._ready = self._make(self._shift.new[self._first : self._last])
+            until = min(high, self._last)
+            parts.append(self._ready[low - self._first : until - self._first])
+            low = until
+        return np.concatenate(parts)
+
+    def _make(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        rows = np.empty((len(ids), self._old.dim), np.float32)
+        # A row's initial value follows from its id, by blocks of ids: only blocks with a new node are made.
+        for start in np.unique(ids // _INIT_ROWS * _INIT_ROWS).tolist():
+            stop = min(start + _INIT_ROWS, self._graph.num_nodes)
+            block = np.empty((stop - start, self._old.dim), np.float32)
+            self._model.init_nodes(block, start, self._seed)
+            first, last = np.searchsorted(ids, (start, stop))
+            rows[first:last] = block[ids[first:last] - start]
+        if self._init == "neighbors":
+            self._from_neighbors(ids, rows)
+        return rows
+
+    def _from_neighbors(self, ids: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
+        """Replace the rows of nodes that have an edge of a known relation with an old node."""
+        sums = np.zeros(rows.shape, np.float64)
+        lengths, counts = np.zeros(len(ids)), np.zeros(len(ids), np.int64)
+        with self._graph.edges() as store:
+            for edges in store.blocks("train", _BLOCK_EDGES):
+                self._add(edges.astype(np.int64), ids, sums, lengths, counts)
+        known = counts > 0
+        mean = sums[known] / counts[known, None]
+        norm = np.linalg.norm(mean, axis=1)
+        wanted = lengths[known] / counts[known]
+        usable = (norm > 0) & np.isfinite(norm)
+        mean[usable] *= (wanted[usable] / norm[usable])[:, None]
+        places = np.flatnonzero(known)[usable]
+        rows[places] = mean[usable]
+        logger.info("%d of %d new nodes initialised from neighbours", len(places), len(ids))
+
+    def _add(
+        self,
+        edges: NDArray[np.int64],
+        ids: NDArray[np.int64],
+        sums: NDArray[np.float64],
+        lengths: NDArray[np.float64],
+        counts: NDArray[np.int64],
+    ) -> None:
+        num_known = self._old.graph.num_relations
+        for side, column in zip(SIDES, (0, 2), strict=True):
+            place = np.searchsorted(ids, edges[:, column])
+            place[place == len(ids)] = 0
+            anchor = edges[:, 2 - column]
+            chosen = (
+                (ids[place] == edges[:, column]) & (edges[:, 1] < num_known) & ~self._shift.is_new(anchor)
+            )
+            if not chosen.any():
+                continue
+            place, anchor, relation = place[chosen], anchor[chosen], edges[chosen, 1]
+            known = self._old.embeddings(self._back(anchor))
+            with torch.no_grad():
+                asked = self._old.model.queries(torch.from_numpy(known), torch.from_numpy(relation), side)
+            np.add.at(sums, place, asked.numpy().astype(np.float64))
+            np.add.at(lengths, place, np.linalg.norm(known.astype(np.float64), axis=1))
+            np.add.at(counts, place, 1)
+
+    def _back(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Old ids of old nodes."""
+        moved: NDArray[np.int64] = ids - np.searchsorted(self._shift.new, ids)
+        return moved
+
+
+def _checkpoint(
+    committed: Checkpoint,
+    model: LinkPredictionModel,
+    graph: Graph,
+    config: TrainConfig,
+    settings: dict[str, Any],
+    table: NodeTable,
+) -> Checkpoint:
+    """Relations with rows for the new ones, and a position at the start of an epoch."""
+    _, _, num_known = shift_of(graph)
+    arrays = model.state_arrays()
+    for name in arrays:
+        halves = 2 if config.model.reciprocal else 1
+        for half in range(halves):
+            old, new = half * num_known, half * graph.num_relations
+            arrays[name][new : new + num_known] = committed.arrays[name][old : old + num_known]
+    before = RunState.from_meta(committed.meta)
+    state = RunState(
+        position=Position(before.position.epoch, 0, 0),
+        current=EpochMetrics(before.position.epoch),
+        history=before.history,
+    )
+    dropped = (RESULT_META, BEFORE_META, EPOCH_META)
+    meta = {
+        **{name: value for name, value in committed.meta.items() if name not in dropped},
+        **identity(config, graph, table.partitioning),
+        **state.to_meta(),
+        CONFIG_META: settings,
+    }
+    return Checkpoint(arrays=arrays, meta=meta)

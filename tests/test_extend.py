@@ -1,0 +1,187 @@
+"""Extended graphs hold the old and the new edges; extended runs keep old rows bit for bit and train on."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import marius_py
+from marius_py import cli
+from marius_py.errors import ConfigError, FormatError
+from marius_py.extending import extend_run
+from marius_py.prepare import prepare
+from marius_py.prepare.extend import IdShift, extend_graph, shift_of
+from marius_py.storage.reader import open_node_reader
+
+SETTINGS = {
+    "model.decoder": "complex",
+    "model.dim": 8,
+    "training.epochs": 2,
+    "negatives.count": 10,
+    "training.batch_size": 64,
+    "training.valid_every": 0,
+    "storage.partitions": 4,
+    "storage.capacity": 2,
+}
+
+
+@given(num_old=st.integers(1, 40), num_new=st.integers(0, 40), seed=st.integers(0, 99))
+def test_shift(num_old, num_new, seed):
+    shift = IdShift.draw(num_old, num_new, seed)
+    moved = shift.moved(np.arange(num_old))
+    assert sorted([*moved.tolist(), *shift.new.tolist()]) == list(range(num_old + num_new))
+    assert (np.diff(moved) > 0).all()
+    ids = np.arange(num_old + num_new)
+    np.testing.assert_array_equal(np.flatnonzero(shift.is_new(ids)), shift.new)
+    for start, stop in ((0, num_old + num_new), (num_old // 2, num_old)):
+        low, high = shift.old_range(start, stop)
+        assert moved[low:high].tolist() == [i for i in moved.tolist() if start <= i < stop]
+
+
+def triples(graph, split):
+    nodes, relations = graph.node_names(), graph.relation_names()
+    with graph.edges() as store:
+        return sorted((nodes[h], relations[r], nodes[t]) for h, r, t in store.read(split).tolist())
+
+
+def write(path, rows):
+    path.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def make_rows(rng, names, relations, count):
+    def pick(choices):
+        return choices[rng.integers(len(choices))]
+
+    return sorted({(pick(names), pick(relations), pick(names)) for _ in range(count)})
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("extend")
+    rng = np.random.default_rng(1)
+    old_names = [f"old {i}" for i in range(50)]
+    rows = make_rows(rng, old_names, ["likes", "knows"], 400)
+    old = prepare(
+        write(folder / "train.tsv", rows[:-20]),
+        folder / "old",
+        valid=write(folder / "valid.tsv", rows[-20:-10]),
+        test=write(folder / "test.tsv", rows[-10:]),
+        partitions=4,
+        header=False,
+    )
+    new = make_rows(rng, [*old_names[:20], *(f"new {i}" for i in range(15))], ["likes", "hates"], 120)
+    write(folder / "new.tsv", new)
+    more = write(folder / "more.tsv", [("new 0", "likes", "only in test")])
+    graph = extend_graph(old, folder / "new.tsv", folder / "both", test=more, header=False, seed=3)
+    return folder, old, graph, rows, new
+
+
+def test_graph(files):
+    folder, old, graph, rows, new = files
+    assert triples(graph, "train") == sorted([*rows[:-20], *new])
+    assert triples(graph, "valid") == triples(old, "valid")
+    assert triples(graph, "test") == sorted([*rows[-10:], ("new 0", "likes", "only in test")])
+    assert graph.relation_names() == [*old.relation_names(), "hates"]
+    assert graph.verify() == []
+    assert marius_py.open_graph(folder / "both").fingerprint == graph.fingerprint != old.fingerprint
+    made_from, shift, num_relations = shift_of(graph)
+    assert (made_from, num_relations) == (old.fingerprint, 2)
+    names = graph.node_names()
+    assert [names[i] for i in shift.moved(np.arange(50))] == old.node_names()
+    assert len(shift.new) == graph.num_nodes - 50
+    degrees = graph.degrees(0, graph.num_nodes)
+    assert degrees[names.index("new 0")] == sum((h == "new 0") + (t == "new 0") for h, _, t in new)
+
+
+@pytest.mark.parametrize("init", ["neighbors", "random"])
+def test_run(files, tmp_path, init):
+    _, old_graph, graph, _, new = files
+    with marius_py.train(old_graph, tmp_path / "run", SETTINGS) as old:
+        before, names = old.to_numpy(), old.node_names()
+        relation_names, relations = old.relations()
+    folder = extend_run(tmp_path / "run", graph, tmp_path / "longer", init=init)
+    with marius_py.load(folder) as run:
+        assert (run.epochs, run.result) == (2, None)
+        np.testing.assert_array_equal(run.embeddings(names), before)
+        found_names, found = run.relations()
+        for name, row in zip(relation_names, relations, strict=True):
+            np.testing.assert_array_equal(found[found_names.index(name)], row)
+        assert "hates^-1" in found_names
+        fresh = run.embeddings(sorted({n for h, _, t in new for n in (h, t) if n.startswith("new")}))
+        assert np.isfinite(fresh).all()
+        assert (np.linalg.norm(fresh, axis=1) > 0).all()
+    _, shift, _ = shift_of(graph)
+    with (
+        open_node_reader(folder / "checkpoint") as reader,
+        open_node_reader(tmp_path / "run/checkpoint") as was,
+    ):
+        for part in range(4):
+            reader.verify(part)
+        assert reader.table.state_dim == was.table.state_dim > 0
+        np.testing.assert_array_equal(state_of(reader)[shift.moved(np.arange(50))], state_of(was))
+    with marius_py.train(graph, folder, {"training.epochs": 4}, resume=True) as run:
+        assert run.epochs == 4
+        assert [line["epoch"] for line in run.history] == [0, 1, 2, 3]
+        assert (run.embeddings(names) != before).any()
+        assert run.result["test"]["count"] == 22
+
+
+def state_of(reader):
+    table = reader.table
+    rows, state = (np.empty((table.slot_rows, w), np.float32) for w in (table.dim, table.state_dim))
+    parts = []
+    for part in range(table.partitioning.num_partitions):
+        reader.read_into(part, rows, state)
+        parts.append(state[: table.partitioning.size(part)].copy())
+    return np.concatenate(parts)
+
+
+def test_neighbours_help(tmp_path):
+    """New nodes that repeat the edges of old ones come out near them, before any training."""
+    graph = marius_py.graph_from(
+        [(f"a{i}", "in", f"group {i % 4}") for i in range(80)] * 2, tmp_path / "g", split=(1, 0, 0)
+    )
+    settings = {**SETTINGS, "model.decoder": "distmult", "training.epochs": 30, "storage.capacity": 4}
+    marius_py.train(graph, tmp_path / "run", settings).close()
+    write(tmp_path / "new.tsv", [(f"new {i}", "in", f"group {i % 4}") for i in range(8)])
+    longer = extend_graph(graph, tmp_path / "new.tsv", tmp_path / "g2", header=False)
+    with marius_py.load(extend_run(tmp_path / "run", longer, tmp_path / "r2")) as run:
+        answers = run.predict(head=[f"new {i}" for i in range(8)], relation="in", k=1)
+        assert sum(one.tail == f"group {one.query % 4}" for one in answers) >= 7
+
+
+def test_command(files, tmp_path, capsys):
+    folder, old, _, _, _ = files
+    marius_py.train(old, tmp_path / "run", SETTINGS).close()
+    words = [f"graph={old.path}", f"input.train={folder / 'new.tsv'}", f"output={tmp_path / 'both'}"]
+    runs = [f"run={tmp_path / 'run'}", f"run_output={tmp_path / 'longer'}"]
+    assert cli.main(["extend", *words, *runs, "seed=1"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"graph: {tmp_path / 'both'}",
+        f"run: {tmp_path / 'longer'}",
+    ]
+    assert cli.train([f"output={tmp_path / 'longer'}", "resume=true", "training.epochs=3"]) == 0
+    for bad, message in (
+        (words, "holds a prepared graph already"),
+        (words[:2], "output not set"),
+        ([*words, "inti=random"], "did you mean init"),
+        ([*words, "run=x"], "belong together"),
+        ([*words, "seed=one"], "seed=one"),
+    ):
+        assert cli.extend(bad) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_refusals(files, tmp_path):
+    folder, old, graph, _, _ = files
+    pairs = write(tmp_path / "pairs.tsv", [("a", "b")])
+    with pytest.raises(FormatError, match="has no relations, and the graph"):
+        extend_graph(old, pairs, tmp_path / "x", header=False)
+    with pytest.raises(ConfigError, match="choose another folder"):
+        extend_graph(old, folder / "new.tsv", old.path, header=False, overwrite=True)
+    with pytest.raises(ConfigError, match="was not made by extending one"):
+        shift_of(old)
+    marius_py.train(graph, tmp_path / "other", SETTINGS).close()
+    with pytest.raises(ConfigError, match="the run's graph"):
+        extend_run(tmp_path / "other", graph, tmp_path / "y")
