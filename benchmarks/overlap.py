@@ -35,7 +35,7 @@ from marius_py.storage.protocols import NodeTable
 from marius_py.testing import SlowStore
 from marius_py.trainer import Trainer, TrainerSettings
 
-POLICIES = ("deadline", "eager")
+POLICIES = ("spread", "deadline", "eager")
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,15 @@ def train_epochs(work: Work, policy: str, latency_s: float, epochs: int) -> list
         SlowStore(nodes, 1e12, latency_s=latency_s) if latency_s else nodes,
         store,
         lambda epoch, start: build_schedule(
-            work.p, work.c, seed=epoch, policy=policy, costs=counts, start=start
+            work.p,
+            work.c,
+            seed=epoch,
+            policy="eager" if policy == "spread" else policy,
+            costs=counts,
+            start=start,
         ),
         UniformNegatives(work.negatives, 1),
-        BatchSettings(work.batch_size, 1, 0),
+        BatchSettings(work.batch_size, 1, 0, spread=policy == "spread"),
         TrainerSettings(work.c, "threaded", max_in_flight=2),
     )
     return trainer.train(epochs)

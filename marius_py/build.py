@@ -401,7 +401,10 @@ def check_resumable(committed: Mapping[str, Any], wanted: Mapping[str, Any], fol
 
 
 def make_ordering(config: TrainConfig, p: int, capacity: int, counts: np.ndarray) -> Ordering:
-    """Schedules by epoch: the partitions are relabelled each time, starting from those that are resident."""
+    """Schedules by epoch: the partitions are relabelled each time, starting from those that are resident.
+
+    Under the policy "spread" buckets are divided among steps later, when edge counts are at hand.
+    """
     seed = config.training.seed
 
     def ordering(epoch: int, start: tuple[int, ...] | None) -> Schedule:
@@ -410,7 +413,7 @@ def make_ordering(config: TrainConfig, p: int, capacity: int, counts: np.ndarray
             capacity,
             order=config.ordering.name,
             seed=stream_seed(seed, Purpose.SCHEDULE, epoch),
-            policy=config.ordering.policy,
+            policy="eager" if config.ordering.policy == "spread" else config.ordering.policy,
             costs=counts,
             start=start if start is not None and len(start) == capacity else None,
         )
@@ -517,6 +520,7 @@ class Joint:
                 config.negatives.chunks,
                 config.training.seed,
                 config.negatives.mask_known,
+                config.ordering.policy == "spread",
             ),
             TrainerSettings(
                 capacity,

@@ -65,6 +65,7 @@ class Setup:
         store: Any = None,
         model: LinkPredictionModel | None = None,
         mask_known: bool = False,
+        spread: bool = False,
         block_edges: int = 10**6,
         **options: Any,
     ) -> None:
@@ -77,7 +78,7 @@ class Setup:
             make_edges(p),
             ordering(p, settings.capacity),
             UniformNegatives(20, 4),
-            BatchSettings(64, 4, 11, mask_known, block_edges),
+            BatchSettings(64, 4, 11, mask_known, spread, block_edges),
             settings,
             **options,
         )
@@ -295,18 +296,47 @@ def test_nan_loss_stops_with_the_position_and_keeps_the_commit() -> None:
 
 
 def test_a_slow_disk_is_hidden_behind_compute() -> None:
+    slept = 0.0
+
     class SlowStore(MemoryPartitionStore):
         def read_into(self, part: int, embeddings: Float32, state: Float32) -> int:
-            time.sleep(0.01)
+            nonlocal slept
+            started = time.perf_counter()
+            time.sleep(0.05)
+            slept += time.perf_counter() - started
             return super().read_into(part, embeddings, state)
 
     class SlowDecoder(ComplEx):
         def query(self, node: torch.Tensor, relation: torch.Tensor, side: Any) -> torch.Tensor:
-            time.sleep(0.002)
+            time.sleep(0.01)
             return super().query(node, relation, side)
 
     table = NodeTable(Partitioning(NODES, PARTITIONS), DIM, DIM)
-    run = Setup(TrainerSettings(3, "threaded"), store=SlowStore(table), model=make_model(SlowDecoder(DIM)))
-    history = run.train(2)
+    settings = TrainerSettings(3, "threaded", max_in_flight=2)
+    run = Setup(settings, store=SlowStore(table), model=make_model(SlowDecoder(DIM)))
+    run.train(1)
+    first = slept
+    again = Setup(settings, store=run.store, model=run.model)
+    history = again.train(2)
     assert history[1]["loads"] > 0
-    assert history[1]["wait_disk_s"] < 0.5 * 0.01 * history[1]["loads"]
+    assert history[1]["wait_disk_s"] < 0.7 * (slept - first)
+
+
+def test_a_spread_epoch_trains_every_edge_once_and_resumes_in_its_middle() -> None:
+    whole = Setup(INLINE, spread=True)
+    history = whole.train(2)
+    assert [line["edges"] for line in history] == [EDGES, EDGES]
+    seen = 0
+
+    def count(edges: int) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 17:
+            first.trainer.interrupt()
+
+    first = Setup(INLINE, spread=True, on_progress=count)
+    with pytest.raises(InterruptedRunError):
+        first.train(2)
+    second = Setup(INLINE, spread=True, store=first.store)
+    second.train(2)
+    second.assert_equals(whole)

@@ -96,7 +96,7 @@ class NegativesConfig(_Checked):
     sampler: Component = setting(
         Component("degree"), "degree (by degree_fraction, the rest uniform), uniform or a class of yours"
     )
-    mask_known: bool = setting(False, "leave out negatives that form a known training edge")
+    mask_known: bool = setting(True, "leave out negatives that form a known training edge")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,8 +183,9 @@ class OrderingConfig(_Checked):
     name: str = setting(
         "auto", "order of the buffer's states; auto = the one with the fewest loads", choices=ORDERS
     )
-    policy: Literal["deadline", "eager", "random"] = setting(
-        "deadline", "which of the steps that hold both ends runs a bucket"
+    policy: Literal["spread", "deadline", "eager", "random"] = setting(
+        "spread",
+        "which of the steps that hold both ends runs a bucket; spread = all of them share it, evenly loaded",
     )
 
 

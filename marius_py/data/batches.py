@@ -6,7 +6,7 @@ batches are handed out, the I/O thread reads the next partition and the next ste
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from marius_py.buffer import PartitionBuffer
 from marius_py.data.distinct import DistinctIndex
 from marius_py.data.edge_batch import EdgeBatch, Ids
+from marius_py.data.plan import spread_spans, whole_spans
+from marius_py.data.resident_edges import ResidentEdges
 from marius_py.data.step_edges import (
     BLOCK_EDGES,
     EdgeBlock,
@@ -27,7 +29,7 @@ from marius_py.nn.negatives import NegativeSampler, ResidentNodes
 from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.streams import Purpose, stream, stream_seed
 from marius_py.swap import IOThread
-from marius_py.types import SIDES, Position, Schedule, Side
+from marius_py.types import SIDES, Position, Schedule, Side, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +38,16 @@ class BatchSettings:
 
     Attributes:
         batch_size: B, most edges a batch. chunks: C, groups of a batch that share negatives.
-        seed: the run's seed. mask_known: leave known edges of the step out of the negatives.
-        block_edges: edges of a step that are shuffled at once.
+        seed: the run's seed. mask_known: leave known edges out of the negatives.
+        spread: divide each bucket among all steps that hold both of its partitions; otherwise it runs whole
+            in the step that the schedule names. block_edges: edges of a step that are shuffled at once.
     """
 
     batch_size: int
     chunks: int
     seed: int
     mask_known: bool = False
+    spread: bool = False
     block_edges: int = BLOCK_EDGES
 
 
@@ -77,7 +81,10 @@ class BatchSource:
         self._degree_cumsum: dict[int, NDArray[np.int64]] = {}
         self._counts = edges.bucket_counts()
         self._distinct = DistinctIndex(buffer.num_rows)
-        self.edge_bytes_read = 0
+        self._known: ResidentEdges | None = None
+        if settings.mask_known:
+            self._known = ResidentEdges(edges, self._counts, settings.block_edges)
+        self._edge_bytes = 0
 
     def run(
         self, schedule: Schedule, start: Position, pause: Callable[[Position], bool]
@@ -98,35 +105,31 @@ class BatchSource:
         entered = start.step
         if entered + 1 < len(steps):
             self._buffer.prefetch_for(steps[entered + 1])
-        ahead = self._io.submit(self._read, blocks[0][0], start.epoch)
+        ahead = self._io.submit(self._read, blocks[0][0], steps, start.epoch)
         for number, (block, first_batch, skip) in enumerate(blocks):
             while entered < block.step:
                 entered += 1
                 self._buffer.enter(steps[entered], steps[entered + 1] if entered + 1 < len(steps) else None)
-            edges = self._buffer.timed(ahead)
+            edges, between = self._buffer.timed(ahead)
             if number + 1 < len(blocks):
-                ahead = self._io.submit(self._read, blocks[number + 1][0], start.epoch)
-            for batch in self._batches(start.epoch, block, edges, first_batch, skip, steps[entered].resident):
+                ahead = self._io.submit(self._read, blocks[number + 1][0], steps, start.epoch)
+            resident = steps[entered].resident
+            known = None if self._known is None else self._known.index(resident, between, edges)
+            for batch in self._batches(start.epoch, block, edges, first_batch, skip, resident, known):
                 yield batch
                 if pause(batch.position):
                     return
 
-    def num_batches(self, schedule: Schedule) -> int:
-        """Batches of a whole epoch."""
-        return sum(
-            len(batch_bounds(block.num_edges, self._settings.batch_size, self._settings.chunks))
-            for number, step in enumerate(schedule.steps)
-            for block in split_step(number, step.buckets, self._counts, self._settings.block_edges)
-        )
-
     def _remaining_blocks(self, schedule: Schedule, start: Position) -> list[tuple[EdgeBlock, int, int]]:
         """Blocks from `start` on, each with its first batch's number within the step and batches to skip."""
+        spans = whole_spans(schedule, self._counts)
+        if self._settings.spread:
+            rng = stream(self._settings.seed, Purpose.SHUFFLE, start.epoch)
+            spans = spread_spans(schedule, self._counts, rng)
         remaining = []
         for number in range(start.step, len(schedule.steps)):
             first = 0
-            for block in split_step(
-                number, schedule.steps[number].buckets, self._counts, self._settings.block_edges
-            ):
+            for block in split_step(number, spans[number], self._settings.block_edges):
                 bounds = batch_bounds(block.num_edges, self._settings.batch_size, self._settings.chunks)
                 skip = max(0, start.batch - first) if number == start.step else 0
                 if skip < len(bounds) or block.last:
@@ -134,10 +137,19 @@ class BatchSource:
                 first += len(bounds)
         return remaining
 
-    def _read(self, block: EdgeBlock, epoch: int) -> Edges:
+    def _read(
+        self, block: EdgeBlock, steps: Sequence[Step], epoch: int
+    ) -> tuple[Edges, NDArray[np.int64] | None]:
+        """The block's edges, shuffled, and those to be masked (None: nothing, or its own). I/O thread."""
         edges = read_block(self._edges, block, self._settings.seed, epoch)
-        self.edge_bytes_read += edges.nbytes
-        return edges
+        self._edge_bytes += edges.nbytes
+        between = None if self._known is None else self._known.load(steps[block.step].resident)
+        return edges, between
+
+    @property
+    def edge_bytes_read(self) -> int:
+        """Bytes of edges read so far."""
+        return self._edge_bytes + (0 if self._known is None else self._known.bytes_read)
 
     def _batches(
         self,
@@ -147,14 +159,12 @@ class BatchSource:
         first_batch: int,
         skip: int,
         resident: tuple[int, ...],
+        known: KnownEdges | None,
     ) -> Iterator[EdgeBatch]:
         bounds = batch_bounds(len(edges), self._settings.batch_size, self._settings.chunks)
         if skip >= len(bounds):
             return
         nodes = self._resident_nodes(resident)
-        known = None
-        if self._settings.mask_known:
-            known = KnownEdges(edges.astype(np.int64))
         for number in range(skip, len(bounds)):
             begin, end = bounds[number]
             order = first_batch + number

@@ -1,6 +1,6 @@
 """A step's edges in blocks that fit in memory (floor 2).
 
-In: a step's buckets. Out: (E, 3) arrays, each shuffled together over all buckets of the step, in an order
+In: a step's spans of the train split. Out: (E, 3) arrays, each shuffled together over all spans, in an order
 that follows from the run's seed and the position alone.
 """
 
@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from marius_py.data.plan import Span
 from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.streams import Purpose, stream
-from marius_py.types import Bucket
 
 BLOCK_EDGES = 16_000_000
 """Edges that are shuffled at once: 192 MB of int32 triples beside as much for the next block."""
@@ -22,7 +21,7 @@ BLOCK_EDGES = 16_000_000
 
 @dataclass(frozen=True, slots=True)
 class EdgeBlock:
-    """One part of every bucket of a step.
+    """One part of every span of a step.
 
     Attributes:
         step: index of the step in the schedule.
@@ -32,7 +31,7 @@ class EdgeBlock:
     """
 
     step: int
-    ranges: tuple[tuple[int, int], ...]
+    ranges: tuple[Span, ...]
     order: int
     last: bool
 
@@ -42,20 +41,14 @@ class EdgeBlock:
         return sum(stop - start for start, stop in self.ranges)
 
 
-def split_step(
-    step: int, buckets: Sequence[Bucket], counts: NDArray[np.int64], block_edges: int = BLOCK_EDGES
-) -> list[EdgeBlock]:
-    """Cut a step into the fewest blocks of about `block_edges` edges, each with a share of all buckets.
+def split_step(step: int, spans: Sequence[Span], block_edges: int = BLOCK_EDGES) -> list[EdgeBlock]:
+    """Cut a step into the fewest blocks of about `block_edges` edges, each with a share of every span.
 
     Args:
         step: index of the step in the schedule.
-        buckets: the step's buckets.
-        counts: (p, p) train edges a bucket; buckets lie in the file in row-major order.
+        spans: the step's spans of the train split.
         block_edges: edges that may be in memory as one block.
     """
-    offsets = np.concatenate([[0], np.cumsum(counts.ravel())])
-    p = len(counts)
-    spans = [(int(offsets[h * p + t]), int(offsets[h * p + t + 1])) for h, t in buckets]
     total = sum(stop - start for start, stop in spans)
     num_blocks = max(1, -(-total // block_edges))
     blocks = []
@@ -79,9 +72,9 @@ def read_block(edges: EdgeStore, block: EdgeBlock, seed: int, epoch: int) -> Edg
     return np.take(together, order, axis=0)
 
 
-def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def _joined(ranges: Sequence[Span]) -> list[Span]:
     """Ranges in file order, neighbours read as one."""
-    joined: list[tuple[int, int]] = []
+    joined: list[Span] = []
     for start, stop in sorted(ranges):
         if joined and joined[-1][1] == start:
             joined[-1] = (joined[-1][0], stop)

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from marius_py.data.distinct import DistinctIndex
 from marius_py.data.step_edges import batch_bounds, split_step
-from marius_py.types import Bucket
 
 
 @given(
@@ -24,7 +23,8 @@ def test_blocks_cover_the_buckets_of_a_step_once(
     expected = sorted(
         position for h, t in chosen for position in range(offsets[3 * h + t], offsets[3 * h + t + 1])
     )
-    blocks = split_step(4, [Bucket(h, t) for h, t in sorted(chosen)], table, block_edges)
+    spans = [(int(offsets[3 * h + t]), int(offsets[3 * h + t + 1])) for h, t in sorted(chosen)]
+    blocks = split_step(4, spans, block_edges)
     seen = sorted(p for block in blocks for start, stop in block.ranges for p in range(start, stop))
     assert seen == expected
     assert [block.last for block in blocks] == [False] * (len(blocks) - 1) + [True]

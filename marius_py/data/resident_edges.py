@@ -1,0 +1,66 @@
+"""Known edges between resident partitions (floor 2): buckets in, an index for masking negatives out.
+
+A negative that makes a known edge teaches a falsehood, whether or not that edge runs in the step at hand. So
+what is masked are all train edges whose two ends are resident: exactly those that a negative drawn from the
+buffer can make. Buckets stay while their partitions do; a swap reads the 2c − 1 new ones.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marius_py.nn.known_edges import KnownEdges
+from marius_py.storage.protocols import Edges, EdgeStore
+from marius_py.types import Bucket
+
+log = logging.getLogger(__name__)
+
+
+class ResidentEdges:
+    """Train edges between the resident partitions, and their index.
+
+    `load` runs on the I/O thread, `index` on the thread that draws batches, one call of each in turn.
+
+    Args:
+        edges: where buckets are read.
+        counts: (p, p) train edges a bucket.
+        limit: most edges to hold; a step with more masks its own edges only.
+    """
+
+    def __init__(self, edges: EdgeStore, counts: NDArray[np.int64], limit: int) -> None:
+        self._edges = edges
+        self._counts = counts
+        self._limit = limit
+        self._buckets: dict[Bucket, Edges] = {}
+        self._indexed: tuple[int, ...] | None = None
+        self._index: KnownEdges | None = None
+        self.bytes_read = 0
+
+    def load(self, resident: tuple[int, ...]) -> NDArray[np.int64] | None:
+        """All edges (E, 3) between `resident` partitions; None if there are more than the limit."""
+        wanted = [Bucket(head, tail) for head in resident for tail in resident]
+        total = sum(int(self._counts[bucket]) for bucket in wanted)
+        if total > self._limit:
+            log.debug("%d edges between partitions %s: masking those of the step only", total, resident)
+            self._buckets.clear()
+            return None
+        kept = {bucket: self._buckets[bucket] for bucket in wanted if bucket in self._buckets}
+        for bucket in wanted:
+            if bucket not in kept:
+                kept[bucket] = self._edges.read("train", bucket)
+                self.bytes_read += kept[bucket].nbytes
+        self._buckets = kept
+        return np.concatenate([kept[bucket] for bucket in wanted]).astype(np.int64, copy=False)
+
+    def index(self, resident: tuple[int, ...], loaded: NDArray[np.int64] | None, own: Edges) -> KnownEdges:
+        """Index of what `load` returned for `resident`, or of the step's `own` edges where that is None."""
+        if loaded is None:
+            self._indexed = None
+            return KnownEdges(own.astype(np.int64))
+        if self._indexed != resident or self._index is None:
+            self._index = KnownEdges(loaded)
+            self._indexed = resident
+        return self._index
