@@ -112,6 +112,11 @@ def extend(argv: Sequence[str] | None = None) -> int:
     return _from_module("extend", argv)
 
 
+def report(argv: Sequence[str] | None = None) -> int:
+    """`marius-report`: a run as one HTML page."""
+    return _from_module("report", argv)
+
+
 def predict(argv: Sequence[str] | None = None) -> int:
     """`marius-predict`: ranked completions of edges by name."""
     return _from_module("predict", argv)
@@ -133,6 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "plan": plan,
         "extend": extend,
         "predict": predict,
+        "report": report,
         "neighbors": neighbors,
     }
     commands["verify"] = verify

@@ -40,6 +40,8 @@ FLOORS: dict[str, int] = {
     "export_formats": 4,
     "generate": 4,
     "results": 4,
+    "report": 4,
+    "report_figures": 4,
     "run": 4,
     "convert": 4,
     "config": 5,

@@ -1,0 +1,51 @@
+"""`marius-report` (floor 6): a run as one HTML page."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from marius_py.commands.common import say_if_unfinished
+from marius_py.progress import Bars
+
+PURPOSE = """Draw a run: settings, test metrics, loss, throughput, timeline, ranks, relations and a map of the
+embeddings, in one HTML file that opens without a network. Needs matplotlib: pip install 'marius_py[plot]'."""
+EXAMPLES = """examples:
+  marius-report runs/mine
+  marius-report runs/mine --output mine.html --figures figures"""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    parser.add_argument("run", metavar="RUN", help="folder that marius-train wrote")
+    parser.add_argument("--graph", metavar="DIR", help="the prepared graph, if it has moved since training")
+    parser.add_argument("--output", metavar="FILE", help="HTML file (default: RUN/report.html)")
+    parser.add_argument("--figures", metavar="DIR", help="write the figures as PNGs to DIR too")
+    parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
+    parser.add_argument(
+        "--edges", type=int, default=2000, metavar="N", help="test edges to rank, a sample (default: 2000)"
+    )
+    parser.add_argument(
+        "--nodes", type=int, default=2000, metavar="N", help="nodes on the map, a sample (default: 2000)"
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Write the report."""
+    from marius_py.report import write_report
+    from marius_py.run import load
+
+    with load(options.run, graph=options.graph) as opened, Bars() as bars:
+        say_if_unfinished(opened)
+        files = write_report(
+            opened,
+            Path(options.run) / "report.html" if options.output is None else options.output,
+            figures=options.figures,
+            overwrite=options.overwrite,
+            max_edges=options.edges,
+            max_nodes=options.nodes,
+            progress=bars,
+        )
+    for path in files:
+        sys.stdout.write(f"{path}\n")

@@ -1,0 +1,173 @@
+"""Figures of a report (floor 4): plain numbers in, matplotlib figures out; matplotlib is imported on use."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marius_py.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLORS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#64748b")
+_STAGE_LIMIT = 4000
+_LABELED = 25
+
+
+def new_figure(width: float = 7.0, height: float = 3.2) -> tuple[Figure, Any]:
+    """An empty figure with one pair of axes, inches.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError(
+            "a report needs matplotlib: pip install 'marius_py[plot]', or pip install matplotlib"
+        ) from error
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    return figure, axes
+
+
+def save_figure(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
+    """A figure as SVG, whose texts the reader's fonts draw, or as PNG of 150 dots an inch."""
+    import matplotlib
+
+    buffer = io.BytesIO()
+    with matplotlib.rc_context({"svg.fonttype": "none"}), warnings.catch_warnings():
+        # Names may be in any script; matplotlib's own font lacks some, a reader's browser does not.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        facts = {"Date": None} if kind == "svg" else None
+        figure.savefig(buffer, format=kind, dpi=150, metadata=facts)
+    return buffer.getvalue()
+
+
+def loss_figure(history: Sequence[Mapping[str, Any]]) -> Figure:
+    """Loss by epoch, and validation MRR on the right where there is one."""
+    figure, axes = new_figure()
+    epochs = [int(line["epoch"]) + 1 for line in history]
+    axes.plot(epochs, [line["loss"] for line in history], color=COLORS[0], marker="o", markersize=3)
+    axes.set_xlabel("epoch")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_ylabel("loss an edge", color=COLORS[0])
+    valid = [(int(line["epoch"]) + 1, line["valid"]["mrr"]) for line in history if line.get("valid")]
+    if valid:
+        right = axes.twinx()
+        right.spines["top"].set_visible(False)
+        right.plot(*zip(*valid, strict=True), color=COLORS[1], marker="s", markersize=3)
+        right.set_ylabel("validation MRR", color=COLORS[1])
+    return figure
+
+
+def speed_figure(history: Sequence[Mapping[str, Any]]) -> Figure:
+    """Edges a second by epoch, and the shares of time spent waiting."""
+    figure, axes = new_figure()
+    epochs = [int(line["epoch"]) + 1 for line in history]
+    axes.bar(epochs, [line["edges_per_second"] for line in history], color=COLORS[0], alpha=0.6)
+    axes.set_xlabel("epoch")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_ylabel("edges a second", color=COLORS[0])
+    right = axes.twinx()
+    right.spines["top"].set_visible(False)
+    shares = [100 * line["wait_disk_s"] / max(line["seconds"], 1e-9) for line in history]
+    right.plot(epochs, shares, color=COLORS[1], marker="o", markersize=3)
+    right.set_ylim(bottom=0)
+    right.set_ylabel("% of the time waiting on disk", color=COLORS[1])
+    return figure
+
+
+def bytes_figure(history: Sequence[Mapping[str, Any]]) -> Figure:
+    """Bytes read and written by epoch."""
+    figure, axes = new_figure()
+    epochs = np.array([int(line["epoch"]) + 1 for line in history])
+    for shift, key, color in ((-0.2, "bytes_read", COLORS[0]), (0.2, "bytes_written", COLORS[1])):
+        values = [line[key] / 2**30 for line in history]
+        axes.bar(epochs + shift, values, width=0.4, color=color, label=key.removeprefix("bytes_"))
+    axes.set_xlabel("epoch")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_ylabel("GiB")
+    axes.legend(frameon=False)
+    return figure
+
+
+def timeline_figure(events: Sequence[Mapping[str, Any]]) -> Figure:
+    """What each thread did, of the events of a Chrome trace; the first few thousand."""
+    shown = sorted((one for one in events if one.get("ph") == "X"), key=lambda one: float(one["ts"]))
+    shown = shown[:_STAGE_LIMIT]
+    threads = list(dict.fromkeys(str(one.get("tid")) for one in shown))
+    names = list(dict.fromkeys(str(one["name"]) for one in shown))
+    figure, axes = new_figure(height=1.2 + 0.35 * len(threads))
+    for number, name in enumerate(names):
+        for place, thread in enumerate(threads):
+            spans = [
+                (float(one["ts"]) / 1e6, float(one["dur"]) / 1e6)
+                for one in shown
+                if str(one["name"]) == name and str(one.get("tid")) == thread
+            ]
+            if spans:
+                axes.broken_barh(spans, (place - 0.4, 0.8), facecolors=f"C{number % 10}")
+        axes.plot([], [], color=f"C{number % 10}", linewidth=5, label=name)
+    axes.set_yticks(range(len(threads)), threads)
+    axes.set_xlabel("seconds")
+    axes.legend(frameon=False, fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.25))
+    return figure
+
+
+def ranks_figure(ranks: NDArray[np.float64]) -> Figure:
+    """Histogram of the ranks (E, 2) of heads and tails, on a logarithmic axis."""
+    figure, axes = new_figure()
+    bins = np.geomspace(1, max(float(np.nanmax(ranks)) + 1, 2), 30)
+    axes.hist([ranks[:, 1], ranks[:, 0]], bins=bins, color=COLORS[:2], label=["tails", "heads"])
+    axes.set_xscale("log")
+    axes.set_xlabel("rank of the true answer")
+    axes.set_ylabel("edges")
+    axes.legend(frameon=False)
+    return figure
+
+
+def bands_figure(bands: Sequence[tuple[int, float, int]]) -> Figure:
+    """MRR by the answer's train degree: (lower bound, MRR, answers)."""
+    figure, axes = new_figure()
+    places = range(len(bands))
+    axes.bar(places, [mrr for _, mrr, _ in bands], color=COLORS[2], alpha=0.8)
+    axes.set_xticks(places, [f"{bound}+\n({count})" for bound, _, count in bands], fontsize=7)
+    axes.set_xlabel("train degree of the answer (answers)")
+    axes.set_ylabel("MRR")
+    return figure
+
+
+def map_figure(points: NDArray[np.float64], names: Sequence[str], degrees: NDArray[np.int64]) -> Figure:
+    """Embeddings on two axes (n, 2); the nodes with most edges carry their names."""
+    figure, axes = new_figure(height=5.5)
+    color = np.log1p(degrees)
+    axes.scatter(points[:, 0], points[:, 1], c=color, s=6, cmap="viridis", alpha=0.7, linewidths=0)
+    for place in np.argsort(-degrees, kind="stable")[:_LABELED].tolist():
+        name = names[place] if len(names[place]) <= 24 else names[place][:23] + "…"
+        # A "$" would begin mathematics.
+        axes.annotate(name.replace("$", r"\$"), points[place], fontsize=6, alpha=0.9)
+    axes.set_xlabel("first principal component")
+    axes.set_ylabel("second principal component")
+    return figure
+
+
+def principal_components(rows: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Rows (n, D) on their two first principal components (n, 2), and these' shares of variance (2,)."""
+    centered = rows.astype(np.float64) - rows.mean(axis=0, dtype=np.float64)
+    _, values, axes = np.linalg.svd(centered, full_matrices=False)
+    points = np.zeros((len(rows), 2))
+    used = min(2, len(values))
+    points[:, :used] = centered @ axes[:used].T
+    variance = values**2
+    shares = np.zeros(2)
+    shares[:used] = variance[:used] / max(float(variance.sum()), 1e-300)
+    return points, shares

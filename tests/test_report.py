@@ -1,0 +1,103 @@
+"""A report is one file that needs no network, whole or not there, for finished and unfinished runs."""
+
+import base64
+import re
+import sys
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+import marius_py
+from marius_py import cli
+from marius_py.errors import ConfigError
+from marius_py.report import write_report
+from marius_py.report_figures import principal_components
+from tests.small_runs import write_run
+
+pytest.importorskip("matplotlib", reason="reports need matplotlib")
+
+
+class Page(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.titles, self.images, self.cells, self._tag = [], [], [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self._tag = tag
+        if tag == "img":
+            self.images.append(dict(attributes)["src"])
+
+    def handle_data(self, data):
+        if self._tag == "h2" and data.strip():
+            self.titles.append(data)
+        if self._tag == "td" and data.strip():
+            self.cells.append(data)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    rng = np.random.default_rng(0)
+    names = ["<b>&", "$x_1$", *(f"node {i}" for i in range(38))]
+    edges = [(names[rng.integers(40)], f"r{rng.integers(3)}", names[rng.integers(40)]) for _ in range(400)]
+    settings = {
+        "model.dim": 8,
+        "training.epochs": 2,
+        "training.valid_every": 1,
+        "negatives.count": 5,
+        "pipeline.trace": True,
+    }
+    marius_py.train(edges, folder / "run", settings).close()
+    return folder / "run"
+
+
+def test_everything(trained, tmp_path, capsys):
+    figures = tmp_path / "figures"
+    words = [str(trained), "--output", str(tmp_path / "r.html"), "--figures", str(figures)]
+    assert cli.main(["report", *words]) == 0
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert page.titles == ["Test", "Training", "Throughput", "Pipeline", "Ranks", "Relations", "Embeddings"]
+    assert {"r0", "r1", "r2", "complex"} <= set(page.cells)
+    assert not re.search(r"https?://", re.sub(r'src="data:[^"]*"', "", text))
+    assert len(page.images) == 7
+    for source in page.images:
+        kind, _, data = source.partition(",")
+        assert kind == "data:image/svg+xml;base64"
+        ElementTree.fromstring(base64.b64decode(data))
+    pictures = sorted(path.name for path in figures.iterdir())
+    assert pictures == [f"{n}.png" for n in ("bytes", "degrees", "loss", "map", "ranks", "speed", "timeline")]
+    assert all((figures / name).read_bytes()[:4] == b"\x89PNG" for name in pictures)
+    assert capsys.readouterr().out.splitlines()[0] == str(tmp_path / "r.html")
+    assert cli.main(["report", *words]) == 2
+    assert "exists" in capsys.readouterr().err
+    assert cli.main(["report", *words, "--overwrite"]) == 0
+
+
+def test_an_unfinished_run_without_loss(tmp_path):
+    folder = write_run(tmp_path)[0]
+    with marius_py.load(folder) as run:
+        write_report(run, tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "has not finished" in text
+    assert Page(text).titles == ["Ranks", "Relations", "Embeddings"]
+
+
+def test_without_matplotlib(trained, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with marius_py.load(trained) as run, pytest.raises(ConfigError, match=r"marius_py\[plot\]"):
+        write_report(run, tmp_path / "r.html")
+    assert not list(tmp_path.iterdir())
+
+
+def test_principal_components():
+    rng = np.random.default_rng(0)
+    rows = (rng.normal(size=(200, 2)) * [5, 1]) @ rng.normal(size=(2, 6))
+    points, shares = principal_components(rows.astype(np.float32))
+    assert shares.sum() == pytest.approx(1, abs=1e-6)
+    assert shares[0] > shares[1]
+    centered = rows - rows.mean(0)
+    np.testing.assert_allclose(np.linalg.norm(points, axis=1), np.linalg.norm(centered, axis=1), rtol=1e-4)
