@@ -43,13 +43,14 @@ def _enter(call: str, path: Path, size: int = 0) -> int:
 def storage_error(action: str, path: Path, cause: OSError, size: int = 0) -> StorageError:
     """Build the StorageError for a failed call; `errno` is carried over, the bytes needed are named."""
     if cause.errno in (errno.ENOSPC, errno.EDQUOT):
-        need = f" {size:,} bytes were needed" if size else ""
+        facts = [f"{size:,} bytes were needed"] if size else []
         try:
             disk = os.statvfs(path.parent)
-            free = f", {disk.f_bavail * disk.f_frsize:,} are free"
-        except OSError:
-            free = ""
-        text = f"disk full: cannot {action} {path}:{need}{free}; free space or use a folder on another disk"
+            facts.append(f"{disk.f_bavail * disk.f_frsize:,} bytes are free")
+        except OSError as unknown:
+            logger.debug("%s: %s", path.parent, unknown)
+        known = f" ({', '.join(facts)})" if facts else ""
+        text = f"disk full: cannot {action} {path}{known}; free space or use a folder on another disk"
     else:
         text = f"cannot {action} {path}: {cause.strerror or cause}"
     error = StorageError(text)

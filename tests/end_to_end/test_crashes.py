@@ -26,6 +26,7 @@ def test_killed_commands_end_as_if_nothing_had_happened(inline: CrashHarness) ->
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mode", ["inline", "threaded"])
 def test_many_kills(mode: str, tmp_path: Path) -> None:
     with CrashHarness(tmp_path, mode) as harness:

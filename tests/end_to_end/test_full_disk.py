@@ -62,6 +62,7 @@ def test_every_ninth_call(server: CrashServer, graph: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 def test_every_call(error: int, server: CrashServer, graph: Path, tmp_path: Path) -> None:
     trial = Trial(server, graph, tmp_path)

@@ -91,7 +91,7 @@ def test_full_disk_names_the_bytes_before_filling_it(tmp_path: Path) -> None:
     num_nodes = disk.f_bavail * disk.f_frsize // (4 * 100) + 10_000_000
     table = NodeTable(Partitioning(num_nodes, 4), 50, 50)
     with pytest.raises(
-        StorageError, match=r"disk full: .*nodes.h5.*: [\d,]+ bytes were needed, [\d,]+ are free"
+        StorageError, match=r"disk full: .*nodes.h5.* \([\d,]+ bytes were needed, [\d,]+ bytes are free\)"
     ):
         create_node_store(tmp_path / "new", table, spare_slots=0)
     assert not (tmp_path / "new").exists()
