@@ -1,0 +1,69 @@
+"""Real graphs through the commands: quality out of core and in memory, preparing at scale. Slow."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+RECIPE = (
+    "model.decoder=complex", "model.dim=128", "model.reciprocal=true", "model.node_dropout=0.3",
+    "model.relation_dropout=0.2", "negatives.count=500", "negatives.chunks=1", "optimizer.name=adagrad",
+    "optimizer.lr=0.18", "training.batch_size=1024", "training.epochs=20", "training.valid_every=0",
+    "pipeline.mode=threaded", "storage.partitions=8",
+)  # fmt: skip
+
+
+def marius(command: str, *words: str) -> None:
+    subprocess.run([sys.executable, "-m", "marius_py", command, *words], check=True)
+
+
+def train(graph: Path, output: Path, *words: str) -> dict[str, Any]:
+    marius("train", f"graph={graph}", f"output={output}", *words)
+    result: dict[str, Any] = json.loads((output / "result.json").read_text())
+    return result
+
+
+def prepare(data: Path, name: str, output: Path, *words: str) -> None:
+    ending = next(file.name.removeprefix("train") for file in (data / name).glob("train.tsv.*"))
+    files = [f"input.{split}={data / name / (split + ending)}" for split in ("train", "valid", "test")]
+    marius("prepare", *files, f"output={output}", *words)
+
+
+def test_fb15k_237_out_of_core_is_as_good_as_in_memory(data_dir: Path, tmp_path: Path) -> None:
+    prepare(data_dir, "FB15k-237", tmp_path / "graph", "partitions=8")
+    disk = train(tmp_path / "graph", tmp_path / "disk", *RECIPE, "storage.capacity=4")
+    memory = train(tmp_path / "graph", tmp_path / "memory", *RECIPE, "storage.capacity=8")
+    assert disk["test"]["count"] == memory["test"]["count"] == 2 * 20466
+    assert disk["test"]["mrr"] >= 0.31
+    assert abs(disk["test"]["mrr"] - memory["test"]["mrr"]) <= 0.008
+    assert disk["train"]["loads_per_epoch"] < 12
+    assert memory["train"]["loads_per_epoch"] == 0
+
+
+def test_hackage_is_prepared_fast_in_bounded_memory_and_trains(data_dir: Path, tmp_path: Path) -> None:
+    started = time.perf_counter()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    prepare(data_dir, "hackage", tmp_path / "graph", "partitions=16")
+    seconds = time.perf_counter() - started
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 60
+    assert seconds < 60 or os.getloadavg()[0] > 2
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 < 2 * 2**30
+    result = train(
+        tmp_path / "graph", tmp_path / "run", "model.decoder=distmult", "model.dim=64",
+        "storage.capacity=4", "training.epochs=1", "training.valid_every=0", "training.batch_size=10000",
+        "negatives.chunks=10", "negatives.count=100", "evaluation.mode=sampled",
+    )  # fmt: skip
+    assert result["test"]["protocol"].startswith("sampled")
+    assert result["test"]["mrr"] > 0.3
+    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text())
+    assert line["edges"] == 6273367
