@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from marius_py.graph import Partitioning
+from marius_py.partitioning import Partitioning
 from marius_py.storage.protocols import NodeTable
 
 PREPARE = """

@@ -32,12 +32,12 @@ from marius_py.ranking.scorer import ModelScorer, RankedModel, Scorer
 from marius_py.relation_counts import count_multiplicity
 from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.streams import Purpose, stream
+from marius_py.types import SPLITS
 
 logger = logging.getLogger(__name__)
 
 Mode = Literal["full", "sampled"]
 Progress = Callable[[int, int], None]
-SPLITS = ("train", "valid", "test")
 DEFAULT_MEMORY_BYTES = 256 << 20
 _EDGE_BYTES = 64
 """Bytes an edge needs while it is matched: three ids, two keys, hashes."""

@@ -1,7 +1,7 @@
 """A prepared graph (floor 1): counts, partition ranges, names, edges. In: a graph's folder. Out: `Graph`.
 
 h5py and pyarrow are imported only by the methods that read edges or names: a training process never needs
-pyarrow, and the storage floor imports this module.
+pyarrow.
 """
 
 from __future__ import annotations
@@ -16,62 +16,10 @@ from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, MariusError, StorageError
 from marius_py.graph_files import EDGES_FILE, GRAPH_FILE, NODES_FILE, RELATIONS_FILE, read_manifest
+from marius_py.partitioning import Partitioning
 
 if TYPE_CHECKING:
     from marius_py.storage.hdf5_edges import Hdf5EdgeStore
-
-SPLITS = ("train", "valid", "test")
-
-EDGE_FILE_VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Partitioning:
-    """N nodes in p ranges of consecutive ids whose sizes differ by at most one row.
-
-    Ids are assigned in random order when a graph is prepared, so a range is a random set of nodes, and any
-    other p is another arithmetic on the same ids. The first N mod p ranges hold one row more.
-    """
-
-    num_nodes: int
-    num_partitions: int
-
-    def __post_init__(self) -> None:
-        if self.num_partitions < 1 or self.num_partitions > max(self.num_nodes, 1):
-            raise ConfigError(
-                f"number of partitions is {self.num_partitions}; allowed: 1 to the number of nodes "
-                f"({self.num_nodes}); change partitions= (prepare) or storage.partitions= (train)"
-            )
-
-    @property
-    def max_size(self) -> int:
-        """Rows of the largest partition."""
-        return -(-self.num_nodes // self.num_partitions)
-
-    def start(self, part: int) -> int:
-        """First node id of partition `part` (of one past the last one: N)."""
-        base, extra = divmod(self.num_nodes, self.num_partitions)
-        return part * base + min(part, extra)
-
-    def size(self, part: int) -> int:
-        """Rows of partition `part`."""
-        return self.start(part + 1) - self.start(part)
-
-    def starts(self) -> NDArray[np.int64]:
-        """(p + 1,) first ids of all partitions, then N."""
-        return np.array([self.start(i) for i in range(self.num_partitions + 1)], dtype=np.int64)
-
-    def locate(self, nodes: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Partition (U,) and row within it (U,) of node ids (U,)."""
-        base, extra = divmod(self.num_nodes, self.num_partitions)
-        ids = nodes.astype(np.int64, copy=False)
-        boundary = extra * (base + 1)
-        if base == 0:
-            part = ids // 1
-        else:
-            part = np.where(ids < boundary, ids // (base + 1), extra + (ids - boundary) // base)
-        start = part * base + np.minimum(part, extra)
-        return part, ids - start
 
 
 @dataclass(frozen=True, slots=True)

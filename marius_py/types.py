@@ -15,6 +15,9 @@ Side = Literal["head", "tail"]
 
 SIDES: tuple[Side, Side] = ("head", "tail")
 
+SPLITS = ("train", "valid", "test")
+"""The splits of a graph's edges."""
+
 
 class Bucket(NamedTuple):
     """The edges whose head lies in partition `head` and whose tail lies in partition `tail`."""

@@ -20,7 +20,7 @@ def data_dir() -> Path:
     """
     path = Path(os.environ.get("MARIUS_DATA", DEFAULT_DATA))
     if not (path / "umls" / "train.tsv.gz").exists():
-        reason = f"no real graphs in {path}; set MARIUS_DATA to a folder with FB15k-237, WN18RR, umls, hackage"
+        reason = f"no real graphs in {path}; set MARIUS_DATA to the folder that has FB15k-237, umls, …"
         if os.environ.get("MARIUS_REQUIRE_DATA"):
             pytest.fail(f"MARIUS_REQUIRE_DATA is set, but there are {reason}")
         pytest.skip(reason)

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marius_py.errors import ConfigError, FormatError, StorageError
-from marius_py.graph import Graph, Partitioning, open_graph
+from marius_py.graph import Graph, open_graph
 from marius_py.graph_files import manifest_bytes, read_manifest
 from marius_py.names import ROW_GROUP
+from marius_py.partitioning import Partitioning
 from marius_py.prepare import prepare_arrays
 
 

@@ -14,13 +14,13 @@ import torch
 
 from marius_py.data.batches import BatchSettings
 from marius_py.errors import InterruptedRunError, PipelineError, StorageError
-from marius_py.graph import Partitioning
 from marius_py.nn.decoders import ComplEx, Decoder
 from marius_py.nn.losses import SoftmaxLoss
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.negatives import UniformNegatives
 from marius_py.nn.optimizers import Adagrad
 from marius_py.ordering import build_schedule
+from marius_py.partitioning import Partitioning
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
 from marius_py.storage.protocols import Float32, NodeTable
 from marius_py.trainer import Trainer, TrainerSettings

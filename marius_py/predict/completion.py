@@ -15,13 +15,12 @@ import torch
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError
-from marius_py.graph import SPLITS
 from marius_py.predict.topk import TILE_CANDIDATES, Float64, TopK, top_k
 from marius_py.ranking.candidates import AllNodes, Float32, Ids
 from marius_py.ranking.known import KnownFinder, QueryBlock
 from marius_py.ranking.scorer import ModelScorer
 from marius_py.storage.protocols import Edges, EdgeStore
-from marius_py.types import Side
+from marius_py.types import SPLITS, Side
 
 if TYPE_CHECKING:
     from marius_py.run import Run

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from marius_py.errors import ConfigError, FormatError
-from marius_py.graph import Graph, Partitioning, open_graph
+from marius_py.graph import Graph, open_graph
+from marius_py.partitioning import Partitioning
 from marius_py.prepare.assemble import NumberedGraph, assemble
 from marius_py.prepare.blocks import EdgeSource, NameKind
 from marius_py.prepare.columns import ColumnKey, Header

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError
-from marius_py.graph import SPLITS, Graph, open_graph
+from marius_py.graph import Graph, open_graph
 from marius_py.prepare.api import DEFAULT_SPLIT, check_arguments, choose_splits, partitioning_for
 from marius_py.prepare.assemble import NumberedGraph, assemble
 from marius_py.prepare.dictionary import EdgeSpill
@@ -24,6 +24,7 @@ from marius_py.prepare.folder import building, check_output
 from marius_py.prepare.progress import ProgressHook, silent
 from marius_py.prepare.splitting import random_counts
 from marius_py.storage.edge_writer import BLOCK_ROWS, edge_dtype
+from marius_py.types import SPLITS
 
 EdgeBlocks = NDArray[np.integer] | Iterable[NDArray[np.integer]]
 """One array of edges, or blocks of them that are read once."""

@@ -11,10 +11,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from marius_py.graph import SPLITS
 from marius_py.prepare.survey import edge_keys
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.protocols import Edges
+from marius_py.types import SPLITS
 
 MAX_ROWS = 1 << 22
 

@@ -22,9 +22,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError
-from marius_py.graph import SPLITS, Graph, Partitioning, open_graph
+from marius_py.graph import Graph, open_graph
 from marius_py.graph_files import EDGES_FILE, GRAPH_FILE, NODES_FILE, RELATIONS_FILE, manifest_bytes
 from marius_py.names import ROW_GROUP
+from marius_py.partitioning import Partitioning
 from marius_py.prepare.assemble import _file_facts, _update
 from marius_py.prepare.blocks import NameKind
 from marius_py.prepare.dictionary import EdgeSpill, Ingest
@@ -38,6 +39,7 @@ from marius_py.storage.file_io import os_errors_as_storage, replace_file, sync_p
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.protocols import Edges
 from marius_py.streams import Purpose, stream
+from marius_py.types import SPLITS
 
 logger = logging.getLogger(__name__)
 

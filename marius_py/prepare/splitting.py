@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from marius_py.errors import ConfigError
-from marius_py.graph import SPLITS
 from marius_py.prepare.dictionary import EdgeSpill
 from marius_py.storage.protocols import Edges
 from marius_py.streams import Purpose, stream
+from marius_py.types import SPLITS
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from marius_py.graph import SPLITS, Partitioning
+from marius_py.partitioning import Partitioning
 from marius_py.storage.edge_writer import count_buckets
 from marius_py.storage.protocols import Edges
+from marius_py.types import SPLITS
 
 _ODD = (0x9E37_79B9_7F4A_7C15, 0xC2B2_AE3D_27D4_EB4F, 0x1656_67B1_9E37_79F9)
 

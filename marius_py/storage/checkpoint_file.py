@@ -25,7 +25,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from marius_py.errors import FormatError, MariusError, StorageError
-from marius_py.graph import Partitioning
+from marius_py.partitioning import Partitioning
 from marius_py.storage import files
 from marius_py.storage.node_file import EMBEDDINGS, NODES_NAME, STATE
 from marius_py.storage.protocols import Checkpoint, NodeTable

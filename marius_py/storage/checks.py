@@ -8,7 +8,7 @@ import numpy as np
 import xxhash
 
 from marius_py.errors import ConfigError, StorageError
-from marius_py.graph import Partitioning
+from marius_py.partitioning import Partitioning
 from marius_py.storage.protocols import Float32, NodeTable
 
 

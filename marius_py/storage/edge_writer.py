@@ -19,7 +19,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from marius_py.errors import FormatError
-from marius_py.graph import EDGE_FILE_VERSION, SPLITS, Partitioning
+from marius_py.partitioning import Partitioning
 from marius_py.storage.file_io import (
     array_checksum,
     os_errors_as_storage,
@@ -28,8 +28,9 @@ from marius_py.storage.file_io import (
     write_array,
 )
 from marius_py.storage.files import open_file, reserve, sync_data
-from marius_py.storage.hdf5_edges import Hdf5EdgeStore, read_layout
+from marius_py.storage.hdf5_edges import EDGE_FILE_VERSION, Hdf5EdgeStore, read_layout
 from marius_py.storage.protocols import Edges
+from marius_py.types import SPLITS
 
 BLOCK_ROWS = 1 << 21
 """Edges handled at a time: 24 MiB of int32 rows."""

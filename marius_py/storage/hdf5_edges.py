@@ -22,11 +22,13 @@ import xxhash
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError, StorageError
-from marius_py.graph import EDGE_FILE_VERSION, SPLITS, Partitioning
+from marius_py.partitioning import Partitioning
 from marius_py.storage.file_io import array_checksum, read_array
 from marius_py.storage.files import drop_cache, open_file
 from marius_py.storage.protocols import Edges
-from marius_py.types import Bucket
+from marius_py.types import SPLITS, Bucket
+
+EDGE_FILE_VERSION = 1
 
 FEW_ROWS = 16
 """So few rows are read without verifying the whole bucket that they lie in."""

@@ -13,14 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marius_py.errors import FormatError, StorageError
-from marius_py.graph import Partitioning
+from marius_py.partitioning import Partitioning
 from marius_py.storage.checkpoint_file import copy_checkpoint
 from marius_py.storage.checks import check_arrays, check_part, check_range, check_table, spans
 from marius_py.storage.protocols import Checkpoint, Edges, Float32, NodeTable
 from marius_py.storage.slots import EMPTY, SlotTable
-from marius_py.types import Bucket
-
-SPLITS = ("train", "valid", "test")
+from marius_py.types import SPLITS, Bucket
 
 
 class MemoryPartitionStore:

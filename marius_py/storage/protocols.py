@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from marius_py.graph import Partitioning
+from marius_py.partitioning import Partitioning
 from marius_py.types import Bucket
 
 Float32 = NDArray[np.float32]

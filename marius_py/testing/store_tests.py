@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from marius_py.errors import FormatError, MariusError, StorageError
-from marius_py.graph import Partitioning
+from marius_py.partitioning import Partitioning
 from marius_py.storage.aligned import allocate
 from marius_py.storage.protocols import Checkpoint, Float32, NodeTable, PartitionStore
 

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from marius_py.graph import SPLITS, Graph
+from marius_py.graph import Graph
+from marius_py.types import SPLITS
 
 Named = tuple[str, ...]
 

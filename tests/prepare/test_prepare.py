@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from marius_py.errors import ConfigError, FormatError, StorageError
-from marius_py.graph import Partitioning, open_graph
+from marius_py.graph import open_graph
+from marius_py.partitioning import Partitioning
 from marius_py.prepare import prepare
 from marius_py.types import Bucket
 from tests.prepare.graphs import all_edges, named_edges, write_rows

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from marius_py.graph import Partitioning
+from marius_py.partitioning import Partitioning
 
 
 class ArrayReader:

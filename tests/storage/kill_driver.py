@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from marius_py.graph import Partitioning
+from marius_py.partitioning import Partitioning
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME
 from marius_py.storage.hdf5_nodes import create_node_store, has_commit, open_node_store
 from marius_py.storage.node_file import NODES_NAME

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from marius_py.errors import FormatError, MariusError, StorageError
-from marius_py.graph import Partitioning
+from marius_py.partitioning import Partitioning
 from marius_py.storage.checkpoint_file import (
     CHECKPOINT_NAME,
     HEADER_BYTES,

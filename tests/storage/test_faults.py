@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from marius_py.errors import StorageError
-from marius_py.graph import Partitioning
+from marius_py.partitioning import Partitioning
 from marius_py.storage import files, node_file
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME
 from marius_py.storage.hdf5_nodes import create_node_store, has_commit, open_node_store

@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
-from marius_py.graph import SPLITS, Partitioning
+from marius_py.partitioning import Partitioning
 from marius_py.storage.edge_writer import EdgeWriter, count_buckets, resort
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.memory import MemoryEdgeStore
 from marius_py.storage.protocols import EdgeStore
-from marius_py.types import Bucket
+from marius_py.types import SPLITS, Bucket
 
 
 def random_edges(count: int, nodes: int, seed: int = 0, dtype: Any = np.int32) -> np.ndarray:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from marius_py.errors import StorageError
-from marius_py.graph import Partitioning
+from marius_py.partitioning import Partitioning
 from marius_py.storage.hdf5_nodes import create_node_store, open_node_store
 from marius_py.storage.lock import LOCK_NAME, FolderLock, is_alive, lock_owner, process_start
 from marius_py.storage.protocols import NodeTable

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from marius_py.errors import StorageError
-from marius_py.graph import Partitioning
+from marius_py.partitioning import Partitioning
 from marius_py.storage.hdf5_nodes import create_node_store
 from marius_py.storage.hdf5_store import Hdf5PartitionStore
 from marius_py.storage.protocols import Checkpoint, NodeTable

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from marius_py.errors import StorageError
-from marius_py.graph import Partitioning
+from marius_py.partitioning import Partitioning
 from marius_py.storage.hdf5_nodes import create_node_store, open_node_store
 from marius_py.storage.memory import MemoryPartitionStore
 from marius_py.storage.protocols import Checkpoint, NodeTable

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from marius_py.errors import ConfigError, FormatError, StorageError
-from marius_py.graph import Partitioning
+from marius_py.partitioning import Partitioning
 from marius_py.storage.hdf5_nodes import create_node_store
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
 from marius_py.storage.protocols import Checkpoint, EdgeStore, NodeTable, PartitionStore
