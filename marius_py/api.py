@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from marius_py import build
+from marius_py import build, tracking
 from marius_py.config import TrainConfig, load_config
 from marius_py.convert import graph_from, is_graph_data
 from marius_py.errors import ConfigError
@@ -55,7 +55,7 @@ def train(
     if isinstance(graph, TrainConfig):
         if output is not None or settings:
             raise ConfigError("a TrainConfig says everything: change output and settings in it")
-        return load(build.train(graph, watcher)["output"])
+        return load(tracking.train(graph, watcher)["output"])
     folder = (
         Path(output) if output is not None else Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     )
@@ -67,7 +67,7 @@ def train(
         # Settings are checked before a graph is prepared for them.
         load_config([word for word in words if word != "resume=true"])
         words.append(f"graph={_graph_folder(graph, folder, resume)}")
-    return load(build.train(load_config(words), watcher)["output"])
+    return load(tracking.train(load_config(words), watcher)["output"])
 
 
 def _graph_folder(graph: Any, folder: Path, resume: bool) -> Path:
@@ -78,8 +78,8 @@ def _graph_folder(graph: Any, folder: Path, resume: bool) -> Path:
         return Path(graph)
     if not is_graph_data(graph):
         raise ConfigError(
-            f"graph is {type(graph).__name__}; allowed: a prepared graph's folder, a Graph, a frame, an array "
-            "or list of edges, a NetworkX graph, a PyG Data or HeteroData"
+            f"graph is {type(graph).__name__}; allowed: a prepared graph's folder, a Graph, a frame, an "
+            "array or list of edges, a NetworkX graph, a PyG Data or HeteroData"
         )
     beside = folder.with_name(folder.name + GRAPH_SUFFIX)
     if resume and beside.is_dir():

@@ -191,7 +191,7 @@ def coerce(value: Any, hint: Any, key: str, item: Field[Any]) -> Any:
         return Component.parse(value, key)
     if get_origin(kind) is tuple:
         values = value if isinstance(value, (list, tuple)) else (value,)
-        if not values:
+        if not values and item.default != ():
             raise ConfigError(f"{key}={_show(value)} is empty: it takes {allowed(hint, item)}")
         inner = get_args(kind)[0]
         return tuple(_scalar(one, inner, key, hint, item, value) for one in values)

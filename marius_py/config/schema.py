@@ -263,6 +263,9 @@ class TrainConfig(_Checked):
     )
     resume: bool = setting(False, "go on with the run in output; settings not given are those of that run")
     device: Literal["auto", "cpu", "cuda"] = setting("auto", "where batches are computed")
+    trackers: tuple[str, ...] = setting(
+        (), "who is told of each epoch: csv, tensorboard, mlflow, wandb or classes of yours"
+    )
     model: ModelConfig = section(ModelConfig)
     loss: Component = setting(Component("softmax"), "softmax, logistic, margin or a class of yours")
     negatives: NegativesConfig = section(NegativesConfig)

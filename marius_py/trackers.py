@@ -1,0 +1,264 @@
+"""Trackers: a run's figures as they come, for programs that draw them (floor 4).
+
+In: the settings, an epoch's line of metrics, the result. Out: whatever a `Tracker` makes of them.
+metrics.jsonl is always written; these come on top. A tracker's library is imported when it is made, and is
+no dependency.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import importlib
+import logging
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from marius_py.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+CSV_FILE = "metrics.csv"
+TENSORBOARD_FOLDER = "tensorboard"
+
+
+class Tracker(ABC):
+    """Takes a run's figures; a subclass of yours is named by its dotted path: trackers=[mypkg.MyTracker].
+
+    A tracker is made without arguments, before any data is opened. What it raises later is logged and does
+    not end the run.
+    """
+
+    @abstractmethod
+    def start(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        """Training begins or goes on.
+
+        Args:
+            folder: the run folder.
+            settings: all settings, flat: "model.dim" → 64.
+        """
+
+    @abstractmethod
+    def log(self, epoch: int, values: Mapping[str, float]) -> None:
+        """An epoch is done and committed.
+
+        Args:
+            epoch: epochs done, from 1.
+            values: flat figures: "loss", "edges_per_second", "valid/mrr", "valid/head/hits@10", …
+        """
+
+    @abstractmethod
+    def finish(self, values: Mapping[str, float]) -> None:
+        """The run has ended; `values` hold the test metrics, "test/mrr", … and are empty if it failed."""
+
+
+class CsvTracker(Tracker):
+    """RUN/metrics.csv: a line an epoch. A resumed run appends; a column that the file lacks is left out."""
+
+    def __init__(self) -> None:
+        self._path = Path(CSV_FILE)
+
+    def start(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        """Remember the place."""
+        self._path = folder / CSV_FILE
+
+    def log(self, epoch: int, values: Mapping[str, float]) -> None:
+        """Append a line; the first one says which columns there are."""
+        row = {"epoch": epoch, **{name: value for name, value in values.items() if name != "epoch"}}
+        columns = list(row)
+        if self._path.exists():
+            with self._path.open(encoding="utf-8", newline="") as file:
+                columns = next(csv.reader(file), columns)
+            new = False
+        else:
+            new = True
+        with self._path.open("a", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, columns, restval="", extrasaction="ignore", lineterminator="\n")
+            if new:
+                writer.writeheader()
+            writer.writerow(row)
+
+    def finish(self, values: Mapping[str, float]) -> None:
+        """Nothing: result.json holds them."""
+
+
+class TensorBoardTracker(Tracker):
+    """RUN/tensorboard, for `tensorboard --logdir`; needs the package tensorboard, through torch."""
+
+    def __init__(self) -> None:
+        self._writer: Any = None
+        self._epoch = 0
+        _library("tensorboard", "tensorboard")
+
+    def start(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        """Open a log and note the settings."""
+        writers = importlib.import_module("torch.utils.tensorboard")
+        self._writer = writers.SummaryWriter(str(folder / TENSORBOARD_FOLDER))
+        text = "\n".join(f"    {key}: {value}" for key, value in settings.items())
+        self._writer.add_text("settings", text)
+
+    def log(self, epoch: int, values: Mapping[str, float]) -> None:
+        """One point a figure."""
+        self._epoch = epoch
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, epoch)
+        self._writer.flush()
+
+    def finish(self, values: Mapping[str, float]) -> None:
+        """The test metrics at the last epoch."""
+        if self._writer is not None:
+            self.log(self._epoch, values)
+            self._writer.close()
+
+
+class MlflowTracker(Tracker):
+    """A run of MLflow, where MLFLOW_TRACKING_URI says; needs the package mlflow."""
+
+    def __init__(self) -> None:
+        self._mlflow = _library("mlflow", "mlflow")
+        self._epoch = 0
+
+    def start(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        """Begin a run named like the folder, with the settings as parameters."""
+        self._mlflow.start_run(run_name=folder.name)
+        self._mlflow.log_params({key: str(value)[:500] for key, value in settings.items()})
+
+    def log(self, epoch: int, values: Mapping[str, float]) -> None:
+        """MLflow's names cannot hold "@"."""
+        self._epoch = epoch
+        self._mlflow.log_metrics({name.replace("@", "_at_"): v for name, v in values.items()}, step=epoch)
+
+    def finish(self, values: Mapping[str, float]) -> None:
+        """The test metrics, and the end of the run."""
+        self.log(self._epoch, values)
+        self._mlflow.end_run("FINISHED" if values else "FAILED")
+
+
+class WandbTracker(Tracker):
+    """A run of Weights & Biases; needs the package wandb. A resumed run goes on with the same one."""
+
+    def __init__(self) -> None:
+        self._wandb = _library("wandb", "wandb")
+        self._run: Any = None
+        self._epoch = 0
+
+    def start(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        """Begin or go on; the identity follows from the folder's path."""
+        name = hashlib.blake2b(os.fsencode(folder.absolute()), digest_size=8).hexdigest()
+        self._run = self._wandb.init(id=name, name=folder.name, resume="allow", config=dict(settings))
+
+    def log(self, epoch: int, values: Mapping[str, float]) -> None:
+        """One point a figure."""
+        self._epoch = epoch
+        self._run.log(dict(values), step=epoch)
+
+    def finish(self, values: Mapping[str, float]) -> None:
+        """The test metrics as the run's summary."""
+        if self._run is not None:
+            self._run.summary.update(dict(values))
+            self._run.finish(exit_code=0 if values else 1)
+
+
+TRACKERS: dict[str, type[Tracker]] = {
+    "csv": CsvTracker,
+    "tensorboard": TensorBoardTracker,
+    "mlflow": MlflowTracker,
+    "wandb": WandbTracker,
+}
+
+
+class Trackers:
+    """Several trackers; what one of them raises is logged once, and that one is left out from then on."""
+
+    def __init__(self, trackers: Sequence[Tracker]) -> None:
+        self._trackers = list(trackers)
+
+    def start(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        """See `Tracker.start`; settings may be nested."""
+        self._each("start", folder, flat(settings, "."))
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """A line of metrics.jsonl, whose epoch counts from 0."""
+        values = {name: value for name, value in _numbers(flat(line, "/")).items() if name != "epoch"}
+        self._each("log", int(line["epoch"]) + 1, values)
+
+    def finish(self, result: Mapping[str, Any] | None) -> None:
+        """The content of result.json, or None if the run failed."""
+        test = (result or {}).get("test") or {}
+        self._each("finish", _numbers(flat({"test": test}, "/")))
+
+    def _each(self, method: str, *arguments: Any) -> None:
+        for tracker in list(self._trackers):
+            try:
+                getattr(tracker, method)(*arguments)
+            except Exception as error:
+                self._trackers.remove(tracker)
+                logger.warning(
+                    "the tracker %s failed and is left out from here on: %s: %s",
+                    type(tracker).__name__, type(error).__name__, error,
+                )  # fmt: skip
+
+
+def make_trackers(names: Sequence[str]) -> Trackers:
+    """Make trackers by registered name or dotted path.
+
+    Raises:
+        ConfigError: an unknown name, a class that is no Tracker, or a library is missing.
+    """
+    return Trackers([_make(name) for name in names])
+
+
+def _make(name: str) -> Tracker:
+    kind: Any = TRACKERS.get(name)
+    if kind is None:
+        module, _, attribute = name.rpartition(".")
+        if not module:
+            raise ConfigError(
+                f"trackers: there is no {name!r}; allowed: {', '.join(TRACKERS)}, or a dotted path"
+            )
+        if os.getcwd() not in sys.path and "" not in sys.path:
+            sys.path.append(os.getcwd())
+        try:
+            kind = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"trackers: {name} cannot be imported: {error}") from error
+    if not (isinstance(kind, type) and issubclass(kind, Tracker)):
+        raise ConfigError(f"trackers: {name} is no class derived from marius_py.trackers.Tracker")
+    try:
+        return kind()
+    except TypeError as error:
+        raise ConfigError(f"trackers: {name} cannot be made without arguments: {error}") from error
+
+
+def _library(module: str, package: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(f"trackers: {module} is not installed: pip install {package}") from error
+
+
+def flat(values: Mapping[str, Any], separator: str, prefix: str = "") -> dict[str, Any]:
+    """Nested values under joined keys.
+
+    >>> flat({"valid": {"mrr": 0.5}, "loss": 1}, "/")
+    {'valid/mrr': 0.5, 'loss': 1}
+    """
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found.update(flat(value, separator, f"{prefix}{key}{separator}"))
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        name: float(value)
+        for name, value in values.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    }

@@ -1,0 +1,68 @@
+"""Trains with trackers (floor 5): a configuration and a watcher in, the run's result out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from marius_py import build
+from marius_py.config import TrainConfig, plain
+from marius_py.trackers import Trackers, make_trackers
+from marius_py.trainer import Trainer
+
+
+def train(config: TrainConfig, watcher: build.Watcher | None = None) -> dict[str, Any]:
+    """`build.train`, reported to the trackers of `config.trackers`.
+
+    Raises:
+        ConfigError: an unknown tracker, or its library is missing; before any data is opened.
+    """
+    watcher = watcher or build.Watcher()
+    if not config.trackers:
+        return build.train(config, watcher)
+    trackers = make_trackers(config.trackers)
+    config = replace(config, output=str(build.run_folder(config)))
+    tracked = _Tracked(watcher, trackers, config)
+    result: dict[str, Any] | None = None
+    try:
+        result = build.train(config, tracked)
+    finally:
+        if tracked.started:
+            trackers.finish(result)
+    return result
+
+
+class _Tracked(build.Watcher):
+    """Passes everything on, and epochs to the trackers too."""
+
+    def __init__(self, inner: build.Watcher, trackers: Trackers, config: TrainConfig) -> None:
+        self._inner = inner
+        self._trackers = trackers
+        self._config = config
+        self.started = False
+
+    def on_hang(self, message: str) -> None:
+        """Pass on."""
+        self._inner.on_hang(message)
+
+    def on_start(self, trainer: Trainer, num_edges: int, epochs_done: int) -> None:
+        """Start the trackers once the run folder is there."""
+        self._inner.on_start(trainer, num_edges, epochs_done)
+        if not self.started:  # a run that ends an epoch of other settings first makes two trainers
+            self.started = True
+            self._trackers.start(Path(str(self._config.output)), plain(self._config))
+
+    def on_progress(self, edges: int) -> None:
+        """Pass on."""
+        self._inner.on_progress(edges)
+
+    def on_epoch(self, line: Mapping[str, Any]) -> None:
+        """Pass on and log."""
+        self._inner.on_epoch(line)
+        self._trackers.log(line)
+
+    def on_stage(self, stage: str, done: int, total: int | None, unit: str) -> None:
+        """Pass on."""
+        self._inner.on_stage(stage, done, total, unit)

@@ -1,0 +1,109 @@
+"""Trackers see every epoch and the result; one that fails does not end the run; names are checked first."""
+
+import csv
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+import marius_py
+from marius_py.errors import ConfigError
+from marius_py.trackers import Tracker, Trackers, make_trackers
+
+EDGES = [(f"n{i % 17}", f"n{(i * i + 3) % 17}") for i in range(120)]
+SETTINGS = {
+    "model.decoder": "dot",
+    "model.dim": 4,
+    "training.epochs": 2,
+    "training.valid_every": 1,
+    "negatives.count": 5,
+}
+
+
+class Recorder(Tracker):
+    calls: list = []  # noqa: RUF012 - made by its path, so the test looks at the class
+
+    def start(self, folder, settings):
+        self.calls.append(("start", folder, settings))
+
+    def log(self, epoch, values):
+        self.calls.append(("log", epoch, values))
+
+    def finish(self, values):
+        self.calls.append(("finish", values))
+
+
+class Failing(Recorder):
+    def log(self, epoch, values):
+        raise OSError("no space")
+
+
+def test_a_run(tmp_path, caplog):
+    Recorder.calls.clear()
+    names = [f"{__name__}.Recorder", "csv", f"{__name__}.Failing"]
+    with marius_py.train(EDGES, tmp_path / "run", {**SETTINGS, "trackers": names}) as run:
+        history, result = run.history, run.result
+    start, *logs, end = [call for call in Recorder.calls if call[0] != "start" or call is Recorder.calls[0]]
+    assert start[1] == tmp_path / "run"
+    assert start[2]["model.dim"] == 4
+    assert [call[1] for call in logs] == [1, 2]
+    assert logs[1][2]["valid/mrr"] == history[1]["valid"]["mrr"]
+    assert end[1]["test/mrr"] == result["test"]["mrr"]
+    assert "the tracker Failing failed and is left out" in caplog.text
+    with open(tmp_path / "run" / "metrics.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["epoch"] for row in rows] == ["1", "2"]
+    assert [float(row["loss"]) for row in rows] == [line["loss"] for line in history]
+    marius_py.train(EDGES, tmp_path / "run", {"training.epochs": 3}, resume=True).close()
+    with open(tmp_path / "run" / "metrics.csv", encoding="utf-8", newline="") as file:
+        assert [row["epoch"] for row in csv.DictReader(file)] == ["1", "2", "3"]
+
+
+def test_names_are_checked_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    for name, message in (
+        ("excel", "there is no 'excel'; allowed: csv"),
+        ("mlflow", "pip install mlflow"),
+        ("collections.OrderedDict", "no class derived from"),
+        ("no_such_module.X", "cannot be imported"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            marius_py.train(marius_py.TrainConfig(trackers=(name,), output=str(tmp_path / "run")))
+    assert not list(tmp_path.iterdir())
+
+
+def test_mlflow_and_wandb_are_called_as_they_ask(tmp_path, monkeypatch):
+    calls = []
+
+    def note(name):
+        return lambda *arguments, **named: calls.append((name, arguments, named))
+
+    names = ("start_run", "log_params", "log_metrics", "end_run")
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(**{name: note(name) for name in names}))
+    run = SimpleNamespace(log=note("log"), finish=note("finish"), summary={})
+    monkeypatch.setitem(
+        sys.modules, "wandb", SimpleNamespace(init=lambda **named: calls.append(named) or run)
+    )
+    trackers = make_trackers(["mlflow", "wandb"])
+    trackers.start(tmp_path / "run", {"model": {"dim": 4}})
+    trackers.log({"epoch": 0, "loss": 2, "valid": {"hits@1": 0.5}})
+    trackers.finish({"test": {"mrr": 0.25}})
+    assert ("log_params", ({"model.dim": "4"},), {}) in calls
+    assert ("log_metrics", ({"loss": 2.0, "valid/hits_at_1": 0.5},), {"step": 1}) in calls
+    assert ("log", ({"loss": 2.0, "valid/hits@1": 0.5},), {"step": 1}) in calls
+    assert ("end_run", ("FINISHED",), {}) in calls
+    assert run.summary == {"test/mrr": 0.25}
+    assert any(isinstance(call, dict) and call["resume"] == "allow" for call in calls)
+
+
+def test_tensorboard(tmp_path):
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    trackers = make_trackers(["tensorboard"])
+    trackers.start(tmp_path, {"model": {"dim": 4}})
+    trackers.log({"epoch": 0, "loss": 2.0})
+    trackers.finish({"test": {"mrr": 0.25}})
+    assert list((tmp_path / "tensorboard").iterdir())
+
+
+def test_none_is_fine():
+    Trackers([]).log({"epoch": 0})
