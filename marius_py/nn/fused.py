@@ -107,15 +107,14 @@ def _block(
     workspace: Workspace,
 ) -> list[Tensor]:
     """Both sides of a block's edges; adds to d_rows (U, D) and d_relations (V, Dr), returns their losses."""
-    batch, masks = given.batch, given.masks
+    batch = given.batch
     chunk_edges = len(batch.head) // next(iter(contrasts.values())).num_chunks
     edges = slice(chunks.start * chunk_edges + block.start, (chunks.stop - 1) * chunk_edges + block.stop)
-    head = _Rows("head", batch.rows, batch.head[edges], masks.head, workspace)
-    tail = _Rows("tail", batch.rows, batch.tail[edges], masks.tail, workspace)
+    head = _Rows("head", batch.rows, batch.head[edges], workspace)
+    tail = _Rows("tail", batch.rows, batch.tail[edges], workspace)
     losses = []
     for group in given.relation_groups:
-        index = given.relation_index[group[0]][edges]
-        relation = _Rows("relation", given.relations, index, masks.relation[group[0]], workspace)
+        relation = _Rows("relation", given.relations, given.relation_index[group[0]][edges], workspace)
         for side in group:
             known, answer = (head, tail) if side == "tail" else (tail, head)
             losses.append(contrasts[side].block(block, known, answer, relation))
@@ -126,24 +125,61 @@ def _block(
 
 
 class _Rows:
-    """Rows of one use in a block after dropout, `values`, and their `gradient`; both (n, width)."""
+    """Rows of a block's edges, `values`, and their `gradient`; both (n, width)."""
 
-    def __init__(
-        self, name: str, table: Tensor, index: Tensor, masks: RowMasks, workspace: Workspace
-    ) -> None:
-        shape = (len(index), table.shape[1])
+    def __init__(self, name: str, table: Tensor, index: Tensor, workspace: Workspace) -> None:
         self._index = index
-        self._mask = masks.take(len(index))
-        self.values = torch.index_select(table, 0, index, out=workspace.take(name, *shape))
-        if self._mask is not None:
-            self.values.mul_(self._mask)
-        self.gradient = workspace.zeros(f"d_{name}", *shape)
+        self._name = name
+        self._workspace = workspace
+        self.values = torch.index_select(
+            table, 0, index, out=workspace.take(name, len(index), table.shape[1])
+        )
+        self.gradient = workspace.zeros(f"d_{name}", len(index), table.shape[1])
+
+    def use(self, name: str, masks: RowMasks) -> _Use:
+        """The rows after dropout; `name` tells apart the uses that are open at once."""
+        return _Use(name, self, masks.take(len(self._index)), self._workspace)
 
     def add_gradient(self, table: Tensor) -> None:
-        """Add the gradient, taken back through dropout, to the table's."""
-        if self._mask is not None:
-            self.gradient.mul_(self._mask)
+        """Add the gradient to the table's."""
         table.index_add_(0, self._index, self.gradient)
+
+
+class _Use:
+    """One use of rows: `values` after its dropout, and their `gradient`; both (n, width)."""
+
+    def __init__(self, name: str, rows: _Rows, mask: Tensor | None, workspace: Workspace) -> None:
+        self._rows, self._mask = rows, mask
+        self.values, self.gradient = rows.values, rows.gradient
+        if mask is not None:
+            self.values = torch.mul(rows.values, mask, out=workspace.take(f"use_{name}", *mask.shape))
+            self.gradient = workspace.zeros(f"d_use_{name}", *mask.shape)
+
+    def close(self) -> None:
+        """Take the gradient back through dropout to the rows."""
+        if self._mask is not None:
+            self._rows.gradient.addcmul_(self.gradient, self._mask)
+
+
+class _Query:
+    """A query made of a use of the known node and one of the relation, written into `out` (n, D)."""
+
+    def __init__(
+        self, decoder: ClosedFormDecoder, side: Side, node: _Use, relation: _Use, out: Tensor
+    ) -> None:
+        self._decoder, self._side = decoder, side
+        self._node, self._relation = node, relation
+        self.values = out
+        decoder.query_into(node.values, relation.values, side, out)
+
+    def backward(self, gradient: Tensor) -> None:
+        """Add the gradients of what it was made of, from its own (n, D), which may be overwritten."""
+        node, relation = self._node, self._relation
+        self._decoder.query_backward(
+            node.values, relation.values, self._side, gradient, node.gradient, relation.gradient
+        )
+        node.close()
+        relation.close()
 
 
 class _Scratch:
@@ -170,6 +206,8 @@ class _Scratch:
         gradient = ws.take("d_query", flat, gradient_width)
         self.d_query = gradient[:, :dim]
         self.d_queries = gradient.view(chunks, edges, gradient_width)
+        self.positive_query = ws.take("positive_query", flat, dim)
+        self.d_positive_query = ws.take("d_positive_query", flat, dim)
 
 
 class _Contrast:
@@ -182,7 +220,7 @@ class _Contrast:
         self._side = given.query_side(side)
         self._rows = given.batch.rows
         self._negatives = given.batch.negatives[side]
-        self._masks = given.masks.candidates[side]
+        self._masks = given.masks.sides[side]
         self._name = side
         self._d_rows = d_rows
         self._edges = len(given.batch.head)
@@ -199,7 +237,7 @@ class _Contrast:
         shape = (len(nodes), self.count)
         self._chunks = chunks
         self._nodes = nodes.reshape(-1)
-        self._mask = self._masks.take(len(self._nodes))
+        self._mask = self._masks.candidates.take(len(self._nodes))
         gathered = self._workspace.take("gathered", len(self._nodes), dim)
         torch.index_select(self._rows, 0, self._nodes, out=gathered)
         self._candidates = self._workspace.take(f"candidates_{self._name}", *shape, self._widths[0])
@@ -222,11 +260,17 @@ class _Contrast:
     def block(self, block: slice, known: _Rows, answer: _Rows, relation: _Rows) -> Tensor:
         """Contrast the edges of a block; adds to the gradients of the rows, returns their losses (n,)."""
         similarity, objective, decoder = self._form.similarity, self._form.objective, self._form.decoder
-        dim, candidates = self._dim, self._candidates
+        dim, candidates, masks, side = self._dim, self._candidates, self._masks, self._side
         scratch = self._scratch(len(known.values) // len(candidates))
-        scores, query = scratch.scores, scratch.query
-        decoder.query_into(known.values, relation.values, self._side, query)
-        positive = similarity.positive(query, answer.values, scratch.pairs)
+        scores = scratch.scores
+        node, of_relation = known.use("node", masks.node), relation.use("relation", masks.relation)
+        answer_use = answer.use("answer", masks.answer)
+        query = asked = _Query(decoder, side, node, of_relation, scratch.query)
+        if masks.two_queries:
+            node = known.use("positive_node", masks.positive_node)
+            of_relation = relation.use("positive_relation", masks.positive_relation)
+            asked = _Query(decoder, side, node, of_relation, scratch.positive_query)
+        positive = similarity.positive(asked.values, answer_use.values, scratch.pairs)
         similarity.extend_queries(scratch.extended, dim, objective.shift(positive))
 
         similarity.scores(scratch.queries, candidates, dim, scores, scratch.inverse)
@@ -247,12 +291,17 @@ class _Contrast:
         torch.mul(scratch.unscaled, factor, out=scratch.scaled)
         similarity.candidate_gradient(scores, scratch.scaled_queries, self._sums)
 
-        d_query = scratch.d_query.mul_(factor)
+        d_query = d_asked = scratch.d_query.mul_(factor)
+        if asked is not query:
+            d_asked = scratch.d_positive_query.zero_()
         own = d_positive.div_(self._edges)
-        similarity.positive_gradient(query, answer.values, own, d_query, answer.gradient, scratch.pairs)
-        decoder.query_backward(
-            known.values, relation.values, self._side, d_query, known.gradient, relation.gradient
+        similarity.positive_gradient(
+            asked.values, answer_use.values, own, d_asked, answer_use.gradient, scratch.pairs
         )
+        query.backward(d_query)
+        if asked is not query:
+            asked.backward(d_asked)
+        answer_use.close()
         return loss.view(-1)
 
     def _kept(self, keep: Tensor | None) -> Tensor:

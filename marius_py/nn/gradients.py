@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from marius_py.nn.batch import Batch, Corruption
+from marius_py.nn.batch import Batch
 from marius_py.nn.decoders.base import Decoder
 from marius_py.nn.dropout import BatchMasks
 from marius_py.nn.losses import Loss
@@ -27,7 +27,7 @@ class StepInput:
         batch: rows, indices and negatives.
         relations: (V, Dr) rows of the batch's unique relations.
         relation_index: side → (B,) int64 indices into `relations`; the same tensor unless reciprocal.
-        masks: dropout multipliers; sides that share relation rows use the first side's.
+        masks: dropout multipliers.
         reciprocal: whether a head side is asked as a tail query of the reciprocal relation.
     """
 
@@ -94,12 +94,25 @@ def masked(rows: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _contrast(
-    decoder: Decoder, loss: Loss, query: Tensor, answer: Tensor, candidates: Tensor, negatives: Corruption
+    decoder: Decoder, loss: Loss, given: StepInput, side: Side, rows: Tensor, relations: Tensor
 ) -> Tensor:
-    """Mean loss () of queries (B, D) with their answers (B, D) and shared candidates (C · K, D)."""
+    """Mean loss () of one corrupted side, from the batch's rows (U, D) and relation rows (V, Dr)."""
+    batch, masks, asked = given.batch, given.masks.sides[side], given.query_side(side)
+    known, answer = (batch.head, batch.tail) if side == "tail" else (batch.tail, batch.head)
+    edges, dim = len(known), rows.shape[1]
+    known_rows, relation_rows = rows[known], relations[given.relation_index[side]]
+    query = positive_query = decoder.query(
+        masked(known_rows, masks.node.take(edges)), masked(relation_rows, masks.relation.take(edges)), asked
+    )
+    if masks.two_queries:
+        node_mask, relation_mask = masks.positive_node.take(edges), masks.positive_relation.take(edges)
+        positive_query = decoder.query(
+            masked(known_rows, node_mask), masked(relation_rows, relation_mask), asked
+        )
+    positive = decoder.score(positive_query, masked(rows[answer], masks.answer.take(edges)))
+    negatives = batch.negatives[side]
     num_chunks, count = negatives.nodes.shape
-    dim = query.shape[1]
-    positive = decoder.score(query, answer)
+    candidates = masked(rows[negatives.nodes.flatten()], masks.candidates.take(num_chunks * count))
     scores = decoder.compare(query.view(num_chunks, -1, dim), candidates.view(num_chunks, count, dim))
     keep = None if negatives.keep is None else negatives.keep.view(-1, count)
     return loss(positive, scores.reshape(-1, count), keep)
@@ -109,24 +122,13 @@ def autograd_gradients(
     decoder: Decoder, loss: Loss, regularizers: Sequence[Regularizer], given: StepInput
 ) -> Gradients:
     """Loss and gradients of a batch through an autograd graph; right for every decoder and loss."""
-    batch, masks = given.batch, given.masks
+    batch = given.batch
     with torch.enable_grad():
         rows = batch.rows.detach().requires_grad_()
         relations = given.relations.detach().requires_grad_()
-        edges = len(batch.head)
-        head = masked(rows[batch.head], masks.head.take(edges))
-        tail = masked(rows[batch.tail], masks.tail.take(edges))
         total = rows.new_zeros(())
-        for group in given.relation_groups:
-            relation_mask = masks.relation[group[0]].take(edges)
-            relation = masked(relations[given.relation_index[group[0]]], relation_mask)
-            for side in group:
-                known, answer = (head, tail) if side == "tail" else (tail, head)
-                query = decoder.query(known, relation, given.query_side(side))
-                negatives = batch.negatives[side]
-                candidate_mask = masks.candidates[side].take(negatives.nodes.numel())
-                candidates = masked(rows[negatives.nodes.flatten()], candidate_mask)
-                total = total + _contrast(decoder, loss, query, answer, candidates, negatives)
+        for side in given.sides:
+            total = total + _contrast(decoder, loss, given, side, rows, relations)
         objective = total
         for regularizer in regularizers:
             node_factors, relation_factors = penalty_factors(regularizer, given)

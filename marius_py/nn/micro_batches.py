@@ -15,11 +15,9 @@ import torch
 
 from marius_py.nn.batch import Batch, Corruption
 from marius_py.nn.decoders.base import Decoder
-from marius_py.nn.dropout import RowMasks
 from marius_py.nn.gradients import Gradients, StepInput, penalty_factors, relations_are_complex
 from marius_py.nn.regularizers import Regularizer
 
-_SKIPPED_ROWS = 4096
 _MESSAGES = ("out of memory", "not enough memory", "can't allocate memory", "alloc_failed")
 
 
@@ -101,10 +99,7 @@ def _part_of(make: Callable[[], StepInput], part: Part) -> StepInput:
     given = make()
     batch, masks = given.batch, given.masks
     for side, corruption in batch.negatives.items():
-        _skip(masks.candidates[side], part.chunks.start * corruption.nodes.shape[1])
-        _skip(masks.relation[side], part.edges.start)
-    _skip(masks.head, part.edges.start)
-    _skip(masks.tail, part.edges.start)
+        masks.sides[side].skip(part.edges.start, part.chunks.start * corruption.nodes.shape[1])
     negatives = {
         side: Corruption(
             one.nodes[part.chunks],
@@ -128,11 +123,6 @@ def _part_of(make: Callable[[], StepInput], part: Part) -> StepInput:
         masks,
         given.reciprocal,
     )
-
-
-def _skip(masks: RowMasks, rows: int) -> None:
-    for first in range(0, rows, _SKIPPED_ROWS):
-        masks.take(min(_SKIPPED_ROWS, rows - first))
 
 
 def can_split(batch: Batch, parts: int) -> bool:

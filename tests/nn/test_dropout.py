@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from marius_py.nn.dropout import RowMasks
+from marius_py.nn.dropout import BatchMasks, RowMasks
 from marius_py.nn.kernels.workspace import Workspace
 
 
@@ -30,9 +30,31 @@ def test_masks_depend_on_the_seed_and_not_on_the_split() -> None:
         part = source.take(7)
         assert part is not None
         assert torch.equal(part, whole[start : start + 7])
+    for skipped in (0, 5, 3000):
+        source = masks(0.4, width=7)
+        source.skip(skipped)
+        part, all_rows = source.take(3), masks(0.4, width=7).take(4000)
+        assert part is not None
+        assert all_rows is not None
+        assert torch.equal(part, all_rows[skipped : skipped + 3])
     again, other = masks(0.4).take(4000), masks(0.4, seed=2).take(4000)
     assert again is not None
     assert other is not None
     assert torch.equal(again, whole)
     assert not torch.equal(other, whole)
     assert masks(0.0).take(3) is None
+
+
+@pytest.mark.parametrize("rates", [(0.5, 0.5), (0.0, 0.5), (0.5, 0.0), (0.0, 0.0)])
+def test_every_use_has_a_mask_of_its_own(rates: tuple[float, float]) -> None:
+    batch = BatchMasks(3, 64, {"head": 64, "tail": 64}, (8, 8), rates, Workspace(torch.device("cpu")))
+    taken = []
+    for side in batch.sides.values():
+        assert side.two_queries == (rates != (0.0, 0.0))
+        uses = (side.node, side.relation, side.positive_node, side.positive_relation, side.answer)
+        taken += [one.take(64) for one in (*uses, side.candidates)]
+    found = [mask for mask in taken if mask is not None]
+    assert len(found) == 8 * (rates[0] > 0) + 4 * (rates[1] > 0)
+    for number, mask in enumerate(found):
+        for other in found[:number]:
+            assert float((mask == other).float().mean()) == pytest.approx(0.5, abs=0.1)

@@ -61,6 +61,21 @@ def test_equal_to_autograd(decoder: Decoder, loss: Loss) -> None:
         )
 
 
+@pytest.mark.parametrize("decoder", DECODERS, ids=lambda decoder: type(decoder).__name__)
+@pytest.mark.parametrize("rates", [(0.3, 0.0), (0.0, 0.2)])
+def test_dropout_of_nodes_or_relations_alone(decoder: Decoder, rates: tuple[float, float]) -> None:
+    batch = random_batch(8, keep=True)
+    for reciprocal in (False, True):
+        found = []
+        for fused in (True, False):
+            model = make_model(decoder, SoftmaxLoss(), reciprocal=reciprocal, fused=fused)
+            model.node_dropout, model.relation_dropout = rates
+            found.append(gradients(model, batch))
+        for ours, reference in zip(*found, strict=True):
+            size = np.abs(reference).max(initial=1e-12)
+            assert np.abs(np.subtract(ours, reference)).max(initial=0.0) <= 1e-5 * size
+
+
 @pytest.mark.parametrize("limit", [1, 7, 20, 45, 10_000])
 def test_blocks_do_not_change_the_result(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(fused_module.BLOCK_SCORES, "cpu", limit)
