@@ -36,9 +36,10 @@ from marius_py.config import (
 from marius_py.data.batches import BatchSettings
 from marius_py.errors import ConfigError, MariusError
 from marius_py.generate import planted_graph
-from marius_py.graph import Graph, Partitioning, open_graph
+from marius_py.graph import Graph, open_graph
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.ordering import build_schedule
+from marius_py.partitioning import Partitioning
 from marius_py.pipeline.runner import stage_of
 from marius_py.pipeline.watchdog import Watchdog
 from marius_py.results import (
@@ -46,6 +47,7 @@ from marius_py.results import (
     METRICS_FILE,
     RESULT_FILE,
     evaluate_split,
+    peak_rss_bytes,
     summarize,
     versions,
     write_json,
@@ -158,6 +160,7 @@ def _train(
                     join.write_history(store)
                 raise
             join.write_history(store)
+            log_memory(table, capacity)
             with stage_of("evaluate", watchdog):
                 test = join.evaluate("test") if edges.num_edges("test") else None
                 best = join.best()
@@ -366,6 +369,16 @@ def spare_slots(config: TrainConfig, table: NodeTable) -> int:
     capacity = config.storage.capacity or automatic_capacity(table)
     check_buffer(p, capacity)
     return p if steps is None else min(p, steps + 2 * capacity)
+
+
+def log_memory(table: NodeTable, capacity: int) -> None:
+    """Log what the buffer was to take, and the most memory that the process has had."""
+    p = table.partitioning.num_partitions
+    planned = (capacity if capacity == p else capacity + 1) * table.slot_bytes
+    peak = peak_rss_bytes()
+    log.info(
+        "memory: %.2f GiB planned for the buffer, %.2f GiB at most in all", planned / 2**30, peak / 2**30
+    )
 
 
 def capacity_of(config: TrainConfig, store: Hdf5PartitionStore) -> int:

@@ -343,7 +343,7 @@ class Trainer:
         state = self.state
         before = self._counters()
         started = time.perf_counter()
-        with stage_of("flush", self._watchdog):
+        with stage_of("flush", self._watchdog), self._trace.span("flush"):
             self._buffer.flush()
         self._account({"loss": 0.0, "edges": 0}, before, time.perf_counter() - started)
         current = state.current
