@@ -26,8 +26,9 @@ from marius_py.config import (
     write_yaml,
 )
 from marius_py.errors import ConfigError, StorageError
-from marius_py.graph import Graph, Partitioning
+from marius_py.graph import Graph
 from marius_py.nn.model import LinkPredictionModel
+from marius_py.partitioning import Partitioning
 from marius_py.prepare.extend import IdShift, shift_of
 from marius_py.results import CHECKPOINT_FOLDER
 from marius_py.resume import BEFORE_META, CONFIG_META, EPOCH_META, RESULT_META, check_free

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from marius_py.errors import ConfigError, StorageError
-from marius_py.graph import Partitioning
 from marius_py.ordering import build_schedule, simulate
+from marius_py.partitioning import Partitioning
 from marius_py.storage.aligned import allocate
 from marius_py.storage.hdf5_nodes import create_node_store
 from marius_py.storage.protocols import Checkpoint, NodeTable

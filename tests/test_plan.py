@@ -8,8 +8,8 @@ import yaml
 
 from marius_py import cli, load_config
 from marius_py.errors import ConfigError
-from marius_py.graph import Partitioning
 from marius_py.ordering import build_schedule
+from marius_py.partitioning import Partitioning
 from marius_py.plan import Machine, choose_plan, measure_disk, plan_epoch
 from marius_py.prepare import prepare_arrays
 from marius_py.storage.protocols import NodeTable
