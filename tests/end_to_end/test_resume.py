@@ -46,7 +46,7 @@ def interrupted(run_train: Train, batches: int, *overrides: str, output: str = "
         run_train(*overrides, output=output, watcher=InterruptAfter(batches))
 
 
-@pytest.mark.parametrize("batches", [1, 6, 13])
+@pytest.mark.parametrize("batches", [1, 13])
 def test_a_resumed_run_equals_the_uninterrupted_one(batches: int, run_train: Train, tmp_path: Path) -> None:
     whole = run_train(output="whole")
     interrupted(run_train, batches)
@@ -158,8 +158,7 @@ def test_disk_overhead_is_bounded_and_suffices(
     run_train("checkpoint.every_steps=null", "training.epochs=2", resume=True)
 
 
-@pytest.mark.parametrize("in_flight", [1, 6])
-@pytest.mark.parametrize("batches", [3, 9, 16])
+@pytest.mark.parametrize(("in_flight", "batches"), [(1, 9), (6, 3), (6, 16)])
 def test_threaded_no_batch_is_trained_twice_or_left_out(
     in_flight: int, batches: int, run_train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

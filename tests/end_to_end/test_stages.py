@@ -73,8 +73,14 @@ def resume(server: CrashServer, run: Path, whole: Path) -> None:
     assert not verify(run)
 
 
-@pytest.mark.parametrize("mode", ["inline", "threaded"])
-@pytest.mark.parametrize("stage", PLACES)
+RAISING = [
+    pytest.param(stage, mode, marks=[] if (number % 2 == 0) == (mode == "inline") else pytest.mark.slow)
+    for number, stage in enumerate(PLACES)
+    for mode in ("inline", "threaded")
+]
+
+
+@pytest.mark.parametrize(("stage", "mode"), RAISING)
 def test_a_stage_that_raises(
     stage: str, mode: str, server: CrashServer, graph: Path, whole: Path, tmp_path: Path
 ) -> None:
@@ -94,16 +100,16 @@ def test_a_stage_that_raises(
 @pytest.mark.parametrize(
     ("stage", "mode"),
     [
-        ("load", "threaded"),
+        pytest.param("load", "threaded", marks=pytest.mark.slow),
         ("gather", "threaded"),
-        ("compute", "threaded"),
+        pytest.param("compute", "threaded", marks=pytest.mark.slow),
         ("compute", "inline"),
-        ("scatter", "threaded"),
+        pytest.param("scatter", "threaded", marks=pytest.mark.slow),
         ("I/O: read", "threaded"),
-        ("I/O: read", "inline"),
-        ("I/O: write", "threaded"),
+        pytest.param("I/O: read", "inline", marks=pytest.mark.slow),
+        pytest.param("I/O: write", "threaded", marks=pytest.mark.slow),
         ("commit", "threaded"),
-        ("validate", "threaded"),
+        pytest.param("validate", "threaded", marks=pytest.mark.slow),
         ("evaluate", "inline"),
     ],
 )
