@@ -152,6 +152,7 @@ def _train(
         record_settings(store, settings)
         write_yaml(settings, folder / CONFIG_FILE)
         with edges_of(graph, partitioning, folder) as edges:
+            check_validation(config, edges)
             join = Joint(config, components, model, graph, edges, folder, device, meta, watcher, watchdog)
             try:
                 history = join.train(store, capacity)
@@ -277,6 +278,7 @@ def make_model(
         node_dropout=config.model.node_dropout,
         relation_dropout=config.model.relation_dropout,
         regularizers=components.regularizers,
+        clip_norm=config.training.clip_norm,
         initializer=components.initializer,
         device=device,
         seed=config.training.seed,
@@ -392,6 +394,25 @@ def capacity_of(config: TrainConfig, store: Hdf5PartitionStore) -> int:
     check_buffer(store.table.partitioning.num_partitions, capacity)
     check_spare_slots(store, capacity)
     return capacity
+
+
+def check_validation(config: TrainConfig, edges: Hdf5EdgeStore) -> None:
+    """Refuse settings that go by validation on a graph that has no validation edges.
+
+    Raises:
+        ConfigError: names the setting.
+    """
+    if edges.num_edges("valid"):
+        return
+    for key, wanted in (
+        (f"training.patience={config.training.patience}", config.training.patience is not None),
+        ("optimizer.schedule.name=plateau", config.optimizer.schedule.name == "plateau"),
+    ):
+        if wanted:
+            raise ConfigError(
+                f"{key} goes by validation MRR, but the graph has no validation edges: leave it out, or "
+                "prepare the graph with input.valid or input.split"
+            )
 
 
 def check_resumable(committed: Mapping[str, Any], wanted: Mapping[str, Any], folder: Path) -> None:
@@ -542,6 +563,8 @@ class Joint:
                 config.checkpoint.every_steps,
                 config.checkpoint.every_seconds,
                 self.folder / "trace.json" if config.pipeline.trace else None,
+                self.components.rate,
+                config.training.patience,
             ),
             device=self.device,
             degrees=self.edges.degrees if self.components.sampler.needs_degrees else None,

@@ -25,6 +25,7 @@ from marius_py.data.batches import BatchSettings, BatchSource
 from marius_py.errors import ConfigError, InterruptedRunError, StalledError
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.negatives import NegativeSampler
+from marius_py.nn.schedules import RateSchedule, since_best
 from marius_py.pipeline.runner import run_inline, run_threaded, stage_of
 from marius_py.pipeline.stages import Done, training_stages
 from marius_py.pipeline.trace import Trace, overlap_s
@@ -49,6 +50,8 @@ class TrainerSettings:
         commit_swaps: commit after so many swaps inside an epoch; None: at its end only.
         commit_seconds: commit when so much time has passed; None: never for that reason.
         trace: where to write a Chrome trace, or None.
+        rate: factor of the learning rate over the run; None: always 1.
+        patience: end after so many validations in a row without a new best MRR; None: never.
     """
 
     capacity: int
@@ -57,11 +60,17 @@ class TrainerSettings:
     commit_swaps: int | None = None
     commit_seconds: float | None = None
     trace: Path | None = None
+    rate: RateSchedule | None = None
+    patience: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EpochMetrics:
-    """One line of metrics.jsonl; times in seconds, loss the mean an edge with both sides summed."""
+    """One line of metrics.jsonl; times in seconds, loss the mean an edge with both sides summed.
+
+    `rate` is the factor of the learning rate at the epoch's end, `best_epoch` the number of epochs that were
+    done at the best validation so far.
+    """
 
     epoch: int
     loss: float = 0.0
@@ -73,7 +82,9 @@ class EpochMetrics:
     loads: int = 0
     wait_disk_s: float = 0.0
     wait_device_s: float = 0.0
+    rate: float = 1.0
     valid: Mapping[str, Any] | None = None
+    best_epoch: int | None = None
 
 
 @dataclass(slots=True)
@@ -113,6 +124,11 @@ class RunState:
             EpochMetrics(**meta["current"]),
             list(meta["history"]),
         )
+
+    def validations(self) -> list[tuple[int, float]]:
+        """(epochs done, MRR) of each validation so far, in order."""
+        lines = [(line["epoch"] + 1, line.get("valid") or {}) for line in self.history]
+        return [(epochs, float(valid["mrr"])) for epochs, valid in lines if "mrr" in valid]
 
 
 class Trainer:
@@ -171,6 +187,7 @@ class Trainer:
         self._on_progress = on_progress
         self._on_boundary = on_boundary
         self._seed = batches.seed
+        self._num_edges = max(1, edges.num_edges("train"))
         self._interrupted = threading.Event()
         self._watchdog = watchdog or Watchdog()
         self._trace = Trace(keep_events=settings.trace is not None, current=self._watchdog.current)
@@ -193,7 +210,7 @@ class Trainer:
         self._interrupted.set()
 
     def train(self, epochs: int) -> list[dict[str, Any]]:
-        """Train until `epochs` epochs are done in all, from the last commit on.
+        """Train until `epochs` epochs are done in all, or patience has run out, from the last commit on.
 
         Returns:
             The history, a dict an epoch (the lines of metrics.jsonl).
@@ -206,7 +223,7 @@ class Trainer:
             with self._watchdog.listening(self._give_up):
                 self._start()
                 self._validate_pending()
-                while self.state.position.epoch < epochs:
+                while self.state.position.epoch < epochs and not self._is_exhausted():
                     self._run_epoch()
         except BaseException:
             self._buffer.abort()
@@ -217,6 +234,23 @@ class Trainer:
             if self._settings.trace is not None:
                 self._trace.write(self._settings.trace)
         return self.state.history
+
+    def _is_exhausted(self) -> bool:
+        """Whether an epoch is over and validation has not improved for as long as patience lasts."""
+        state, patience = self.state, self._settings.patience
+        validations = state.validations()
+        waited = since_best([mrr for _, mrr in validations])
+        if patience is None or waited < patience or (state.position.step, state.position.batch) != (0, 0):
+            return False
+        best = validations[-1 - waited]
+        log.info(
+            "stopping after epoch %d: validation MRR was best after epoch %d (%.4f) and has not been higher "
+            "in %d validations since (training.patience)",
+            state.position.epoch,
+            *best,
+            waited,
+        )
+        return True
 
     def _give_up(self, error: StalledError) -> None:
         """Wake whoever waits for the disk or for a batch; from the watchdog's thread."""
@@ -304,7 +338,7 @@ class Trainer:
             state.position = done.position
             self._on_progress(done.num_edges)
 
-        stages = training_stages(self._buffer, self._model, self._device, on_done)
+        stages = training_stages(self._buffer, self._model, self._device, on_done, self._rates())
         source = self._source.run(schedule, state.position, pause)
         if settings.mode == "inline":
             run_inline(source, stages, self._trace)
@@ -322,6 +356,25 @@ class Trainer:
         if not paused:
             state.position = ended
         self._account(sums, before, time.perf_counter() - started)
+
+    def _rates(self) -> Callable[[int], float]:
+        """Edges of a batch → its factor of the learning rate, for the batches from here on, in order.
+
+        The factor depends on the edges before the batch, not on when it is computed.
+        """
+        state, schedule = self.state, self._settings.rate
+        if schedule is None:
+            return lambda edges: 1.0
+        epoch, begun = state.position.epoch, state.current.edges
+        validations = [mrr for _, mrr in state.validations()]
+
+        def rate(edges: int) -> float:
+            nonlocal begun
+            factor = schedule.factor(epoch + begun / self._num_edges, validations)
+            begun += edges
+            return factor
+
+        return rate
 
     def _commit_due(self, position: Position, last: Position, swaps_before: Sequence[int]) -> bool:
         """Whether to commit at `position`, `last` being that of the last commit."""
@@ -351,6 +404,7 @@ class Trainer:
             current,
             loss=current.loss / max(current.edges, 1),
             edges_per_second=current.edges / max(current.seconds, 1e-9),
+            rate=self._rates()(0),
         )
         state.position = Position(epoch + 1, 0, 0)
         state.epoch_start = schedule.final
@@ -379,7 +433,11 @@ class Trainer:
             with stage_of("validate", self._watchdog):
                 valid = self._validate(state.position.epoch)
             if valid is not None:
-                state.history[-1]["valid"] = valid
+                line = state.history[-1]
+                line["valid"] = valid
+                validations = state.validations()
+                if validations:
+                    line["best_epoch"] = validations[-1 - since_best([mrr for _, mrr in validations])][0]
                 self._commit()
         with stage_of("snapshot", self._watchdog):
             self._on_boundary()

@@ -135,7 +135,7 @@ def test_every_file_below_conf_is_reached() -> None:
     for kind, _ in COMMANDS:
         for group in groups_of(kind):
             known |= {f"{group}/{option}.yaml" for option in group_options(conf_dir(), group)}
-    known.add("model/base.yaml")
+    known |= {"model/base.yaml", "optimizer/base.yaml"}
     assert {
         file.relative_to(conf_dir()).as_posix() for file in conf_dir().rglob("*") if file.is_file()
     } == known
@@ -501,3 +501,20 @@ def test_every_field_is_declared_with_a_text() -> None:
 def test_sweeps_leave_lists_of_values_alone() -> None:
     words = ["graph=g", "model.dim=64,128", "loss=softmax,margin", "output=a,b"]
     assert prepare_overrides(TrainConfig, words, sweep=True) == words
+
+
+@pytest.mark.parametrize("word", ["training.patience=3", "optimizer.schedule.name=plateau"])
+def test_what_goes_by_validation_needs_it(word: str) -> None:
+    assert load_config(["graph=g", word]).training.valid_every > 0
+    with pytest.raises(ConfigError, match="valid_every"):
+        load_config(["graph=g", word, "training.valid_every=0"])
+
+
+def test_the_schedule_is_a_section_of_the_optimizer() -> None:
+    words = ["optimizer=adam", "optimizer.schedule.name=cosine", "optimizer.schedule.warmup=1.5"]
+    config = load_config(["graph=g", *words, "training.epochs=7"])
+    rate = make_components(config).rate
+    assert (type(rate).__name__, rate.epochs, rate.warmup) == ("CosineRate", 7, 1.5)
+    assert config.optimizer.arguments == {}
+    with pytest.raises(ConfigError, match=r"optimizer\.schedule\.warmup"):
+        load_config(["graph=g", "optimizer.schedule.warm_up=1"])

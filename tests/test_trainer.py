@@ -19,6 +19,7 @@ from marius_py.nn.losses import SoftmaxLoss
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.negatives import UniformNegatives
 from marius_py.nn.optimizers import Adagrad
+from marius_py.nn.schedules import CosineRate, LinearRate, PlateauRate, RateSchedule
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
@@ -340,3 +341,63 @@ def test_a_spread_epoch_trains_every_edge_once_and_resumes_in_its_middle() -> No
     second = Setup(INLINE, spread=True, store=first.store)
     second.train(2)
     second.assert_equals(whole)
+
+
+# ---------------------------------------------------------------------- rates and patience
+
+
+def by_epoch(values: list[float]) -> Callable[[int], dict[str, Any]]:
+    return lambda epochs: {"mrr": values[epochs - 1]}
+
+
+@pytest.mark.parametrize("rate", [LinearRate(3, 0.5), CosineRate(3, 0.3), PlateauRate(3, patience=0)])
+def test_a_resumed_run_has_the_rates_of_an_uninterrupted_one(rate: RateSchedule) -> None:
+    validate = by_epoch([0.3, 0.2, 0.1])
+    whole = Setup(replace(INLINE, rate=rate), validate=validate)
+    history = whole.train(3)
+    rates = [line["rate"] for line in history]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] > rates[-1]
+
+    seen = 0
+
+    def stop(edges: int) -> None:
+        nonlocal seen
+        seen += edges
+        if seen > EDGES * 1.4:
+            first.trainer.interrupt()
+
+    first = Setup(replace(THREADED, rate=rate), validate=validate, on_progress=stop)
+    with pytest.raises(InterruptedRunError):
+        first.train(3)
+    second = Setup(replace(THREADED, rate=rate), store=first.store, validate=validate)
+    assert [line["rate"] for line in second.train(3)] == rates
+    second.assert_equals(whole)
+
+
+def test_a_rate_of_its_own_changes_the_run() -> None:
+    plain, scheduled = Setup(INLINE), Setup(replace(INLINE, rate=LinearRate(1)))
+    plain.train(1)
+    scheduled.train(1)
+    assert np.abs(plain.table() - scheduled.table()).max() > 1e-3
+
+
+def test_training_ends_when_patience_runs_out() -> None:
+    values = [0.1, 0.3, 0.2, 0.3, 0.1, 0.9]
+    run = Setup(replace(INLINE, patience=2), validate=by_epoch(values))
+    history = run.train(6)
+    assert [line["valid"]["mrr"] for line in history] == values[:4]
+    assert [line["best_epoch"] for line in history] == [1, 2, 2, 2]
+    again = Setup(replace(INLINE, patience=2), store=run.store, validate=by_epoch(values))
+    assert again.train(6) == history
+    patient = Setup(replace(INLINE, patience=4), store=run.store, validate=by_epoch(values))
+    assert [line["best_epoch"] for line in patient.train(6)][4:] == [2, 6]
+
+
+def test_epochs_without_validation_cost_no_patience() -> None:
+    validations = {2: 0.5, 4: 0.4}
+    run = Setup(
+        replace(INLINE, patience=1),
+        validate=lambda epochs: {"mrr": validations[epochs]} if epochs in validations else None,
+    )
+    assert len(run.train(9)) == 4

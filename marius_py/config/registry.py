@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from marius_py.nn.negatives import NegativeSampler
     from marius_py.nn.optimizers import SparseOptimizer
     from marius_py.nn.regularizers import Regularizer
+    from marius_py.nn.schedules import RateSchedule
 
 B = TypeVar("B")
 
@@ -36,6 +37,7 @@ class Components:
     Attributes:
         decoder, loss, optimizer, sampler, initializer: one object each.
         regularizers: those with a weight above 0.
+        rate: schedule of the learning rate.
     """
 
     decoder: Decoder
@@ -44,6 +46,7 @@ class Components:
     sampler: NegativeSampler
     initializer: Initializer
     regularizers: tuple[Regularizer, ...]
+    rate: RateSchedule
 
 
 def make_components(config: TrainConfig) -> Components:
@@ -93,7 +96,18 @@ def make_components(config: TrainConfig) -> Components:
         ),
         initializer=make(config.model.init, Initializer, names.INITIALIZERS, "model.init", {}),
         regularizers=_regularizers(config),
+        rate=_rate(config),
     )
+
+
+def _rate(config: TrainConfig) -> RateSchedule:
+    from marius_py.nn.registry import SCHEDULES
+    from marius_py.nn.schedules import PlateauRate
+
+    settings, epochs = config.optimizer.schedule, config.training.epochs
+    if settings.name == "plateau":
+        return PlateauRate(epochs, settings.warmup, settings.floor, settings.reduction, settings.patience)
+    return SCHEDULES[settings.name](epochs, settings.warmup, settings.floor)
 
 
 def _regularizers(config: TrainConfig) -> tuple[Regularizer, ...]:

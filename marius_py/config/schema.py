@@ -100,6 +100,25 @@ class NegativesConfig(_Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScheduleConfig(_Checked):
+    """How the learning rate changes over the run: a factor of optimizer.lr for each batch."""
+
+    PREFIX: ClassVar[str] = "optimizer.schedule"
+
+    name: Literal["constant", "linear", "cosine", "plateau"] = setting(
+        "constant", "shape after the warm-up; plateau = by validation MRR, linear and cosine = by edges seen"
+    )
+    warmup: float = setting(0.0, "epochs in which the rate rises from 0", unit="epochs", low=0.0)
+    floor: float = setting(0.0, "the least factor after the warm-up", unit="factor", low=0.0, high=1.0)
+    reduction: float = setting(
+        0.5, "plateau: what the rate is multiplied by each time", unit="factor", above=0.0, below=1.0
+    )
+    patience: int = setting(
+        1, "plateau: validations without a new best that are let pass", unit="validations", low=0
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(_Checked):
     """The row optimizer, whose state is stored and paged with the rows; other keys go to its class."""
 
@@ -108,6 +127,7 @@ class OptimizerConfig(_Checked):
 
     name: str = setting("adagrad", "adagrad, adagrad_row, adam, sgd or the dotted path of a class of yours")
     lr: float = setting(0.1, "learning rate", unit="step size", above=0.0)
+    schedule: ScheduleConfig = section(ScheduleConfig)
     arguments: Mapping[str, Any] = setting(None, "further arguments of the optimizer's class")
 
     def __post_init__(self) -> None:
@@ -148,6 +168,15 @@ class TrainingConfig(_Checked):
     batch_size: int = setting(1024, "edges of a batch", unit="edges", low=1)
     seed: int = setting(0, "seed of every random draw of the run", low=0, high=MAX_SEED)
     valid_every: int = setting(5, "epochs between validations; 0 = never", unit="epochs", low=0)
+    patience: int | None = setting(
+        None,
+        "validations in a row without a new best MRR after which the run ends; null = never",
+        unit="validations",
+        low=1,
+    )
+    clip_norm: float | None = setting(
+        None, "longest gradient of a row; longer ones are shortened; null = any", unit="norm", above=0.0
+    )
     regularizer: RegularizerConfig = section(RegularizerConfig)
 
 
@@ -285,6 +314,16 @@ class TrainConfig(_Checked):
                 f"{self.training.batch_size}: a batch is cut into equal chunks; take a divisor "
                 f"from 1 to {self.training.batch_size}"
             )
+        if not self.training.valid_every:
+            for key, wanted in (
+                (f"training.patience={self.training.patience}", self.training.patience is not None),
+                ("optimizer.schedule.name=plateau", self.optimizer.schedule.name == "plateau"),
+            ):
+                if wanted:
+                    raise ConfigError(
+                        f"{key} goes by validation MRR, but training.valid_every=0 turns validation off: "
+                        "set training.valid_every, in epochs"
+                    )
         if self.device == "cpu" and self.storage.device == "cuda":
             raise ConfigError(
                 "storage.device=cuda needs the batches there too: set device=cuda (or auto), "

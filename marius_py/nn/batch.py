@@ -34,6 +34,7 @@ class Batch:
         relation: (B,) int64 relation ids.
         negatives: corrupted side → its shared negatives; C divides B.
         seed: seed of the batch's dropout stream.
+        rate: factor of the learning rate.
     """
 
     rows: Tensor
@@ -43,6 +44,7 @@ class Batch:
     tail: Tensor
     negatives: dict[Side, Corruption]
     seed: int
+    rate: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ updated in place before `step` returns.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
@@ -35,6 +36,12 @@ INIT_BLOCK = 4096
 """Nodes a random stream: initial rows depend on node ids alone, not on how they are partitioned."""
 
 
+def clip_rows(gradient: Tensor, longest: float) -> None:
+    """Shorten in place the rows of (n, width) gradients whose euclidean norm exceeds `longest`."""
+    norms = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
+    gradient.mul_(longest / norms.clamp_min_(longest))
+
+
 class LinkPredictionModel:
     """A decoder with its relation parameters, loss, sparse optimizer and regularization.
 
@@ -50,6 +57,7 @@ class LinkPredictionModel:
         node_dropout: probability that a coordinate of a node row is dropped, at each use, in [0, 1).
         relation_dropout: likewise for relation rows.
         regularizers: penalties of the rows of a batch's edges.
+        clip_norm: longest gradient of a row, node or relation; longer ones are shortened to it. None: any.
         initializer: initial node rows.
         relation_initializer: initial relation rows; None takes `initializer`.
         relation_optimizer: optimizer of relation rows; None takes `optimizer`.
@@ -72,6 +80,7 @@ class LinkPredictionModel:
         node_dropout: float = 0.0,
         relation_dropout: float = 0.0,
         regularizers: Sequence[Regularizer] = (),
+        clip_norm: float | None = None,
         initializer: Initializer | None = None,
         relation_initializer: Initializer | None = None,
         relation_optimizer: SparseOptimizer | None = None,
@@ -90,6 +99,9 @@ class LinkPredictionModel:
         self.node_dropout = check_rate("model.node_dropout", node_dropout)
         self.relation_dropout = check_rate("model.relation_dropout", relation_dropout)
         self.regularizers = tuple(regularizers)
+        if clip_norm is not None and not 0 < clip_norm < math.inf:
+            raise ConfigError(f"training.clip_norm is {clip_norm!r}; it must be a finite number above 0")
+        self.clip_norm = clip_norm
         self.initializer = XavierNormal() if initializer is None else initializer
         self.device = torch.device(device)
         self.fused = bool(fused)
@@ -149,8 +161,15 @@ class LinkPredictionModel:
             with self._lock:
                 relations = self._relations[unique]
             gradients = self._gradients_that_fit(batch, relations, index)
+            if self.clip_norm is not None:
+                for gradient in (gradients.rows, gradients.relations):
+                    clip_rows(gradient, self.clip_norm)
             d_rows, d_state = self.optimizer.delta(batch.rows, batch.state, gradients.rows)
-            self._update_relations(unique, gradients.relations)
+            if batch.rate != 1:
+                # Steps are in proportion to the rate. Scaling the step leaves the optimizer alone, which
+                # other threads may be using for batches of other rates.
+                d_rows = d_rows * batch.rate
+            self._update_relations(unique, gradients.relations, batch.rate)
         return Update(d_rows, d_state, gradients.loss)
 
     def _relation_index(self, batch: Batch) -> tuple[dict[Side, Tensor], Tensor]:
@@ -234,12 +253,12 @@ class LinkPredictionModel:
             workspace,
         )
 
-    def _update_relations(self, unique: Tensor, gradient: Tensor) -> None:
+    def _update_relations(self, unique: Tensor, gradient: Tensor, rate: float) -> None:
         """Optimizer step of the relation rows with these ids, on their newest values."""
         with self._lock:
             rows, state = self._relations[unique], self._relation_state[unique]
             d_rows, d_state = self.relation_optimizer.delta(rows, state, gradient)
-            rows, state = rows + d_rows, state + d_state  # both before either is stored
+            rows, state = rows.add(d_rows, alpha=rate), state + d_state  # both before either is stored
             self._relations[unique] = rows
             self._relation_state[unique] = state
 

@@ -22,7 +22,8 @@ class SparseOptimizer(ABC):
     """Turns gradients of rows into deltas; keeps nothing itself but its settings.
 
     Args:
-        lr: learning rate, above 0. It may be changed between batches (schedules).
+        lr: learning rate, above 0. What `delta` returns for rows must be in proportion to it: schedules
+            scale that.
     """
 
     def __init__(self, lr: float) -> None:

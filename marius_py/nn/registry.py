@@ -11,6 +11,7 @@ from marius_py.nn.losses import LogisticLoss, Loss, MarginLoss, SoftmaxLoss
 from marius_py.nn.negatives import DegreeNegatives, NegativeSampler, UniformNegatives
 from marius_py.nn.optimizers import SGD, Adagrad, AdagradRow, Adam, SparseOptimizer
 from marius_py.nn.regularizers import L2, N3, Regularizer
+from marius_py.nn.schedules import ConstantRate, CosineRate, LinearRate, PlateauRate, RateSchedule
 
 DECODERS: dict[str, type[Decoder]] = {
     "dot": Dot,
@@ -32,5 +33,11 @@ INITIALIZERS: dict[str, type[Initializer]] = {
     "normal": Normal,
     "xavier_uniform": XavierUniform,
     "xavier_normal": XavierNormal,
+}
+SCHEDULES: dict[str, type[RateSchedule]] = {
+    "constant": ConstantRate,
+    "linear": LinearRate,
+    "cosine": CosineRate,
+    "plateau": PlateauRate,
 }
 REGULARIZERS: dict[str, type[Regularizer]] = {"l2": L2, "n3": N3}

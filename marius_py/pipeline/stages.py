@@ -8,7 +8,7 @@ scatter     (copies to the host and) adds the deltas to the buffer, ends the lea
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -52,8 +52,18 @@ def training_stages(
     model: LinkPredictionModel,
     device: torch.device,
     on_done: Callable[[Done], None],
+    rate: Callable[[int], float] = lambda edges: 1.0,
 ) -> list[Stage]:
-    """Gather, compute and scatter over one buffer and model; `on_done` runs in the last stage's thread."""
+    """Gather, compute and scatter over one buffer and model.
+
+    Args:
+        buffer: where rows come from and changes go.
+        model: computes them.
+        device: where it computes.
+        on_done: told of every batch, in the last stage's thread.
+        rate: number of edges → factor of the learning rate, asked once a batch, in the order of batches, in
+            the computing thread.
+    """
     to_device = _mover(device)
 
     def gather(ids: EdgeBatch) -> Gathered:
@@ -79,7 +89,7 @@ def training_stages(
         )
 
     def compute(gathered: Gathered) -> Computed:
-        return Computed(gathered.ids, model.step(gathered.batch))
+        return Computed(gathered.ids, model.step(replace(gathered.batch, rate=rate(gathered.ids.num_edges))))
 
     def scatter(computed: Computed) -> None:
         ids, update = computed.ids, computed.update
