@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from marius_py.build import identity, make_model
 from marius_py.config import (
     CONFIG_FILE,
     TrainConfig,
@@ -29,6 +28,7 @@ from marius_py.errors import ConfigError, StorageError
 from marius_py.graph import Graph
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.partitioning import Partitioning
+from marius_py.parts import identity, make_model
 from marius_py.prepare.extend import IdShift, shift_of
 from marius_py.results import CHECKPOINT_FOLDER
 from marius_py.resume import BEFORE_META, CONFIG_META, EPOCH_META, RESULT_META, check_free

@@ -11,19 +11,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from marius_py.build import (
-    MEMORY_SHARE,
-    available_cores,
-    available_memory,
-    make_model,
-    resolve_device,
-)
 from marius_py.config import TrainConfig, make_components
 from marius_py.data.batches import BatchSettings
 from marius_py.errors import ConfigError
 from marius_py.graph import Graph, open_graph
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
+from marius_py.parts import (
+    MEMORY_SHARE,
+    available_cores,
+    available_memory,
+    make_model,
+    resolve_device,
+)
 from marius_py.plan import Machine, Plan, choose_plan, free_bytes, measure_disk
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
 from marius_py.storage.protocols import NodeTable

@@ -51,6 +51,7 @@ FLOORS: dict[str, int] = {
     "resume": 5,
     "snapshots": 5,
     "verify": 5,
+    "parts": 5,
     "build": 5,
     "tracking": 5,
     "extending": 5,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,10 +13,11 @@ import torch
 
 from marius_py.data.batches import BatchSettings
 from marius_py.errors import InterruptedRunError, PipelineError, StorageError
+from marius_py.nn.batch import Batch
 from marius_py.nn.decoders import ComplEx, Decoder
 from marius_py.nn.losses import SoftmaxLoss
 from marius_py.nn.model import LinkPredictionModel
-from marius_py.nn.negatives import UniformNegatives
+from marius_py.nn.negatives import AllNegatives, NegativeSampler, UniformNegatives
 from marius_py.nn.optimizers import Adagrad
 from marius_py.nn.schedules import CosineRate, LinearRate, PlateauRate, RateSchedule
 from marius_py.ordering import build_schedule
@@ -68,6 +68,7 @@ class Setup:
         mask_known: bool = False,
         spread: bool = False,
         block_edges: int = 10**6,
+        sampler: NegativeSampler | None = None,
         **options: Any,
     ) -> None:
         self.model = model or make_model()
@@ -78,7 +79,7 @@ class Setup:
             self.store,
             make_edges(p),
             ordering(p, settings.capacity),
-            UniformNegatives(20, 4),
+            sampler or UniformNegatives(20, 4),
             BatchSettings(64, 4, 11, mask_known, spread, block_edges),
             settings,
             **options,
@@ -296,33 +297,6 @@ def test_nan_loss_stops_with_the_position_and_keeps_the_commit() -> None:
     np.testing.assert_array_equal(run.table(), committed)
 
 
-def test_a_slow_disk_is_hidden_behind_compute() -> None:
-    slept = 0.0
-
-    class SlowStore(MemoryPartitionStore):
-        def read_into(self, part: int, embeddings: Float32, state: Float32) -> int:
-            nonlocal slept
-            started = time.perf_counter()
-            time.sleep(0.05)
-            slept += time.perf_counter() - started
-            return super().read_into(part, embeddings, state)
-
-    class SlowDecoder(ComplEx):
-        def query(self, node: torch.Tensor, relation: torch.Tensor, side: Any) -> torch.Tensor:
-            time.sleep(0.01)
-            return super().query(node, relation, side)
-
-    table = NodeTable(Partitioning(NODES, PARTITIONS), DIM, DIM)
-    settings = TrainerSettings(3, "threaded", max_in_flight=2)
-    run = Setup(settings, store=SlowStore(table), model=make_model(SlowDecoder(DIM)))
-    run.train(1)
-    first = slept
-    again = Setup(settings, store=run.store, model=run.model)
-    history = again.train(2)
-    assert history[1]["loads"] > 0
-    assert history[1]["wait_disk_s"] < 0.7 * (slept - first)
-
-
 def test_a_spread_epoch_trains_every_edge_once_and_resumes_in_its_middle() -> None:
     whole = Setup(INLINE, spread=True)
     history = whole.train(2)
@@ -401,3 +375,25 @@ def test_epochs_without_validation_cost_no_patience() -> None:
         validate=lambda epochs: {"mrr": validations[epochs]} if epochs in validations else None,
     )
     assert len(run.train(9)) == 4
+
+
+@pytest.mark.parametrize("mask_known", [False, True])
+def test_all_residents_as_negatives(mask_known: bool) -> None:
+    """Every resident node is a candidate, and an edge's own answer is never its own negative."""
+    batches: list[Batch] = []
+    model = make_model()
+    step = model.step
+    model.step = lambda batch: (batches.append(batch), step(batch))[1]  # type: ignore[method-assign]
+    run = Setup(INLINE, model=model, sampler=AllNegatives(), mask_known=mask_known)
+    losses = [line["loss"] for line in run.train(3)]
+    assert losses[-1] < losses[0]
+    for batch in batches:
+        for side, own in (("head", batch.head), ("tail", batch.tail)):
+            one = batch.negatives[side]  # type: ignore[index]
+            assert one.nodes.shape == (1, NODES * INLINE.capacity // PARTITIONS)
+            assert one.nodes.unique().numel() == one.nodes.numel()
+            assert one.keep is not None
+            mine = one.nodes == own[:, None]
+            assert mine.sum(1).eq(1).all()
+            assert not one.keep[0][mine].any()
+            assert mask_known or one.keep[0][~mine].all()

@@ -1,0 +1,199 @@
+"""The parts of a run, each made from settings (floor 5): device, ranges, edges, model, schedules, capacity.
+
+In: a checked TrainConfig and a graph. Out: objects of the floors below; `build` joins them to a run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from marius_py.config import (
+    Components,
+    TrainConfig,
+    check_buffer,
+)
+from marius_py.errors import ConfigError
+from marius_py.graph import Graph
+from marius_py.nn.model import LinkPredictionModel
+from marius_py.ordering import build_schedule
+from marius_py.partitioning import Partitioning
+from marius_py.results import (
+    peak_rss_bytes,
+)
+from marius_py.storage.hdf5_edges import Hdf5EdgeStore
+from marius_py.storage.protocols import NodeTable
+from marius_py.streams import Purpose, stream_seed
+from marius_py.trainer import Ordering
+from marius_py.types import Schedule
+
+log = logging.getLogger(__name__)
+
+MEMORY_SHARE = 0.5
+"""Share of the available memory that an automatic capacity may fill with the buffer."""
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device that `device=` names; "auto" takes CUDA where there is one.
+
+    Raises:
+        ConfigError: CUDA is asked for and not available.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device=cuda, but this machine has no usable CUDA device: set device=cpu or auto")
+    return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def partitioning_of(graph: Graph, config: TrainConfig) -> Partitioning:
+    """The node ranges of the run: the graph's own, or another number of them over the same ids."""
+    number = config.storage.partitions
+    return graph.partitioning if number is None else Partitioning(graph.num_nodes, number)
+
+
+def edges_of(graph: Graph, partitioning: Partitioning, folder: Path) -> Hdf5EdgeStore:
+    """The graph's edges in the run's buckets; another number of partitions sorts them once more."""
+    if partitioning == graph.partitioning:
+        return graph.edges()
+    log.info("sorting the edges into the buckets of %d partitions", partitioning.num_partitions)
+    return graph.repartition(partitioning.num_partitions, folder / f"edges-{partitioning.num_partitions}")
+
+
+def make_model(
+    config: TrainConfig, components: Components, graph: Graph, device: torch.device
+) -> LinkPredictionModel:
+    """The model that a configuration describes, its relations as they are before training."""
+    return LinkPredictionModel(
+        components.decoder,
+        components.loss,
+        components.optimizer,
+        num_relations=graph.num_relations,
+        reciprocal=config.model.reciprocal,
+        node_dropout=config.model.node_dropout,
+        relation_dropout=config.model.relation_dropout,
+        regularizers=components.regularizers,
+        clip_norm=config.training.clip_norm,
+        initializer=components.initializer,
+        device=device,
+        seed=config.training.seed,
+    )
+
+
+def automatic_capacity(table: NodeTable) -> int:
+    """All partitions if the table fits in half of the available memory, else as many as do; at least 2."""
+    p = table.partitioning.num_partitions
+    budget = int(available_memory() * MEMORY_SHARE)
+    if p * table.slot_bytes <= budget:
+        return p
+    capacity = max(2, min(p, budget // table.slot_bytes - 1))
+    log.info("storage.capacity: %d of %d partitions fit in %.1f GiB", capacity, p, budget / 2**30)
+    return capacity
+
+
+def available_memory() -> int:
+    """Bytes of memory that can be taken without swapping, the control group's limit included."""
+    limits = []
+    try:
+        facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        limits.append(int(facts["MemAvailable"].split()[0]) * 1024)
+    except (OSError, KeyError, ValueError):
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
+    try:
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()) - used)
+    except (OSError, ValueError):
+        pass  # no limit, or none that can be read
+    return max(0, min(limits))
+
+
+def spare_slots(config: TrainConfig, table: NodeTable) -> int:
+    """Slots beyond one a partition: what can be written between two commits, at most p.
+
+    Between two commits at most `checkpoint.every_steps` swaps and those of one more step are written back,
+    and the c residents: p + min(p, every_steps + 2 c) slots in all.
+    """
+    p = table.partitioning.num_partitions
+    steps = config.checkpoint.every_steps
+    capacity = config.storage.capacity or automatic_capacity(table)
+    check_buffer(p, capacity)
+    return p if steps is None else min(p, steps + 2 * capacity)
+
+
+def log_memory(table: NodeTable, capacity: int) -> None:
+    """Log what the buffer was to take, and the most memory that the process has had."""
+    p = table.partitioning.num_partitions
+    planned = (capacity if capacity == p else capacity + 1) * table.slot_bytes
+    peak = peak_rss_bytes()
+    log.info(
+        "memory: %.2f GiB planned for the buffer, %.2f GiB at most in all", planned / 2**30, peak / 2**30
+    )
+
+
+def make_ordering(config: TrainConfig, p: int, capacity: int, counts: np.ndarray) -> Ordering:
+    """Schedules by epoch: the partitions are relabelled each time, starting from those that are resident.
+
+    Under the policy "spread" buckets are divided among steps later, when edge counts are at hand.
+    """
+    seed = config.training.seed
+
+    def ordering(epoch: int, start: tuple[int, ...] | None) -> Schedule:
+        return build_schedule(
+            p,
+            capacity,
+            order=config.ordering.name,
+            seed=stream_seed(seed, Purpose.SCHEDULE, epoch),
+            policy="eager" if config.ordering.policy == "spread" else config.ordering.policy,
+            costs=counts,
+            start=start if start is not None and len(start) == capacity else None,
+        )
+
+    return ordering
+
+
+def identity(config: TrainConfig, graph: Graph, partitioning: Partitioning) -> dict[str, Any]:
+    """What a run cannot change when it is resumed; travels with every commit."""
+    return {
+        "format": 1,
+        "graph": {
+            "fingerprint": graph.fingerprint,
+            "num_nodes": graph.num_nodes,
+            "num_relations": graph.num_relations,
+        },
+        "settings": {
+            "model.decoder": config.model.decoder.plain(),
+            "model.dim": config.model.dim,
+            "model.reciprocal": config.model.reciprocal,
+            "optimizer.name": config.optimizer.name,
+            "storage.partitions": partitioning.num_partitions,
+            "training.seed": config.training.seed,
+        },
+    }
+
+
+def check_resumable(committed: Mapping[str, Any], wanted: Mapping[str, Any], folder: Path) -> None:
+    """Refuse to go on with a run under settings that its files do not fit.
+
+    Raises:
+        ConfigError: names every key with the run's value and the one asked for.
+    """
+    old, new = committed.get("settings", {}), wanted["settings"]
+    changed = [
+        f"{key} (the run has {old.get(key)!r}, now {new[key]!r})" for key in new if old.get(key) != new[key]
+    ]
+    if committed.get("graph") != wanted["graph"]:
+        changed.append(f"the graph (the run has {committed.get('graph')}, now {wanted['graph']})")
+    if changed:
+        raise ConfigError(
+            f"the run in {folder} cannot go on with changed settings: {'; '.join(changed)}; "
+            "set them as they were, or start a new run in another output"
+        )
