@@ -54,7 +54,7 @@ class ModelConfig(_Checked):
     PREFIX: ClassVar[str] = "model"
 
     decoder: Component = setting(
-        Component("complex"), "score function: dot, distmult, complex, transe, rotate or a class of yours"
+        Component("complex"), "score function: dot, distmult, complex, transe, rotate, rescal or a class of yours"
     )
     dim: int = setting(
         128, "width of a node's embedding; even for complex and rotate", unit="floats a node", low=1

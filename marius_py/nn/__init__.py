@@ -1,7 +1,7 @@
 """Model floor (1): batch types, decoders, losses, negatives, sparse row optimizers."""
 
 from marius_py.nn.batch import Batch, Corruption, Update
-from marius_py.nn.decoders import ClosedFormDecoder, ComplEx, Decoder, DistMult, Dot, RotatE, TransE
+from marius_py.nn.decoders import RESCAL, ClosedFormDecoder, ComplEx, Decoder, DistMult, Dot, RotatE, TransE
 from marius_py.nn.initializers import Initializer
 from marius_py.nn.losses import LogisticLoss, Loss, MarginLoss, SoftmaxLoss
 from marius_py.nn.model import LinkPredictionModel
@@ -12,6 +12,7 @@ from marius_py.nn.regularizers import L2, N3, Regularizer
 __all__ = [
     "L2",
     "N3",
+    "RESCAL",
     "SGD",
     "Adagrad",
     "AdagradRow",

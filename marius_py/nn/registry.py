@@ -5,7 +5,7 @@ A user's own class is named by its import path instead and needs no entry here.
 
 from __future__ import annotations
 
-from marius_py.nn.decoders import ComplEx, Decoder, DistMult, Dot, RotatE, TransE
+from marius_py.nn.decoders import RESCAL, ComplEx, Decoder, DistMult, Dot, RotatE, TransE
 from marius_py.nn.initializers import Initializer, Normal, Uniform, XavierNormal, XavierUniform
 from marius_py.nn.losses import LogisticLoss, Loss, MarginLoss, SoftmaxLoss
 from marius_py.nn.negatives import DegreeNegatives, NegativeSampler, UniformNegatives
@@ -19,6 +19,7 @@ DECODERS: dict[str, type[Decoder]] = {
     "complex": ComplEx,
     "transe": TransE,
     "rotate": RotatE,
+    "rescal": RESCAL,
 }
 LOSSES: dict[str, type[Loss]] = {"softmax": SoftmaxLoss, "logistic": LogisticLoss, "margin": MarginLoss}
 OPTIMIZERS: dict[str, type[SparseOptimizer]] = {

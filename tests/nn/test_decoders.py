@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from marius_py.errors import ConfigError
-from marius_py.nn import ClosedFormDecoder, ComplEx, Decoder, DistMult, Dot, RotatE, TransE
+from marius_py.nn import RESCAL, ClosedFormDecoder, ComplEx, Decoder, DistMult, Dot, RotatE, TransE
 from marius_py.nn.initializers import XavierNormal
 from marius_py.nn.registry import DECODERS
 from marius_py.types import Side
@@ -20,6 +20,7 @@ ALL: list[Decoder] = [
     TransE(6, norm="l1"),
     RotatE(6),
     RotatE(6, norm="moduli", phase_scale=1.7),
+    RESCAL(6),
 ]
 BOTH: tuple[Side, ...] = ("head", "tail")
 
@@ -42,6 +43,8 @@ def formula(decoder: Decoder, h: torch.Tensor, r: torch.Tensor, t: torch.Tensor)
         return (h.double() * r * t).sum(-1)
     if isinstance(decoder, ComplEx):
         return (as_complex(h) * as_complex(r) * as_complex(t).conj()).real.sum(-1)
+    if isinstance(decoder, RESCAL):
+        return torch.einsum("ni,nij,nj->n", h.double(), r.double().view(-1, 6, 6), t.double())
     if isinstance(decoder, TransE):
         return -torch.linalg.vector_norm(h.double() + r - t, ord=2 if decoder.norm == "l2" else 1, dim=-1)
     assert isinstance(decoder, RotatE)
@@ -122,3 +125,10 @@ def test_phases_start_all_around_the_circle() -> None:
     decoder.init_relations(phases, np.random.default_rng(0), XavierNormal())
     assert np.abs(phases * 4).max() <= np.pi + 1e-5
     assert np.histogram(phases * 4, bins=4, range=(-np.pi, np.pi))[0].min() > 150
+
+
+def test_matrices_start_at_the_scale_of_their_rows() -> None:
+    decoder = RESCAL(30)
+    matrices = np.empty((20, 900), np.float32)
+    decoder.init_relations(matrices, np.random.default_rng(0), XavierNormal())
+    assert matrices.std() == pytest.approx(30**-0.5, rel=0.05)

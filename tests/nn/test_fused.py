@@ -11,6 +11,7 @@ import torch
 from marius_py.nn import (
     L2,
     N3,
+    RESCAL,
     ComplEx,
     Decoder,
     DistMult,
@@ -28,7 +29,7 @@ from marius_py.nn.fused import find_closed_form
 from marius_py.types import Side
 from tests.nn.batches import gradients, make_model, random_batch
 
-DECODERS = [Dot(8), DistMult(8), ComplEx(8), TransE(8), RotatE(8), RotatE(8, phase_scale=2.5)]
+DECODERS = [Dot(8), DistMult(8), ComplEx(8), TransE(8), RotatE(8), RotatE(8, phase_scale=2.5), RESCAL(8)]
 LOSSES: list[Loss] = [SoftmaxLoss(), LogisticLoss(), LogisticLoss(margin=2.0)]
 REGULARIZERS: list[list[Regularizer]] = [[], [N3(0.1), L2(0.2, relation_weight=0.3, weighted=False)]]
 

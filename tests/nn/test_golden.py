@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from marius_py.nn import (
+    RESCAL,
     Adagrad,
     ComplEx,
     Decoder,
@@ -28,6 +29,7 @@ GOLDEN_DECODERS: dict[str, Decoder] = {
     "transe-l1": TransE(8, norm="l1"),
     "rotate": RotatE(8),
     "rotate-moduli": RotatE(8, norm="moduli"),
+    "rescal": RESCAL(8),
 }
 GOLDEN_LOSSES: dict[str, Loss] = {
     "softmax": SoftmaxLoss(),
@@ -56,6 +58,9 @@ GOLDEN_VALUES: dict[tuple[str, str], tuple[float, float]] = {
     ("rotate-moduli", "softmax"): (1.869464, 1.062777),
     ("rotate-moduli", "logistic"): (1.946063, 2.159583),
     ("rotate-moduli", "margin"): (0.500646, 0.331283),
+    ("rescal", "softmax"): (1.068464, 0.301054),
+    ("rescal", "logistic"): (2.046764, 1.356782),
+    ("rescal", "margin"): (0.217397, 0.000276),
 }
 
 
