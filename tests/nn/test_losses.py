@@ -17,6 +17,7 @@ KEEP = torch.tensor([[True, False], [True, True], [False, False]])
 
 CASES: list[Loss] = [
     SoftmaxLoss(),
+    SoftmaxLoss(smoothing=0.3),
     LogisticLoss(),
     LogisticLoss(margin=1.5),
     LogisticLoss(margin=1.5, adversarial_temperature=0.7),
@@ -32,7 +33,9 @@ def log_sigmoid(x: float) -> float:
 def one_edge(loss: Loss, positive: float, negatives: list[float]) -> float:
     """The loss of an edge by its definition."""
     if isinstance(loss, SoftmaxLoss):
-        return -math.log(math.exp(positive) / (math.exp(positive) + sum(map(math.exp, negatives))))
+        scores = [positive, *negatives]
+        logs = [score - math.log(sum(map(math.exp, scores))) for score in scores]
+        return -(1 - loss.smoothing) * logs[0] - loss.smoothing * sum(logs) / len(logs)
     assert isinstance(loss, LogisticLoss | MarginLoss)
     weights = [math.exp(loss.adversarial_temperature * score) for score in negatives]
     weights = [weight / sum(weights) for weight in weights]
@@ -72,11 +75,12 @@ def test_gradients_are_finite_where_everything_is_masked_or_large(loss: Loss) ->
 @pytest.mark.parametrize(
     "make",
     [
+        lambda: SoftmaxLoss(smoothing=1.0),
         lambda: LogisticLoss(margin=math.nan),
         lambda: LogisticLoss(adversarial_temperature=-1.0),
         lambda: MarginLoss(margin=-1.0),
     ],
 )
 def test_refused_settings(make: object) -> None:
-    with pytest.raises(ConfigError, match=r"loss\.(margin|adversarial_temperature)"):
+    with pytest.raises(ConfigError, match=r"loss\.(smoothing|margin|adversarial_temperature)"):
         make()  # type: ignore[operator]

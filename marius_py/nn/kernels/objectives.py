@@ -123,7 +123,7 @@ class LogisticObjective:
 
 def closed_form(loss: Loss) -> Objective | None:
     """The objective that equals `loss`; None if there is none. Subclasses may compute something else."""
-    if type(loss) is SoftmaxLoss:
+    if type(loss) is SoftmaxLoss and loss.smoothing == 0:
         return SoftmaxObjective()
     if type(loss) is LogisticLoss and loss.adversarial_temperature == 0:
         return LogisticObjective(loss.margin)
