@@ -35,6 +35,7 @@ from marius_py.config.fields import keys_of, type_of
 from marius_py.config.help import help_text
 from marius_py.config.schema import ORDERS
 from marius_py.errors import ConfigError, FormatError
+from marius_py.nn import AllNegatives, SoftmaxLoss, UniformNegatives
 
 COMMANDS: list[tuple[type[Any], list[str]]] = [
     (TrainConfig, ["graph=g"]),
@@ -518,3 +519,16 @@ def test_the_schedule_is_a_section_of_the_optimizer() -> None:
     assert config.optimizer.arguments == {}
     with pytest.raises(ConfigError, match=r"optimizer\.schedule\.warmup"):
         load_config(["graph=g", "optimizer.schedule.warm_up=1"])
+
+
+def test_what_sides_and_candidates_are_drawn() -> None:
+    config = load_config(["graph=g", "negatives.count=50", "negatives.count_head=20"])
+    sampler = make_components(config).sampler
+    assert isinstance(sampler, UniformNegatives)
+    assert sampler.counts == {"head": 20, "tail": 50}
+    assert isinstance(make_components(load_config(["graph=g", "negatives=all"])).sampler, AllNegatives)
+    smooth = make_components(load_config(["graph=g", "loss.smoothing=0.1"])).loss
+    assert isinstance(smooth, SoftmaxLoss)
+    assert smooth.smoothing == 0.1
+    with pytest.raises(ConfigError, match=r"negatives\.count_tail"):
+        load_config(["graph=g", "negatives.count_tail=0"])

@@ -68,6 +68,8 @@ def make_components(config: TrainConfig) -> Components:
         "count": negatives.count,
         "chunks": negatives.chunks,
         "degree_fraction": negatives.degree_fraction,
+        "count_head": negatives.count_head,
+        "count_tail": negatives.count_tail,
     }
     return Components(
         decoder=make(

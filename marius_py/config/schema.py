@@ -54,7 +54,8 @@ class ModelConfig(_Checked):
     PREFIX: ClassVar[str] = "model"
 
     decoder: Component = setting(
-        Component("complex"), "score function: dot, distmult, complex, transe, rotate, rescal or a class of yours"
+        Component("complex"),
+        "score function: dot, distmult, complex, transe, rotate, rescal or a class of yours",
     )
     dim: int = setting(
         128, "width of a node's embedding; even for complex and rotate", unit="floats a node", low=1
@@ -87,6 +88,8 @@ class NegativesConfig(_Checked):
     PREFIX: ClassVar[str] = "negatives"
 
     count: int = setting(500, "negatives of each chunk on each side", unit="nodes", low=1)
+    count_head: int | None = setting(None, "negatives that replace heads; null = count", unit="nodes", low=1)
+    count_tail: int | None = setting(None, "negatives that replace tails; null = count", unit="nodes", low=1)
     chunks: int = setting(
         1, "chunks of a batch, each with its own negatives; divides training.batch_size", low=1
     )
@@ -94,7 +97,8 @@ class NegativesConfig(_Checked):
         0.0, "share of negatives drawn by degree instead of uniformly", unit="share", low=0.0, high=1.0
     )
     sampler: Component = setting(
-        Component("degree"), "degree (by degree_fraction, the rest uniform), uniform or a class of yours"
+        Component("degree"),
+        "degree (by degree_fraction, the rest uniform), uniform, all (resident nodes) or a class",
     )
     mask_known: bool = setting(True, "leave out negatives that form a known training edge")
 

@@ -24,7 +24,7 @@ from marius_py.data.step_edges import (
     read_block,
     split_step,
 )
-from marius_py.nn.known_edges import KnownEdges
+from marius_py.nn.known_edges import KnownEdges, keep_all_but_own
 from marius_py.nn.negatives import NegativeSampler, ResidentNodes
 from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.streams import Purpose, stream, stream_seed
@@ -194,6 +194,8 @@ class BatchSource:
             drawn[side] = self._sampler.sample(ids.T, nodes, side, rng)  # (C, K)
             if known is not None:
                 keep[side] = known.keep(ids.T, drawn[side], side)  # (C, P, K)
+            elif self._sampler.holds_answers:
+                keep[side] = keep_all_but_own(ids.T, drawn[side], side)
         everything = np.concatenate([ids[0], ids[2], *(drawn[side].ravel() for side in SIDES)])
         index, local = self._distinct(self._buffer.index(everything))
         negatives: dict[Side, Ids] = {}

@@ -5,7 +5,13 @@ from marius_py.nn.decoders import RESCAL, ClosedFormDecoder, ComplEx, Decoder, D
 from marius_py.nn.initializers import Initializer
 from marius_py.nn.losses import LogisticLoss, Loss, MarginLoss, SoftmaxLoss
 from marius_py.nn.model import LinkPredictionModel
-from marius_py.nn.negatives import DegreeNegatives, NegativeSampler, ResidentNodes, UniformNegatives
+from marius_py.nn.negatives import (
+    AllNegatives,
+    DegreeNegatives,
+    NegativeSampler,
+    ResidentNodes,
+    UniformNegatives,
+)
 from marius_py.nn.optimizers import SGD, Adagrad, AdagradRow, Adam, SparseOptimizer
 from marius_py.nn.regularizers import L2, N3, Regularizer
 
@@ -17,6 +23,7 @@ __all__ = [
     "Adagrad",
     "AdagradRow",
     "Adam",
+    "AllNegatives",
     "Batch",
     "ClosedFormDecoder",
     "ComplEx",

@@ -27,6 +27,9 @@ from marius_py.types import Side
 BLOCK_SCORES = {"cpu": 1 << 18, "cuda": 1 << 27}
 """Scores a block: a MiB stays in a core's cache; a device wants few launches."""
 
+LEAST_EDGES = 128
+"""Edges a block at least: with fewer, reading all candidates once a block costs more than their products."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClosedForm:
@@ -91,7 +94,7 @@ def _blocks(contrasts: Collection[_Contrast], device: str) -> Iterator[tuple[sli
     num_chunks, chunk_edges = next((contrast.num_chunks, contrast.chunk_edges) for contrast in contrasts)
     scores = max(1, chunk_edges * max(contrast.count for contrast in contrasts))
     group = max(1, limit // scores)
-    size = -(-chunk_edges // (1 if group > 1 else -(-scores // limit)))
+    size = max(-(-chunk_edges // (1 if group > 1 else -(-scores // limit))), min(LEAST_EDGES, chunk_edges))
     blocks = [slice(first, min(first + size, chunk_edges)) for first in range(0, chunk_edges, size)]
     for first in range(0, num_chunks, group):
         yield slice(first, min(first + group, num_chunks)), blocks

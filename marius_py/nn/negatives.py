@@ -45,6 +45,11 @@ class ResidentNodes:
         """Number of resident nodes."""
         return int(self._ends[-1]) if len(self._ends) else 0
 
+    def all(self) -> np.ndarray:
+        """(count,) int64 ids of all resident nodes."""
+        ranges = [np.arange(start, start + size) for start, size in zip(self.starts, self.sizes, strict=True)]
+        return np.concatenate([np.zeros(0, np.int64), *ranges])
+
     def uniform(self, rng: np.random.Generator, size: int) -> np.ndarray:
         """Draw (size,) int64 ids, each resident node equally likely, with replacement."""
         place = rng.integers(0, self.count, size, dtype=np.int64)
@@ -81,10 +86,12 @@ class ResidentNodes:
 class NegativeSampler(ABC):
     """Draws the negatives that a chunk's edges share.
 
-    A subclass that needs `ResidentNodes.by_degree` sets `needs_degrees`.
+    A subclass that needs `ResidentNodes.by_degree` sets `needs_degrees`; one whose negatives always hold the
+    edges' own answers sets `holds_answers`, and these are then left out even where known edges are not.
     """
 
     needs_degrees: bool = False
+    holds_answers: bool = False
 
     @abstractmethod
     def sample(
@@ -120,13 +127,24 @@ class UniformNegatives(NegativeSampler):
     Args:
         count: negatives K a chunk and side, at least 1.
         chunks: chunks C a batch, at least 1; fewer where the batch is no multiple of it.
+        count_head, count_tail: negatives for heads and for tails; None takes `count`.
     """
 
-    def __init__(self, count: int = 1000, chunks: int = 10) -> None:
-        for key, value in (("count", count), ("chunks", chunks)):
+    def __init__(
+        self,
+        count: int = 1000,
+        chunks: int = 10,
+        count_head: int | None = None,
+        count_tail: int | None = None,
+    ) -> None:
+        self.counts: dict[Side, int] = {
+            "head": count if count_head is None else count_head,
+            "tail": count if count_tail is None else count_tail,
+        }
+        of_sides = {f"count_{side}": number for side, number in self.counts.items()}
+        for key, value in {"count": count, "chunks": chunks, **of_sides}.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"negatives.{key} is {value!r}; it must be a whole number, at least 1")
-        self.count = count
         self.chunks = chunks
 
     def sample(
@@ -134,7 +152,8 @@ class UniformNegatives(NegativeSampler):
     ) -> np.ndarray:
         """Draw (C, K) int64 ids."""
         chunks = chunks_of(len(edges), self.chunks)
-        return resident.uniform(rng, chunks * self.count).reshape(chunks, self.count)
+        count = self.counts[side]
+        return resident.uniform(rng, chunks * count).reshape(chunks, count)
 
 
 class DegreeNegatives(UniformNegatives):
@@ -144,22 +163,47 @@ class DegreeNegatives(UniformNegatives):
         count: negatives K a chunk and side, at least 1.
         chunks: chunks C a batch, at least 1.
         degree_fraction: share of K drawn in proportion to degree, in [0, 1]; 0 is `UniformNegatives`.
+        count_head, count_tail: negatives for heads and for tails; None takes `count`.
     """
 
-    def __init__(self, count: int = 1000, chunks: int = 10, degree_fraction: float = 0.5) -> None:
-        super().__init__(count, chunks)
+    def __init__(
+        self,
+        count: int = 1000,
+        chunks: int = 10,
+        degree_fraction: float = 0.5,
+        count_head: int | None = None,
+        count_tail: int | None = None,
+    ) -> None:
+        super().__init__(count, chunks, count_head, count_tail)
         if not 0 <= degree_fraction <= 1:
             raise ConfigError(f"negatives.degree_fraction is {degree_fraction!r}; it must lie in [0, 1]")
         self.degree_fraction = float(degree_fraction)
-        self.needs_degrees = round(count * self.degree_fraction) > 0
+        self.needs_degrees = any(round(one * self.degree_fraction) > 0 for one in self.counts.values())
 
     def sample(
         self, edges: np.ndarray, resident: ResidentNodes, side: Side, rng: np.random.Generator
     ) -> np.ndarray:
         """Draw (C, K) int64 ids, those by degree first in each row."""
         chunks = chunks_of(len(edges), self.chunks)
-        by_degree = round(self.count * self.degree_fraction)
-        parts = [resident.uniform(rng, chunks * (self.count - by_degree)).reshape(chunks, -1)]
+        count = self.counts[side]
+        by_degree = round(count * self.degree_fraction)
+        parts = [resident.uniform(rng, chunks * (count - by_degree)).reshape(chunks, -1)]
         if by_degree:
             parts.insert(0, resident.by_degree(rng, chunks * by_degree).reshape(chunks, by_degree))
         return np.concatenate(parts, axis=1)
+
+
+class AllNegatives(NegativeSampler):
+    """Every resident node, once, in one chunk: 1-vs-all where the whole graph is in the buffer.
+
+    A batch then reads and changes every resident row, and its scores fill B times as many floats as there are
+    resident nodes on either side, so this is for graphs of some ten thousand nodes.
+    """
+
+    holds_answers = True
+
+    def sample(
+        self, edges: np.ndarray, resident: ResidentNodes, side: Side, rng: np.random.Generator
+    ) -> np.ndarray:
+        """All resident ids, (1, K) int64."""
+        return resident.all()[None]

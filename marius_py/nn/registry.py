@@ -8,7 +8,7 @@ from __future__ import annotations
 from marius_py.nn.decoders import RESCAL, ComplEx, Decoder, DistMult, Dot, RotatE, TransE
 from marius_py.nn.initializers import Initializer, Normal, Uniform, XavierNormal, XavierUniform
 from marius_py.nn.losses import LogisticLoss, Loss, MarginLoss, SoftmaxLoss
-from marius_py.nn.negatives import DegreeNegatives, NegativeSampler, UniformNegatives
+from marius_py.nn.negatives import AllNegatives, DegreeNegatives, NegativeSampler, UniformNegatives
 from marius_py.nn.optimizers import SGD, Adagrad, AdagradRow, Adam, SparseOptimizer
 from marius_py.nn.regularizers import L2, N3, Regularizer
 from marius_py.nn.schedules import ConstantRate, CosineRate, LinearRate, PlateauRate, RateSchedule
@@ -28,7 +28,11 @@ OPTIMIZERS: dict[str, type[SparseOptimizer]] = {
     "adam": Adam,
     "sgd": SGD,
 }
-SAMPLERS: dict[str, type[NegativeSampler]] = {"uniform": UniformNegatives, "degree": DegreeNegatives}
+SAMPLERS: dict[str, type[NegativeSampler]] = {
+    "uniform": UniformNegatives,
+    "degree": DegreeNegatives,
+    "all": AllNegatives,
+}
 INITIALIZERS: dict[str, type[Initializer]] = {
     "uniform": Uniform,
     "normal": Normal,

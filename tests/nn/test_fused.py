@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -80,6 +82,7 @@ def test_dropout_of_nodes_or_relations_alone(decoder: Decoder, rates: tuple[floa
 @pytest.mark.parametrize("limit", [1, 7, 20, 45, 10_000])
 def test_blocks_do_not_change_the_result(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(fused_module.BLOCK_SCORES, "cpu", limit)
+    monkeypatch.setattr(fused_module, "LEAST_EDGES", 1)
     shape = {"chunks": 5, "chunk_edges": 7, "count": 4, "keep": True}
     assert_paths_equal(ComplEx(6), SoftmaxLoss(), shape, dropout=True)
     assert_paths_equal(TransE(6), LogisticLoss(1.0), shape, dropout=True, reciprocal=True)
@@ -137,6 +140,7 @@ def test_subclasses_that_change_the_formula_use_autograd() -> None:
     assert find_closed_form(_Scaled(4), SoftmaxLoss()) is None
     assert find_closed_form(DistMult(4), _Doubled()) is None
     assert find_closed_form(DistMult(4), MarginLoss()) is None
+    assert find_closed_form(DistMult(4), SoftmaxLoss(smoothing=0.1)) is None
     assert find_closed_form(DistMult(4), LogisticLoss(adversarial_temperature=1.0)) is None
     assert find_closed_form(TransE(4, norm="l1"), SoftmaxLoss()) is None
     assert find_closed_form(RotatE(4, norm="moduli"), SoftmaxLoss()) is None
@@ -151,3 +155,25 @@ def test_different_chunks_on_the_two_sides() -> None:
     fast = gradients(make_model(DistMult(8), SoftmaxLoss()), batch)
     plain = gradients(make_model(DistMult(8), SoftmaxLoss(), fused=False), batch)
     np.testing.assert_array_equal(fast[0], plain[0])
+
+
+@pytest.mark.parametrize("limit", [7, 10_000])
+def test_different_counts_on_the_two_sides(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(fused_module.BLOCK_SCORES, "cpu", limit)
+    monkeypatch.setattr(fused_module, "LEAST_EDGES", 1)
+    head, tail = random_batch(8, count=3, keep=True), random_batch(8, count=11, keep=True)
+    batch = replace(head, negatives={"head": head.negatives["head"], "tail": tail.negatives["tail"]})
+    fast = gradients(make_model(ComplEx(8), SoftmaxLoss(), dropout=True), batch)
+    plain = gradients(make_model(ComplEx(8), SoftmaxLoss(), dropout=True, fused=False), batch)
+    for ours, reference in zip(fast, plain, strict=True):
+        np.testing.assert_allclose(ours, reference, rtol=1e-4, atol=1e-5)
+
+
+def test_blocks_keep_enough_edges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(fused_module.BLOCK_SCORES, "cpu", 10)
+    monkeypatch.setattr(fused_module, "LEAST_EDGES", 3)
+    shape = {"chunks": 2, "chunk_edges": 7, "count": 9, "keep": True}
+    assert_paths_equal(ComplEx(6), SoftmaxLoss(), shape, dropout=True)
+    contrast = SimpleNamespace(num_chunks=2, chunk_edges=7, count=9)
+    blocks = [block for _, parts in fused_module._blocks([contrast], "cpu") for block in parts]  # type: ignore[list-item]
+    assert blocks == [slice(0, 3), slice(3, 6), slice(6, 7)] * 2

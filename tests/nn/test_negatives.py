@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from marius_py.errors import ConfigError
-from marius_py.nn import DegreeNegatives, NegativeSampler, ResidentNodes, UniformNegatives
+from marius_py.nn import AllNegatives, DegreeNegatives, NegativeSampler, ResidentNodes, UniformNegatives
 from marius_py.nn.known_edges import KnownEdges, keep_all_but_own
 from marius_py.nn.negatives import chunks_of
 from marius_py.nn.registry import SAMPLERS
@@ -55,6 +55,9 @@ def test_by_degree_without_degrees_is_refused() -> None:
 
 SAMPLER_CASES: list[NegativeSampler] = [
     UniformNegatives(6, 4),
+    UniformNegatives(9, 4, count_tail=6),
+    DegreeNegatives(9, 4, 0.5, count_head=2, count_tail=6),
+    AllNegatives(),
     DegreeNegatives(6, 4, 0.5),
     DegreeNegatives(6, 4, 0.0),
     DegreeNegatives(6, 4, 1.0),
@@ -70,10 +73,25 @@ def test_every_registered_sampler_is_tested() -> None:
 def test_shape_range_and_repeatability(sampler: NegativeSampler, batch: int, chunks: int) -> None:
     edges = np.zeros((batch, 3), np.int64)
     drawn = sampler.sample(edges, resident(), "tail", rng())
-    assert drawn.shape == (chunks, 6)
+    assert drawn.shape == ((1, 8) if sampler.holds_answers else (chunks, 6))
     assert drawn.dtype == np.int64
     assert set(drawn.ravel().tolist()) <= {10, 11, 12, 13, 14, 70, 71, 72}
     np.testing.assert_array_equal(drawn, sampler.sample(edges, resident(), "tail", rng()))
+
+
+def test_sides_have_counts_of_their_own() -> None:
+    edges = np.zeros((8, 3), np.int64)
+    for sampler in (UniformNegatives(5, 2, 3), DegreeNegatives(5, 2, 0.5, 3)):
+        assert sampler.sample(edges, resident(), "head", rng()).shape == (2, 3)
+        assert sampler.sample(edges, resident(), "tail", rng()).shape == (2, 5)
+    assert not DegreeNegatives(1, 1, 0.4).needs_degrees
+    assert DegreeNegatives(1, 1, 0.4, count_head=2).needs_degrees
+
+
+def test_all_are_all_residents_once() -> None:
+    drawn = AllNegatives().sample(np.zeros((8, 3), np.int64), resident(), "head", rng())
+    assert drawn.tolist() == [[10, 11, 12, 13, 14, 70, 71, 72]]
+    assert ResidentNodes(np.zeros(0, np.int64), np.zeros(0, np.int64)).all().shape == (0,)
 
 
 def test_a_fraction_comes_by_degree() -> None:
@@ -96,6 +114,8 @@ def test_chunks_divide_the_batch(batch: int, chunks: int) -> None:
     [
         (lambda: UniformNegatives(0), "count"),
         (lambda: UniformNegatives(10, 0), "chunks"),
+        (lambda: UniformNegatives(10, 1, count_head=0), "count_head"),
+        (lambda: DegreeNegatives(10, 1, count_tail=-1), "count_tail"),
         (lambda: DegreeNegatives(10, 2, 1.5), "degree_fraction"),
     ],
 )
