@@ -27,8 +27,9 @@ def data_dir() -> Path:
     return path
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def _one_torch_thread() -> None:
+    """One thread for every test: a run in the test before may have left it at the machine's cores."""
     import torch
 
     torch.set_num_threads(1)
