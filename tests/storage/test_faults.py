@@ -162,7 +162,7 @@ def test_after_a_failed_flush_or_rename_the_store_takes_no_more(
 def test_failed_write_can_be_rolled_back(store: Hdf5PartitionStore) -> None:
     with (
         SystemCallFaults(1, errno.ENOSPC),
-        pytest.raises(StorageError, match=r"disk full.*nodes.h5: 12,288 bytes"),
+        pytest.raises(StorageError, match=r"disk full.*nodes.h5 \(12,288 bytes"),
     ):
         store.write(1, *version(TABLE, 1, 1))
     with pytest.raises(StorageError, match="last write of partition 1 failed"):
