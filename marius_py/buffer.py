@@ -209,8 +209,14 @@ class PartitionBuffer:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Abort waiters; the memory goes with the object."""
+        """Abort waiters and free the slots; the I/O thread must have ended. May be called twice."""
         self.abort()
+        table = self.store.table
+        self._embeddings = np.empty((0, 0, table.dim), np.float32)
+        self._state = np.empty((0, 0, table.state_dim), np.float32)
+        self._flat_embeddings = torch.empty(0, table.dim)
+        self._flat_state = torch.empty(0, table.state_dim)
+        self._slot_of.clear()
 
     def __enter__(self) -> PartitionBuffer:
         return self
