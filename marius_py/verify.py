@@ -38,6 +38,9 @@ from marius_py.storage.verify import Finding, verify_node_store
 
 log = logging.getLogger(__name__)
 
+VALIDATED = ("valid", "best_epoch")
+"""Keys of an epoch's line that a second commit fills in, after its validation."""
+
 COMMITTED_VIEWS = (CONFIG_FILE, METRICS_FILE, RESULT_FILE)
 VIEW_LIMIT = 1 << 32
 """Bytes of a view that are read at most."""
@@ -190,9 +193,10 @@ def _is_behind(name: str, found: Any, meta: Mapping[str, Any], *, live: bool) ->
     if (RESULT_META in meta and not live) or len(found) > len(history):
         return False
     pairs = list(zip(found, history, strict=False))
-    unvalidated = [{**line, "valid": None} for line, _ in pairs[-1:]]
+    blank = dict.fromkeys(VALIDATED)
+    unvalidated = [{**line, **blank} for line, _ in pairs[-1:]]
     return all(line == wanted for line, wanted in pairs[:-1]) and (
-        not pairs or pairs[-1][0] == pairs[-1][1] or unvalidated == [{**pairs[-1][1], "valid": None}]
+        not pairs or pairs[-1][0] == pairs[-1][1] or unvalidated == [{**pairs[-1][1], **blank}]
     )
 
 
