@@ -230,7 +230,7 @@ class PipelineConfig(_Checked):
 
     mode: Literal["threaded", "inline"] = setting("threaded", "stages in threads, or one after the other")
     max_in_flight: int = setting(
-        4,
+        2,
         "batches between gather and write-back: the bound of staleness; 1 = synchronous",
         unit="batches",
         low=1,
