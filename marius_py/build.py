@@ -126,6 +126,11 @@ def train(config: TrainConfig, watcher: Watcher | None = None) -> dict[str, Any]
     """
     watcher = watcher or Watcher()
     device = resolve_device(config.device)
+    if config.storage.device == "cuda":
+        raise ConfigError(
+            "storage.device=cuda: a buffer in device memory is not available; set storage.device=cpu, which "
+            f"keeps it in RAM and moves each batch's rows to device={config.device}"
+        )
     torch.set_num_threads(config.pipeline.compute_threads or available_cores())
     components = make_components(config)
     folder = run_folder(config)

@@ -1,0 +1,25 @@
+"""Assembling a run: what cannot be had is refused before anything is opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from marius_py.build import train
+from marius_py.config import load_config
+from marius_py.errors import ConfigError
+
+
+def test_a_buffer_on_the_device_is_refused_instead_of_ignored(tmp_path: Path) -> None:
+    config = load_config([f"output={tmp_path / 'run'}", f"graph={tmp_path / 'none'}", "storage.device=cuda"])
+    with pytest.raises(ConfigError, match=r"storage\.device=cuda.*set storage\.device=cpu"):
+        train(config)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_graph_leaves_no_run_folder(tmp_path: Path) -> None:
+    config = load_config([f"output={tmp_path / 'run'}", f"graph={tmp_path / 'none'}", "device=cpu"])
+    with pytest.raises(OSError, match="does not exist"):
+        train(config)
+    assert not (tmp_path / "run").exists()
