@@ -205,6 +205,11 @@ class Trainer:
         checkpoint = self._store.checkpoint()
         return 0 if checkpoint is None else int(checkpoint.meta["position"][0])
 
+    @property
+    def stage_seconds(self) -> Mapping[str, float]:
+        """Seconds so far in each stage of the pipeline and in each wait, by name; stages overlap."""
+        return self._trace.seconds
+
     def interrupt(self) -> None:
         """Ask the run to stop: batches in flight end, the state is committed. Safe anywhere."""
         self._interrupted.set()

@@ -1,0 +1,323 @@
+"""What the benchmarks share: the machine's limits, graphs, the trainer on them, JSON beside the output.
+
+A limit is measured in the same run as the figure that is compared with it, before and after, and both by the
+clock and by the seconds of processor that were used: on a machine that does other work too, shares of a limit
+by processor seconds hold where those by the clock do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from marius_py.config import TrainConfig, load_config, make_components
+from marius_py.data.batches import BatchSettings
+from marius_py.generate import planted_edges
+from marius_py.graph import open_graph
+from marius_py.parts import make_model, make_ordering
+from marius_py.partitioning import Partitioning
+from marius_py.results import peak_rss_bytes, versions
+from marius_py.storage.hdf5_nodes import create_node_store
+from marius_py.storage.memory import MemoryEdgeStore
+from marius_py.storage.protocols import NodeTable, PartitionStore
+from marius_py.trainer import Trainer, TrainerSettings
+
+FB15K_237 = (14_541, 237, 272_115)
+"""Nodes, relations and train edges of FB15k-237."""
+
+MEBIBYTE = 1 << 20
+
+
+# ---------------------------------------------------------------------- limits
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Work a second: by the clock, and a second of processor time (of all threads together)."""
+
+    by_clock: float
+    by_cpu: float
+
+    @classmethod
+    def of(cls, work: Callable[[], float], seconds: float) -> Rate:
+        """Repeat `work`, which returns how much it did, for about `seconds`; the best repetition."""
+        best = cls(0.0, 0.0)
+        deadline = time.perf_counter() + seconds
+        while best.by_clock == 0 or time.perf_counter() < deadline:
+            started, used = time.perf_counter(), time.process_time()
+            done = work()
+            elapsed, spent = time.perf_counter() - started, time.process_time() - used
+            best = cls(max(best.by_clock, done / elapsed), max(best.by_cpu, done / max(spent, 1e-9)))
+        return best
+
+
+def median_rate(rates: Sequence[Rate]) -> Rate:
+    """The median of each."""
+    return Rate(
+        statistics.median(rate.by_clock for rate in rates), statistics.median(rate.by_cpu for rate in rates)
+    )
+
+
+def sgemm_rate(seconds: float = 0.5, size: int = 1024) -> Rate:
+    """float32 flop a second of one square matrix product with torch's present number of threads."""
+    left, right = torch.randn(size, size), torch.randn(size, size)
+    out = torch.empty(size, size)
+    torch.mm(left, right, out=out)
+
+    def work() -> float:
+        torch.mm(left, right, out=out)
+        return 2.0 * size**3
+
+    return Rate.of(work, seconds)
+
+
+def products_rate(rows: int, count: int, dim: int, seconds: float = 0.3) -> Rate:
+    """flop a second of a step's three products: (rows, dim) queries with (count, dim) candidates."""
+    query, candidates = torch.randn(rows, dim), torch.randn(count, dim)
+    scores = torch.empty(rows, count)
+    d_query, d_candidates = torch.empty_like(query), torch.empty_like(candidates)
+
+    def work() -> float:
+        torch.mm(query, candidates.t(), out=scores)
+        torch.mm(scores, candidates, out=d_query)
+        torch.mm(scores.t(), query, out=d_candidates)
+        return 6.0 * rows * count * dim
+
+    work()
+    return Rate.of(work, seconds)
+
+
+def copy_rate(seconds: float = 0.3, size: int = 128 * MEBIBYTE) -> Rate:
+    """Bytes a second of copying within memory, read and written bytes both counted."""
+    source, target = torch.ones(size // 4), torch.empty(size // 4)
+
+    def work() -> float:
+        target.copy_(source)
+        return 2.0 * size
+
+    return Rate.of(work, seconds)
+
+
+# ---------------------------------------------------------------------- graphs and training
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """A graph's train edges in memory."""
+
+    name: str
+    num_nodes: int
+    num_relations: int
+    train: np.ndarray
+
+
+def graph_edges(path: str | None, limit: int | None = None) -> Edges:
+    """Train edges of a prepared graph; without one, of a generated graph of FB15k-237's size.
+
+    Args:
+        path: folder of the prepared graph.
+        limit: take so many edges only.
+    """
+    if path is None:
+        nodes, relations, edges = FB15K_237
+        count = min(edges, limit or edges)
+        return Edges("generated, FB15k-237's size", nodes, relations, planted_edges(nodes, relations, count))
+    graph = open_graph(path)
+    with graph.edges() as store:
+        count = min(store.num_edges("train"), limit or store.num_edges("train"))
+        return Edges(path, graph.num_nodes, graph.num_relations, store.read_range("train", 0, count))
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """An epoch that was trained.
+
+    Attributes:
+        line: of metrics.jsonl. cpu_s: seconds of processor, of all threads.
+        stages: seconds in each stage of the pipeline and in each wait.
+    """
+
+    line: Mapping[str, Any]
+    cpu_s: float
+    stages: Mapping[str, float]
+
+    @property
+    def edges_per_second(self) -> float:
+        """By the clock."""
+        return float(self.line["edges_per_second"])
+
+    @property
+    def edges_per_cpu_second(self) -> float:
+        """By the seconds of processor."""
+        return float(self.line["edges"] / max(self.cpu_s, 1e-9))
+
+
+def train_epochs(
+    config: TrainConfig,
+    edges: Edges,
+    folder: Path,
+    *,
+    epochs: int,
+    between: Callable[[], None] = lambda: None,
+    wrap: Callable[[PartitionStore], PartitionStore] = lambda store: store,
+) -> list[Epoch]:
+    """Train as `marius-train` does, without validation and test, with the edges in memory.
+
+    Args:
+        config: `storage.capacity` = `storage.partitions` keeps everything in memory.
+        edges: the graph.
+        folder: where the run's node file is made.
+        epochs: how many; the first one warms up, and the caller leaves it out as a rule.
+        between: called after every epoch.
+        wrap: puts another store in front of the one on disk.
+    """
+    components = make_components(config)
+    p = config.storage.partitions or 8
+    capacity = config.storage.capacity or p
+    model = make_model(config, components, edges, torch.device(config.device))  # type: ignore[arg-type]
+    partitioning = Partitioning(edges.num_nodes, p)
+    table = NodeTable(partitioning, model.dim, model.node_state_dim)
+    store = MemoryEdgeStore(partitioning, edges.train)
+    degrees = np.bincount(edges.train[:, ::2].ravel(), minlength=edges.num_nodes)
+    found: list[Epoch] = []
+    marks: dict[str, Any] = {}
+
+    def mark() -> None:
+        marks.update(cpu=time.process_time(), stages=dict(trainer.stage_seconds))
+
+    def on_epoch(line: dict[str, Any]) -> None:
+        before = marks["stages"]
+        stages = {name: s - before.get(name, 0.0) for name, s in trainer.stage_seconds.items()}
+        found.append(Epoch(line, time.process_time() - marks["cpu"], stages))
+        between()
+        mark()
+
+    with create_node_store(folder, table, spare_slots=p) as nodes:
+        trainer = Trainer(
+            model,
+            wrap(nodes),
+            store,
+            make_ordering(config, p, capacity, store.bucket_counts()),
+            components.sampler,
+            BatchSettings(
+                config.training.batch_size,
+                config.negatives.chunks,
+                config.training.seed,
+                config.negatives.mask_known,
+                config.ordering.policy == "spread",
+            ),
+            TrainerSettings(
+                capacity,
+                config.pipeline.mode,
+                config.pipeline.max_in_flight,
+                trace=folder.parent / "trace.json" if config.pipeline.trace else None,
+            ),
+            device=torch.device(config.device),
+            degrees=(lambda start, stop: degrees[start:stop]) if components.sampler.needs_degrees else None,
+            on_epoch=on_epoch,
+        )
+        mark()
+        trainer.train(epochs)
+    return found
+
+
+def settings(words: Sequence[str], **given: Any) -> TrainConfig:
+    """A configuration on the CPU from `marius-train`'s words; `given` has __ for the dots of a key."""
+    own = [f"{key.replace('__', '.')}={value}" for key, value in given.items() if value is not None]
+    return load_config(["graph=none", "device=cpu", "training.valid_every=0", *own, *words])
+
+
+# ---------------------------------------------------------------------- output
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """A parser with the options of every benchmark."""
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawTextHelpFormatter)
+    made.add_argument("--full", action="store_true", help="the sizes of RESULTS.md; default: small ones")
+    made.add_argument("--repeats", type=int, help="measurements a figure; default 3, with --full 5")
+    made.add_argument("--threads", type=int, default=available_cores(), help="threads of the numeric kernels")
+    made.add_argument("--folder", type=Path, help="parent of the temporary folder; default: the system's")
+    made.add_argument("--json", type=Path, help="write the figures here")
+    return made
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def repeats_of(options: argparse.Namespace) -> int:
+    """--repeats, or its default."""
+    return options.repeats or (5 if options.full else 3)
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, least and most of some measurements."""
+    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    return {
+        "processor": _processor(),
+        "cores": available_cores(),
+        "threads": torch.get_num_threads(),
+        "load": os.getloadavg()[0],
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": platform.platform(),
+        "commit": _commit(),
+        **versions(),
+    }
+
+
+def machine_line(facts: Mapping[str, Any]) -> str:
+    """One line of it."""
+    return (
+        f"{facts['processor']}, {facts['cores']} cores, {facts['threads']} threads, load {facts['load']:.1f}; "
+        f"commit {facts['commit']}, torch {facts['torch']}"
+    )
+
+
+def finish(report: Mapping[str, Any], options: argparse.Namespace) -> None:
+    """Write the report where --json says, with the machine, the arguments and the peak of memory."""
+    if options.json is not None:
+        facts = {
+            "machine": machine(),
+            "arguments": {name: _plain(value) for name, value in vars(options).items()},
+            "peak_rss_bytes": peak_rss_bytes(),
+        }
+        options.json.write_text(json.dumps({**facts, **report}, indent=2) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "?")
+
+
+def _commit() -> str:
+    here = Path(__file__).resolve().parent
+    words = ["git", "-C", str(here), "describe", "--always", "--dirty", "--exclude", "*"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return done.stdout.strip()
