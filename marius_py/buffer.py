@@ -106,6 +106,11 @@ class PartitionBuffer:
     # ------------------------------------------------------------------ schedule thread
 
     @property
+    def num_slots(self) -> int:
+        """Slots: c, and one to read into where partitions are swapped."""
+        return len(self._embeddings)
+
+    @property
     def num_rows(self) -> int:
         """Rows of all slots: the range of buffer indices."""
         return int(self._flat_embeddings.shape[0])
@@ -179,6 +184,10 @@ class PartitionBuffer:
             missing = sorted(set(part[first < 0].tolist()))
             raise ScheduleError(f"partitions {missing} are used by a batch but not resident {self.resident}")
         return first + row
+
+    def slot(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Slot of buffer rows, in [0, num_slots)."""
+        return rows // self._slot_rows
 
     # ------------------------------------------------------------------ gather and scatter threads
 

@@ -25,14 +25,13 @@ from marius_py.config import (
     EvaluateConfig,
     TrainConfig,
     check_buffer,
-    config_from,
     make_components,
     plain,
-    saved_settings,
     write_yaml,
 )
 from marius_py.data.batches import BatchSettings
 from marius_py.errors import ConfigError, MariusError
+from marius_py.evaluating import evaluate as evaluate_runs
 from marius_py.generate import planted_graph
 from marius_py.graph import Graph, open_graph
 from marius_py.nn.model import LinkPredictionModel
@@ -182,38 +181,8 @@ def _train(
 
 
 def evaluate(config: EvaluateConfig, watcher: Watcher | None = None) -> dict[str, Any]:
-    """Link-prediction metrics of a run's last commit.
-
-    Raises:
-        ConfigError: the run folder is no run's. StorageError, FormatError: a file is missing or damaged.
-    """
-    folder = Path(config.run).absolute()
-    settings = saved_settings(folder)
-    if settings is None:
-        raise ConfigError(f"run={folder} is no run folder: it has no {CONFIG_FILE}; marius-train writes one")
-    trained = config_from(TrainConfig, settings)
-    device = resolve_device(config.device)
-    torch.set_num_threads(config.compute_threads or available_cores())
-    graph = open_graph(trained.graph if trained.graph is not None else folder / DEMO_FOLDER)
-    model = make_model(trained, make_components(trained), graph, device)
-    with open_node_reader(folder / CHECKPOINT_FOLDER) as reader:
-        checkpoint = reader.checkpoint()
-        check_resumable(checkpoint.meta, identity(trained, graph, reader.table.partitioning), folder)
-        model.load_state_arrays(checkpoint.arrays)
-    with graph.edges() as edges:
-        return evaluate_split(
-            folder,
-            graph,
-            edges,
-            model,
-            config.split,
-            mode=config.mode,
-            ks=config.ks,
-            candidates=config.candidates,
-            memory_bytes=config.memory_bytes,
-            seed=config.seed,
-            progress=watcher.on_stage if watcher is not None else None,
-        )
+    """Link-prediction metrics of a run's last commit, or of several runs; see `evaluating.evaluate`."""
+    return evaluate_runs(config, None if watcher is None else watcher.on_stage)
 
 
 def demo_graph(folder: Path, config: TrainConfig, watcher: Watcher) -> Graph:
@@ -404,6 +373,7 @@ class Joint:
                 config.training.seed,
                 config.negatives.mask_known,
                 config.ordering.policy == "spread",
+                weigh=config.negatives.weigh,
             ),
             TrainerSettings(
                 capacity,

@@ -132,6 +132,7 @@ def _epoch_seconds(
             config.negatives.chunks,
             config.training.seed,
             config.negatives.mask_known,
+            weigh=config.negatives.weigh,
         ),
         TrainerSettings(2, config.pipeline.mode, config.pipeline.max_in_flight),
         device=device,

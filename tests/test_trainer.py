@@ -69,6 +69,7 @@ class Setup:
         spread: bool = False,
         block_edges: int = 10**6,
         sampler: NegativeSampler | None = None,
+        weigh: bool = True,
         **options: Any,
     ) -> None:
         self.model = model or make_model()
@@ -80,7 +81,7 @@ class Setup:
             make_edges(p),
             ordering(p, settings.capacity),
             sampler or UniformNegatives(20, 4),
-            BatchSettings(64, 4, 11, mask_known, spread, block_edges),
+            BatchSettings(64, 4, 11, mask_known, spread, block_edges, weigh),
             settings,
             **options,
         )

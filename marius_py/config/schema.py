@@ -101,6 +101,7 @@ class NegativesConfig(_Checked):
         "degree (by degree_fraction, the rest uniform), uniform, all (resident nodes) or a class",
     )
     mask_known: bool = setting(True, "leave out negatives that form a known training edge")
+    weigh: bool = setting(True, "let resident negatives count so that they stand for the whole graph")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from marius_py.buffer import PartitionBuffer
 from marius_py.data.distinct import DistinctIndex
-from marius_py.data.edge_batch import EdgeBatch, Ids
+from marius_py.data.edge_batch import EdgeBatch, Ids, SlotWeights
+from marius_py.data.importance import slot_weights
 from marius_py.data.plan import spread_spans, whole_spans
 from marius_py.data.resident_edges import ResidentEdges
 from marius_py.data.step_edges import (
@@ -41,6 +42,7 @@ class BatchSettings:
         seed: the run's seed. mask_known: leave known edges out of the negatives.
         spread: divide each bucket among all steps that hold both of its partitions; otherwise it runs whole
             in the step that the schedule names. block_edges: edges of a step that are shuffled at once.
+        weigh: let negatives count so that together they stand for all nodes (see `slot_weights`).
     """
 
     batch_size: int
@@ -49,6 +51,7 @@ class BatchSettings:
     mask_known: bool = False
     spread: bool = False
     block_edges: int = BLOCK_EDGES
+    weigh: bool = False
 
 
 class BatchSource:
@@ -197,12 +200,18 @@ class BatchSource:
             elif self._sampler.holds_answers:
                 keep[side] = keep_all_but_own(ids.T, drawn[side], side)
         everything = np.concatenate([ids[0], ids[2], *(drawn[side].ravel() for side in SIDES)])
-        index, local = self._distinct(self._buffer.index(everything))
+        rows = self._buffer.index(everything)
+        index, local = self._distinct(rows)
+        counts = self._slot_weights(rows, B)
         negatives: dict[Side, Ids] = {}
+        importance: dict[Side, SlotWeights] = {}
         offset = 2 * B
         for side in SIDES:
             size = drawn[side].size
             negatives[side] = local[offset : offset + size].reshape(drawn[side].shape)
+            if counts is not None:
+                slot = self._buffer.slot(rows[offset : offset + size]).reshape(drawn[side].shape)
+                importance[side] = SlotWeights(slot, counts.reshape(len(slot), -1, counts.shape[1]))
             offset += size
         return EdgeBatch(
             position=after,
@@ -212,9 +221,18 @@ class BatchSource:
             tail=local[B : 2 * B],
             negatives=negatives,
             keep=keep,
+            importance=importance,
             seed=stream_seed(seed, Purpose.DROPOUT, *here),
             lease=self._buffer.lease(resident),
         )
+
+    def _slot_weights(self, rows: Ids, edges: int) -> NDArray[np.float32] | None:
+        """(B, S) what a negative of each slot counts for each edge; None: all count alike."""
+        if not self._settings.weigh:
+            return None
+        heads, tails = self._buffer.slot(rows[:edges]), self._buffer.slot(rows[edges : 2 * edges])
+        num_partitions = self._buffer.store.table.partitioning.num_partitions
+        return slot_weights(heads, tails, num_partitions, self._buffer.capacity, self._buffer.num_slots)
 
     def _resident_nodes(self, resident: tuple[int, ...]) -> ResidentNodes:
         partitioning = self._buffer.store.table.partitioning

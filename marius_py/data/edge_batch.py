@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,17 @@ from marius_py.buffer import Lease
 from marius_py.types import Position, Side
 
 Ids = NDArray[np.int64]
+
+
+class SlotWeights(NamedTuple):
+    """What negatives count by the buffer slot they lie in.
+
+    Attributes:
+        slot: (C, K) int64, each negative's slot. weight: (C, P, S) float32, what it counts for an edge.
+    """
+
+    slot: Ids
+    weight: NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +35,7 @@ class EdgeBatch:
         head, tail: (B,) indices into `index`. relation: (B,) relation ids.
         negatives: corrupted side → (C, K) indices into `index`.
         keep: corrupted side → (C, P, K) bool, False for known edges; sides that mask nothing are left out.
+        importance: corrupted side → what its negatives count; sides whose negatives count alike are left out.
         seed: seed of the batch's dropout stream.
         lease: released when the batch's update has been added.
     """
@@ -34,6 +47,7 @@ class EdgeBatch:
     tail: Ids
     negatives: dict[Side, Ids]
     keep: dict[Side, NDArray[np.bool_]]
+    importance: dict[Side, SlotWeights]
     seed: int
     lease: Lease
 

@@ -1,6 +1,6 @@
 """Model floor (1): batch types, decoders, losses, negatives, sparse row optimizers."""
 
-from marius_py.nn.batch import Batch, Corruption, Update
+from marius_py.nn.batch import Batch, Corruption, Importance, Update
 from marius_py.nn.decoders import RESCAL, ClosedFormDecoder, ComplEx, Decoder, DistMult, Dot, RotatE, TransE
 from marius_py.nn.initializers import Initializer
 from marius_py.nn.losses import LogisticLoss, Loss, MarginLoss, SoftmaxLoss
@@ -32,6 +32,7 @@ __all__ = [
     "DegreeNegatives",
     "DistMult",
     "Dot",
+    "Importance",
     "Initializer",
     "LinkPredictionModel",
     "LogisticLoss",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -11,16 +12,45 @@ from marius_py.types import Side
 
 
 @dataclass(frozen=True, slots=True)
+class Importance:
+    """What each negative counts for an edge, where the negatives at hand do not stand evenly for all nodes.
+
+    Attributes:
+        group: (C, K) int64, the group of each negative, in [0, G).
+        weight: (C, P, G) float32, what a negative of each group counts for an edge; positive.
+    """
+
+    group: Tensor
+    weight: Tensor
+
+    def members(self, chunks: slice = slice(None)) -> Tensor:
+        """(C, G, K) float32, 1 where a negative belongs to the group."""
+        group = self.group[chunks].unsqueeze(1)
+        table = self.weight.new_zeros(group.shape[0], self.weight.shape[2], group.shape[2])
+        return table.scatter_(1, group, 1.0)
+
+    def part(self, chunks: slice, inside: slice) -> Importance:
+        """That of the edges `inside` each of the `chunks`."""
+        return Importance(self.group[chunks], self.weight[chunks, inside].contiguous())
+
+    def to(self, move: Callable[[Tensor], Tensor]) -> Importance:
+        """A copy whose tensors went through `move`."""
+        return Importance(move(self.group), move(self.weight))
+
+
+@dataclass(frozen=True, slots=True)
 class Corruption:
     """Shared negatives of one side.
 
     Attributes:
         nodes: (C, K) int64, local indices into `Batch.rows`.
         keep: (C, P, K) bool, False where the corrupted edge is known to be true; None keeps all.
+        importance: what the negatives count; None counts all alike.
     """
 
     nodes: Tensor
     keep: Tensor | None = None
+    importance: Importance | None = None
 
 
 @dataclass(frozen=True, slots=True)

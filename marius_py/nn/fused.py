@@ -199,6 +199,7 @@ class _Scratch:
         self.pairs = ws.take("pairs", flat, dim)
         self.scores = ws.take("scores", chunks, edges, count)
         self.inverse = ws.take("inverse", chunks, edges, count)
+        self.counts = ws.take("counts", chunks, edges, count)
         self.softplus = ws.take("softplus", chunks, edges, count)
         self.extended = ws.take("query", flat, width)
         self.query = self.extended[:, :dim]
@@ -251,6 +252,8 @@ class _Contrast:
             torch.mul(gathered.view(*shape, dim), self._mask.view(*shape, dim), out=plain)
         similarity.extend_candidates(self._candidates, dim)
         self._sums = self._workspace.zeros(f"candidate_sums_{self._name}", *shape, self._widths[1])
+        importance = self._negatives.importance
+        self._members = None if importance is None else importance.members(chunks)
 
     def _scratch(self, edges: int) -> _Scratch:
         chunks = len(self._candidates)
@@ -277,10 +280,8 @@ class _Contrast:
         similarity.extend_queries(scratch.extended, dim, objective.shift(positive))
 
         similarity.scores(scratch.queries, candidates, dim, scores, scratch.inverse)
-        keep = self._negatives.keep
-        if keep is not None:
-            keep = keep[self._chunks, block].view(torch.int8)
-        losses = objective.weigh(scores, keep, scratch.softplus)
+        counts = self._counts(block, scratch)
+        losses = objective.weigh(scores, counts, scratch.softplus)
         row_sums = similarity.query_gradient(
             scores, scratch.queries, candidates, dim, scratch.d_queries, scratch.inverse
         )
@@ -288,7 +289,7 @@ class _Contrast:
             positive.view(-1, 1),
             row_sums.reshape(-1, 1),
             None if losses is None else losses.view(-1, 1),
-            self._kept(keep) if objective.averages else None,
+            self._counted(counts) if objective.averages else None,
         )
         factor = factor / self._edges
         torch.mul(scratch.unscaled, factor, out=scratch.scaled)
@@ -307,11 +308,22 @@ class _Contrast:
         answer_use.close()
         return loss.view(-1)
 
-    def _kept(self, keep: Tensor | None) -> Tensor:
+    def _counts(self, block: slice, scratch: _Scratch) -> Tensor | None:
+        """What each negative counts for each edge (g, P, K): int8 if it counts or not, or float32."""
+        keep, importance = self._negatives.keep, self._negatives.importance
+        if keep is not None:
+            keep = keep[self._chunks, block].view(torch.int8)
+        if importance is None or self._members is None:
+            return keep
+        # A product with rows of which one is 1 looks the weight up, faster than indexing does.
+        torch.bmm(importance.weight[self._chunks, block], self._members, out=scratch.counts)
+        return scratch.counts if keep is None else scratch.counts.mul_(keep)
+
+    def _counted(self, counts: Tensor | None) -> Tensor:
         """Number of negatives that count, for each edge (n, 1) or for all ()."""
-        if keep is None:
+        if counts is None:
             return torch.tensor(self.count, device=self._d_rows.device)
-        return keep.sum(-1).view(-1, 1)
+        return counts.sum(-1).view(-1, 1)
 
     def flush(self) -> None:
         """Add the candidates' gradients to their rows."""

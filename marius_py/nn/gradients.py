@@ -115,7 +115,10 @@ def _contrast(
     candidates = masked(rows[negatives.nodes.flatten()], masks.candidates.take(num_chunks * count))
     scores = decoder.compare(query.view(num_chunks, -1, dim), candidates.view(num_chunks, count, dim))
     keep = None if negatives.keep is None else negatives.keep.view(-1, count)
-    return loss(positive, scores.reshape(-1, count), keep)
+    if negatives.importance is None:
+        return loss(positive, scores.reshape(-1, count), keep)
+    weight = torch.bmm(negatives.importance.weight, negatives.importance.members())
+    return loss.weighted(positive, scores.reshape(-1, count), keep, weight.view(-1, count))
 
 
 def autograd_gradients(

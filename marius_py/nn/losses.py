@@ -28,6 +28,18 @@ class Loss(ABC):
             () mean over the B edges, differentiable in both scores.
         """
 
+    def weighted(self, positive: Tensor, negative: Tensor, keep: Tensor | None, weight: Tensor) -> Tensor:
+        """Mean loss an edge where negative k of edge b counts like weight_bk negatives.
+
+        Here by the correction of sampled softmax, log weight added to the score (Bengio and Senécal, 2008),
+        which suits any loss that reads exponentials of scores; a loss of averages overrides it.
+
+        Args:
+            positive, negative, keep: as for a call.
+            weight: (B, K), positive, 1 on average.
+        """
+        return self(positive, negative + weight.log(), keep)
+
 
 class SoftmaxLoss(Loss):
     """Cross-entropy of the true answer among [true answer, negatives]: the contrastive loss.
@@ -63,19 +75,25 @@ def _check_finite(key: str, value: float, low: float = -math.inf) -> float:
     return float(value)
 
 
-def _average(values: Tensor, scores: Tensor, keep: Tensor | None, temperature: float) -> Tensor:
-    """Average (B, K) values over the kept negatives of each edge, weighted by softmax(temperature · scores).
+def _average(
+    values: Tensor, scores: Tensor, keep: Tensor | None, weight: Tensor | None, temperature: float
+) -> Tensor:
+    """Average (B, K) values over the kept negatives of each edge, by weight · softmax(temperature · scores).
 
     An edge none of whose negatives is kept averages to 0. No gradient flows through the weights.
     """
     if temperature > 0:
-        weights = scores.detach() * temperature
+        logits = scores.detach() * temperature
+        if weight is not None:
+            logits = logits + weight.log()
         if keep is not None:
-            weights = weights.masked_fill(~keep, -math.inf)
-        return (torch.softmax(weights, 1).nan_to_num(0.0) * values).sum(1)
-    if keep is None:
+            logits = logits.masked_fill(~keep, -math.inf)
+        return (torch.softmax(logits, 1).nan_to_num(0.0) * values).sum(1)
+    if keep is not None:
+        weight = keep if weight is None else weight * keep
+    if weight is None:
         return values.mean(1)
-    return (values * keep).sum(1) / keep.sum(1).clamp_min(1)
+    return (values * weight).sum(1) / weight.sum(1).clamp_min(1)
 
 
 class LogisticLoss(Loss):
@@ -93,8 +111,15 @@ class LogisticLoss(Loss):
 
     def __call__(self, positive: Tensor, negative: Tensor, keep: Tensor | None) -> Tensor:
         """Mean binary cross-entropy, ()."""
+        return self._mean(positive, negative, keep, None)
+
+    def weighted(self, positive: Tensor, negative: Tensor, keep: Tensor | None, weight: Tensor) -> Tensor:
+        """Mean binary cross-entropy with weighted negatives, ()."""
+        return self._mean(positive, negative, keep, weight)
+
+    def _mean(self, positive: Tensor, negative: Tensor, keep: Tensor | None, weight: Tensor | None) -> Tensor:
         values = functional.softplus(negative + self.margin)
-        average = _average(values, negative, keep, self.adversarial_temperature)
+        average = _average(values, negative, keep, weight, self.adversarial_temperature)
         return (functional.softplus(-positive - self.margin) + average).mean()
 
 
@@ -112,5 +137,12 @@ class MarginLoss(Loss):
 
     def __call__(self, positive: Tensor, negative: Tensor, keep: Tensor | None) -> Tensor:
         """Mean hinge, ()."""
+        return self._mean(positive, negative, keep, None)
+
+    def weighted(self, positive: Tensor, negative: Tensor, keep: Tensor | None, weight: Tensor) -> Tensor:
+        """Mean hinge with weighted negatives, ()."""
+        return self._mean(positive, negative, keep, weight)
+
+    def _mean(self, positive: Tensor, negative: Tensor, keep: Tensor | None, weight: Tensor | None) -> Tensor:
         values = torch.relu(negative - positive.unsqueeze(1) + self.margin)
-        return _average(values, negative, keep, self.adversarial_temperature).mean()
+        return _average(values, negative, keep, weight, self.adversarial_temperature).mean()

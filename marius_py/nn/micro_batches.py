@@ -104,6 +104,7 @@ def _part_of(make: Callable[[], StepInput], part: Part) -> StepInput:
         side: Corruption(
             one.nodes[part.chunks],
             None if one.keep is None else one.keep[part.chunks, part.inside].contiguous(),
+            None if one.importance is None else one.importance.part(part.chunks, part.inside),
         )
         for side, one in batch.negatives.items()
     }

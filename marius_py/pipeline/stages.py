@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from marius_py.buffer import PartitionBuffer
-from marius_py.data.edge_batch import EdgeBatch
+from marius_py.data.edge_batch import EdgeBatch, SlotWeights
 from marius_py.errors import PipelineError
-from marius_py.nn.batch import Batch, Corruption, Update
+from marius_py.nn.batch import Batch, Corruption, Importance, Update
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.pipeline.runner import Stage
 from marius_py.types import Position, Side
@@ -74,6 +74,7 @@ def training_stages(
             negatives[side] = Corruption(
                 to_device(torch.from_numpy(nodes)),
                 None if keep is None else to_device(torch.from_numpy(keep)),
+                _importance(ids.importance.get(side), to_device),
             )
         return Gathered(
             ids,
@@ -101,6 +102,12 @@ def training_stages(
         on_done(Done(ids.position, ids.num_edges, loss))
 
     return [Stage("gather", gather), Stage("compute", compute, in_caller=True), Stage("scatter", scatter)]
+
+
+def _importance(weights: SlotWeights | None, move: Callable[[Tensor], Tensor]) -> Importance | None:
+    if weights is None:
+        return None
+    return Importance(move(torch.from_numpy(weights.slot)), move(torch.from_numpy(weights.weight)))
 
 
 def _mover(device: torch.device) -> Callable[[Tensor], Tensor]:

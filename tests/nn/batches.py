@@ -12,6 +12,7 @@ from marius_py.nn import (
     Batch,
     Corruption,
     Decoder,
+    Importance,
     LinkPredictionModel,
     Loss,
     Regularizer,
@@ -31,18 +32,25 @@ def random_batch(
     chunk_edges: int = 4,
     count: int = 5,
     keep: bool = False,
+    groups: int = 0,
     state_dim: int = 0,
     scale: float = 1.0,
     sides: Sequence[Side] = SIDES,
     seed: int = 0,
 ) -> Batch:
-    """A batch of chunks · chunk_edges edges over `nodes` rows."""
+    """A batch of chunks · chunk_edges edges over `nodes` rows; negatives of `groups` groups if above 0."""
     rng = np.random.default_rng(seed)
     edges = chunks * chunk_edges
     negatives: dict[Side, Corruption] = {}
     for side in sides:
         kept = torch.from_numpy(rng.random((chunks, chunk_edges, count)) < 0.6) if keep else None
-        negatives[side] = Corruption(torch.from_numpy(rng.integers(0, nodes, (chunks, count))), kept)
+        importance = None
+        if groups:
+            group = torch.from_numpy(rng.integers(0, groups, (chunks, count)))
+            weight = rng.uniform(0.3, 3.0, (chunks, chunk_edges, groups)).astype(np.float32)
+            importance = Importance(group, torch.from_numpy(weight))
+        drawn = torch.from_numpy(rng.integers(0, nodes, (chunks, count)))
+        negatives[side] = Corruption(drawn, kept, importance)
     return Batch(
         rows=torch.from_numpy((scale * rng.standard_normal((nodes, dim))).astype(np.float32)),
         state=torch.zeros(nodes, state_dim),

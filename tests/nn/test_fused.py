@@ -53,11 +53,13 @@ def assert_paths_equal(
 @pytest.mark.parametrize("loss", LOSSES, ids=["softmax", "logistic", "logistic_margin"])
 def test_equal_to_autograd(decoder: Decoder, loss: Loss) -> None:
     flags = (False, True)
-    for reciprocal, dropout, keep, regularizers in itertools.product(flags, flags, flags, REGULARIZERS):
+    for reciprocal, dropout, keep, groups, regularizers in itertools.product(
+        flags, flags, flags, (0, 3), REGULARIZERS
+    ):
         assert_paths_equal(
             decoder,
             loss,
-            {"keep": keep},
+            {"keep": keep, "groups": groups},
             reciprocal=reciprocal,
             dropout=dropout,
             regularizers=regularizers,
@@ -83,7 +85,7 @@ def test_dropout_of_nodes_or_relations_alone(decoder: Decoder, rates: tuple[floa
 def test_blocks_do_not_change_the_result(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(fused_module.BLOCK_SCORES, "cpu", limit)
     monkeypatch.setattr(fused_module, "LEAST_EDGES", 1)
-    shape = {"chunks": 5, "chunk_edges": 7, "count": 4, "keep": True}
+    shape = {"chunks": 5, "chunk_edges": 7, "count": 4, "keep": True, "groups": 2}
     assert_paths_equal(ComplEx(6), SoftmaxLoss(), shape, dropout=True)
     assert_paths_equal(TransE(6), LogisticLoss(1.0), shape, dropout=True, reciprocal=True)
 

@@ -84,3 +84,28 @@ def test_gradients_are_finite_where_everything_is_masked_or_large(loss: Loss) ->
 def test_refused_settings(make: object) -> None:
     with pytest.raises(ConfigError, match=r"loss\.(smoothing|margin|adversarial_temperature)"):
         make()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("loss", [case for case in CASES if not getattr(case, "smoothing", 0)], ids=str)
+def test_a_whole_weight_counts_like_so_many_negatives(loss: Loss) -> None:
+    negative = torch.tensor([[0.0, 2.0, 0.7], [1.0, -1.0, 0.1], [3.0, 0.2, -0.4]])
+    weight = torch.tensor([[2.0, 1.0, 3.0]]).expand(3, 3)
+    keep = torch.tensor([[True, False, True], [True, True, True], [False, True, True]])
+    several = torch.tensor([0, 0, 1, 2, 2, 2])
+    for kept in (None, keep):
+        expected = loss(POSITIVE, negative[:, several], None if kept is None else kept[:, several])
+        torch.testing.assert_close(loss.weighted(POSITIVE, negative, kept, weight), expected)
+
+
+def test_a_loss_of_ones_own_corrects_its_scores() -> None:
+    class Exponential(Loss):
+        def __call__(
+            self, positive: torch.Tensor, negative: torch.Tensor, keep: torch.Tensor | None
+        ) -> torch.Tensor:
+            return (negative.exp().sum(1) / positive.exp()).mean()
+
+    weight = torch.full((3, 2), 2.5)
+    loss = Exponential()
+    torch.testing.assert_close(
+        loss.weighted(POSITIVE, NEGATIVE, None, weight), 2.5 * loss(POSITIVE, NEGATIVE, None)
+    )

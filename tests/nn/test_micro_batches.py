@@ -66,7 +66,7 @@ def test_in_parts_as_at_once(
         "fused": fused,
         "regularizers": [N3(0.3), N3(0.2, weighted=False)],
     }
-    batch = random_batch(6, chunks=chunks, chunk_edges=24 // chunks, keep=True)
+    batch = random_batch(6, chunks=chunks, chunk_edges=24 // chunks, keep=True, groups=3)
     wanted = gradients(make_model(ComplEx(6), SoftmaxLoss(), **options), batch)
     seen = limited(monkeypatch, most_edges, DEVICE_ERROR if chunks == 1 else HOST_ERROR)
     model = make_model(ComplEx(6), SoftmaxLoss(), **options)

@@ -27,12 +27,12 @@ class Objective(Protocol):
     def shift(self, positive: Tensor) -> Tensor | float:
         """What is added to the scores of an edge's negatives, given positive scores (B,)."""
 
-    def weigh(self, scores: Tensor, keep: Tensor | None, scratch: Tensor) -> Tensor | None:
+    def weigh(self, scores: Tensor, counts: Tensor | None, scratch: Tensor) -> Tensor | None:
         """Replace shifted scores (g, P, K) by weights in place.
 
         Args:
             scores: overwritten.
-            keep: (g, P, K) int8, 0 where the negative must not count.
+            counts: (g, P, K) int8, 0 where the negative must not count, or float32, what it counts.
             scratch: (g, P, K), undefined.
 
         Returns:
@@ -48,7 +48,7 @@ class Objective(Protocol):
             positive: scores of the true edges.
             row_sums: Σ_k weight_k.
             losses: what `weigh` returned.
-            kept: number of negatives kept, of every edge, (n, 1), or of all, (); None unless `averages`.
+            kept: sum of the negatives' counts, of every edge, (n, 1), or of all, (); None unless `averages`.
 
         Returns:
             Loss, factor, and gradient of the positive score, of each edge alone, (n, 1).
@@ -68,11 +68,11 @@ class SoftmaxObjective:
         """Minus the positive scores."""
         return -positive
 
-    def weigh(self, scores: Tensor, keep: Tensor | None, scratch: Tensor) -> Tensor | None:
+    def weigh(self, scores: Tensor, counts: Tensor | None, scratch: Tensor) -> Tensor | None:
         """Exponentials."""
         scores.exp_()
-        if keep is not None:
-            scores.mul_(keep)
+        if counts is not None:
+            scores.mul_(counts)
         return None
 
     def reduce(
@@ -99,13 +99,13 @@ class LogisticObjective:
         """The margin."""
         return self.margin
 
-    def weigh(self, scores: Tensor, keep: Tensor | None, scratch: Tensor) -> Tensor | None:
+    def weigh(self, scores: Tensor, counts: Tensor | None, scratch: Tensor) -> Tensor | None:
         """Sigmoids; softplus(x) = max(x, 0) + log1p(e^−|x|) is summed on the way."""
         torch.abs(scores, out=scratch).neg_().exp_().log1p_().add_(torch.clamp_min(scores, 0))
         scores.sigmoid_()
-        if keep is not None:
-            scratch.mul_(keep)
-            scores.mul_(keep)
+        if counts is not None:
+            scratch.mul_(counts)
+            scores.mul_(counts)
         return scratch.sum(-1)
 
     def reduce(

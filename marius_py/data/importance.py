@@ -1,0 +1,46 @@
+"""What a resident negative counts (floor 2): slots of an edge's ends in, weights out.
+
+An edge is trained while both of its partitions lie in the buffer, so a negative drawn from the buffer comes
+from them far more often than a node drawn from the whole graph would. Weights undo that: the negatives of an
+edge then stand evenly for all nodes, whatever p and c are (the correction of a sampled softmax by its
+proposal distribution; Bengio and Senécal, 2008).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def slot_weights(
+    head_slot: NDArray[np.int64],
+    tail_slot: NDArray[np.int64],
+    num_partitions: int,
+    capacity: int,
+    num_slots: int,
+) -> NDArray[np.float32] | None:
+    """Weights of negatives drawn evenly from c resident of p partitions, by the slot they lie in.
+
+    An edge between k partitions (1 or 2) meets each of them with probability 1 / c a negative, and each of
+    the p - k others, over the steps in which it can be trained, with (c - k) / (c (p - k)). A draw from the
+    whole graph would meet each with 1 / p. The weight is the quotient, 1 on average over the draws.
+
+    Args:
+        head_slot: (B,) slots of the edges' heads.
+        tail_slot: (B,) slots of their tails.
+        num_partitions: p.
+        capacity: c.
+        num_slots: S, slots of the buffer, at least c.
+
+    Returns:
+        (B, S) float32. None where nothing is to be corrected (c = p) or where it cannot be: with c = 2 an
+        edge between two partitions never meets a node of another.
+    """
+    if capacity >= num_partitions or capacity < 3:
+        return None
+    own = np.where(head_slot == tail_slot, 1, 2)
+    others = capacity * (num_partitions - own) / (num_partitions * (capacity - own))
+    weights = np.repeat(others.astype(np.float32)[:, None], num_slots, axis=1)
+    edges = np.arange(len(weights))
+    weights[edges, head_slot] = weights[edges, tail_slot] = capacity / num_partitions
+    return weights
