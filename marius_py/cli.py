@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -157,27 +157,22 @@ EXPORT_FORMATS = ("npy", "parquet", "tsv", "word2vec", "safetensors", "pbg", "pr
 
 
 def _run_train(config: Any) -> float | None:
+    from marius_py.commands.evaluate import print_metrics
     from marius_py.tracking import train as run
     from marius_py.watch import CommandWatcher
 
     with Bars() as bars, CommandWatcher(bars, config.training.epochs) as watcher:
         result = run(config, watcher)
-    _print_metrics(result.get("test"), "test")
+    print_metrics(result.get("test"), "test")
     _say(f"run: {result['output']}")
     mrr = (result.get("test") or {}).get("mrr")
     return None if mrr is None else float(mrr)
 
 
 def _run_evaluate(config: Any) -> float | None:
-    from marius_py.build import evaluate as run
-    from marius_py.results import write_json
+    from marius_py.commands.evaluate import run
 
-    metrics = run(config)
-    _print_metrics(metrics, config.split)
-    if config.output is not None:
-        write_json(Path(config.output), metrics)
-        _say(f"metrics: {config.output}")
-    return None if metrics.get("mrr") is None else float(metrics["mrr"])
+    return run(config)
 
 
 def _run_prepare(config: Any) -> float | None:
@@ -289,6 +284,9 @@ _EVALUATE = _Command(
         "marius-evaluate run=runs/mine",
         "marius-evaluate run=runs/mine split=valid mode=sampled candidates=500",
         "marius-evaluate run=runs/mine 'ks=[1,5,20]' output=metrics.json",
+        "marius-evaluate run=runs/mine details=true ranks=ranks.csv",
+        "marius-evaluate run=runs/mine edges=more.tsv",
+        "marius-evaluate run=runs/mine 'compare=[runs/other,runs/third]' max_edges=2000",
     ),
     _run_evaluate,
 )
@@ -558,21 +556,3 @@ def _through_hydra(command: _Command, kind: type[Any], flags: _Flags) -> None:
 
 def _say(text: str) -> None:
     sys.stdout.write(text + "\n")
-
-
-def _print_metrics(metrics: Mapping[str, Any] | None, split: str) -> None:
-    """A table with a line for both sides, heads and tails."""
-    if not metrics:
-        _say(f"no {split} metrics: the graph has no {split} edges")
-        return
-    names = [name for name in metrics if name == "mrr" or name.startswith("hits@") or name == "mean_rank"]
-    _say(f"{split}: {metrics.get('protocol', '')}")
-    _say(f"{'':8}" + "".join(f"{name:>11}" for name in (*names, "count")))
-    rows = (("both", metrics), ("head", metrics.get("head")), ("tail", metrics.get("tail")))
-    for label, values in rows:
-        if isinstance(values, Mapping):
-            cells = [
-                f"{values[name]:>11.1f}" if name == "mean_rank" else f"{values[name]:>11.4f}"
-                for name in names
-            ]
-            _say(f"{label:8}" + "".join(cells) + f"{values.get('count', 0):>11}")

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError
 from marius_py.metrics import (
+    CATEGORIES,
     DEFAULT_KS,
     PROTOCOL,
+    SAMPLED,
     Metrics,
     by_category,
     by_degree,
@@ -63,7 +65,7 @@ class Evaluator:
         dim: embedding width D; asked of the reader (one row) if None.
         memory_bytes: budget for rows, candidate blocks and filter; not for the model or the ranked edges.
         ks: of Hits@k.
-        seed: of the sample in mode "sampled".
+        seed: of the sampled edges, and of the sampled candidates in mode "sampled".
 
     Raises:
         ConfigError: a value is out of range.
@@ -114,7 +116,8 @@ class Evaluator:
             split: "train", "valid" or "test".
             mode: "full" ranks against all nodes; "sampled" against a sample, and says so in the protocol.
             edges: (E, 3) edges to rank instead of a split; they are filtered like known edges.
-            max_edges: rank a random subset of at most so many edges, and say so.
+            max_edges: rank a random subset of at most so many edges, and say so in the protocol. All
+                candidates still compete, so that every figure is an unbiased estimate.
             num_uniform: sampled mode: nodes drawn uniformly.
             num_by_degree: sampled mode: nodes drawn in proportion to their train degree.
             details: also figures by category, by relation and, given `degrees`, by degree of the answer.
@@ -127,9 +130,11 @@ class Evaluator:
         started = time.perf_counter()
         chosen = self._choose(split, edges, max_edges)
         source, protocol = self._candidates(mode, num_uniform, num_by_degree)
-        total = len(chosen)
-        if max_edges is not None and total == max_edges:
-            protocol += f", {total} random edges of {split}"
+        available = self._edges.num_edges(split) if edges is None else len(edges)
+        if len(chosen) < available:
+            what = split if edges is None else "given"
+            part = f"{len(chosen)} of {available} {what} edges (seed {self._seed})"
+            protocol = f"{SAMPLED}: {part}, {protocol.removeprefix(SAMPLED + ': ')}"
         ranker = Ranker(
             self._scorer,
             self._reader,
@@ -199,7 +204,7 @@ class Evaluator:
         ids = self._sample(num_uniform, num_by_degree)
         rows = gather_rows(self._reader, ids, self._num_nodes, self._dim, self._block_rows())
         protocol = (
-            f"sampled: {num_uniform} uniform + {num_by_degree} by degree ({ids.size} distinct) candidates, "
+            f"{SAMPLED}: {num_uniform} uniform + {num_by_degree} by degree ({ids.size} distinct) candidates, "
             "filtered, realistic ties"
         )
         return SampledNodes(ids, rows), protocol
@@ -239,6 +244,10 @@ class Evaluator:
         extra: dict[str, Any] = {
             "categories": by_category(counts, edges[:, 1], self._category, self._ks),
             "relations": by_relation(counts, edges[:, 1], self._ks),
+            "category_of": {
+                relation: CATEGORIES[category] if category >= 0 else ""
+                for relation, category in enumerate(self._category.tolist())
+            },
         }
         if degrees is not None:
             extra["bands"] = by_degree(counts, self._degrees_of(edges[:, ::2], degrees), self._ks)

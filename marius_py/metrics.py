@@ -7,22 +7,22 @@ with g strictly better candidates and q equal ones including the true one.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv
 from numpy.typing import NDArray
 
-from marius_py.errors import ConfigError, StorageError
+from marius_py.errors import ConfigError
+from marius_py.rank_files import Names, write_ranks
 from marius_py.ranking.ranker import Counts
 from marius_py.types import SIDES
 
 PROTOCOL = "filtered, all entities, realistic ties"
+SAMPLED = "sampled"
+"""First word of the protocol of every figure that does not come from all edges and all candidates."""
 DEFAULT_KS = (1, 3, 10)
 CATEGORIES = ("1-1", "1-N", "N-1", "N-N")
 CATEGORY_THRESHOLD = 1.5
@@ -42,6 +42,7 @@ class Figures:
         optimistic_mrr: MRR if the true answer came first among equals.
         pessimistic_mrr: MRR if it came last among equals.
         count: number of ranks.
+        head, tail: the same of the ranks of one side, for groups of edges; None where not asked for.
     """
 
     mrr: float
@@ -52,6 +53,8 @@ class Figures:
     optimistic_mrr: float
     pessimistic_mrr: float
     count: int
+    head: Figures | None = None
+    tail: Figures | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Flat dictionary: "mrr", "hits@k", "mean_rank", "count", … ; NaN becomes None."""
@@ -65,10 +68,14 @@ class Figures:
             optimistic_mrr=self.optimistic_mrr,
             pessimistic_mrr=self.pessimistic_mrr,
         )
-        return {
+        values = {
             key: None if isinstance(value, float) and math.isnan(value) else value
             for key, value in values.items()
         }
+        for side, part in (("head", self.head), ("tail", self.tail)):
+            if part is not None:
+                values[side] = part.to_json()
+        return values
 
 
 def figures(counts: Counts, columns: Sequence[int] = (0, 1), ks: Sequence[int] = DEFAULT_KS) -> Figures:
@@ -95,6 +102,12 @@ def figures(counts: Counts, columns: Sequence[int] = (0, 1), ks: Sequence[int] =
     )
 
 
+def figures_with_sides(counts: Counts, ks: Sequence[int] = DEFAULT_KS) -> Figures:
+    """Figures of counts (E, 2), those of heads and tails within."""
+    both, head, tail = side_figures(counts, ks)
+    return replace(both, head=head, tail=tail)
+
+
 def realistic_ranks(counts: Counts) -> NDArray[np.float64]:
     """Realistic ranks (E, 2); column 0 of the head, column 1 of the tail."""
     return counts.better + (counts.equal + 1) / 2
@@ -109,8 +122,9 @@ class Metrics:
         head: figures of ranked heads.
         tail: figures of ranked tails.
         protocol: how candidates were chosen, filtered and ties broken; says "sampled" if it was.
-        categories: "1-1", "1-N", "N-1", "N-N" → figures of the edges of such relations.
-        relations: relation id → figures of its edges.
+        categories: "1-1", "1-N", "N-1", "N-N" → figures of the edges of such relations, sides within.
+        relations: relation id → figures of its edges, sides within.
+        category_of: relation id → its category, "" if train has no edge of it.
         bands: lower bound of degree → figures of answers whose train degree lies in [bound, next bound).
         edges: (E, 3) ranked edges, in order.
         counts: better, equal and filtered candidates of every edge and side, from which ranks follow.
@@ -123,6 +137,7 @@ class Metrics:
     protocol: str
     categories: Mapping[str, Figures] = field(default_factory=dict)
     relations: Mapping[int, Figures] = field(default_factory=dict)
+    category_of: Mapping[int, str] = field(default_factory=dict)
     bands: Mapping[int, Figures] = field(default_factory=dict)
     edges: NDArray[np.integer] = field(default_factory=lambda: np.zeros((0, 3), dtype=np.int64), repr=False)
     counts: Counts = field(default_factory=lambda: Counts.empty(0), repr=False)
@@ -134,59 +149,67 @@ class Metrics:
         return self.both.mrr
 
     @property
+    def sampled(self) -> bool:
+        """Whether edges or candidates are a sample; the protocol says which."""
+        return self.protocol.startswith(SAMPLED)
+
+    @property
     def ranks(self) -> NDArray[np.float64]:
         """Realistic ranks (E, 2); column 0 of the head, column 1 of the tail."""
         return realistic_ranks(self.counts)
 
-    def to_json(self, *, details: bool = False) -> dict[str, Any]:
+    def to_json(
+        self, *, details: bool = False, relation_names: Sequence[str] | None = None
+    ) -> dict[str, Any]:
         """Dictionary of a run's result.
 
         Args:
             details: add the figures by category, relation and degree band.
+            relation_names: (R,) names by id, under which the relations stand; None: their ids.
         """
         result = self.both.to_json()
         result.update(head=self.head.to_json(), tail=self.tail.to_json(), protocol=self.protocol)
+        result["sampled"] = self.sampled
         result["seconds"] = self.seconds
         if details:
             result["categories"] = {name: part.to_json() for name, part in self.categories.items()}
-            result["relations"] = {str(relation): part.to_json() for relation, part in self.relations.items()}
+            result["relations"] = {
+                str(relation) if relation_names is None else relation_names[relation]: {
+                    "category": self.category_of.get(relation),
+                    **part.to_json(),
+                }
+                for relation, part in self.relations.items()
+            }
             result["degree_bands"] = {str(bound): part.to_json() for bound, part in self.bands.items()}
         return result
 
-    def write_ranks(self, path: Path | str, *, overwrite: bool = False) -> None:
-        """Write a CSV line for every rank: edge ids, side, rank by each rule for ties, candidates.
+    def write_ranks(
+        self,
+        path: Path | str,
+        *,
+        node_names: Names | None = None,
+        relation_names: Names | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        """Write a row for every rank: edge, side, rank by each rule for ties, candidates; CSV or Parquet.
 
         Args:
-            path: file to write; it appears whole or not at all.
+            path: file to write, .csv or .parquet; it appears whole or not at all.
+            node_names: ids (n,) → their n names; None writes ids.
+            relation_names: likewise for relations.
             overwrite: replace it if it exists.
 
         Raises:
-            ConfigError: the file exists. StorageError: writing failed.
+            ConfigError: the file exists, or its name has another ending. StorageError: writing failed.
         """
-        target = Path(path)
-        if target.exists() and not overwrite:
-            raise ConfigError(f"{target} exists; choose another name, or overwrite it")
-        better, equal = self.counts.better, self.counts.equal
-        sides = len(SIDES)
-        columns = {
-            "head": np.repeat(self.edges[:, 0], sides),
-            "relation": np.repeat(self.edges[:, 1], sides),
-            "tail": np.repeat(self.edges[:, 2], sides),
-            "side": np.tile(np.array(SIDES), len(self.edges)),
-            "rank": self.ranks.ravel(),
-            "optimistic_rank": (better + 1).ravel(),
-            "pessimistic_rank": (better + equal).ravel(),
-            "candidates": self.counts.candidates.ravel(),
-        }
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        options = pa.csv.WriteOptions(quoting_style="none")
-        try:
-            pa.csv.write_csv(pa.table(columns), temporary, options)
-            temporary.replace(target)
-        except OSError as error:
-            raise StorageError(f"writing {target} failed: {error.strerror or error}") from error
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_ranks(
+            path,
+            self.edges,
+            self.counts,
+            node_names=node_names,
+            relation_names=relation_names,
+            overwrite=overwrite,
+        )
 
     def __str__(self) -> str:
         hits = "  ".join(f"hits@{k} {share:.4f}" for k, share in self.both.hits.items())
@@ -237,7 +260,7 @@ def by_category(
         ks: of Hits@k.
     """
     of_edge = category[relations]
-    return {name: figures(select(counts, of_edge == i), ks=ks) for i, name in enumerate(CATEGORIES)}
+    return {name: figures_with_sides(select(counts, of_edge == i), ks) for i, name in enumerate(CATEGORIES)}
 
 
 def by_relation(
@@ -248,8 +271,8 @@ def by_relation(
     distinct, starts = np.unique(relations[order], return_index=True)
     groups = np.split(order, starts[1:])
     return {
-        int(relation): figures(
-            Counts(counts.better[group], counts.equal[group], counts.candidates[group]), ks=ks
+        int(relation): figures_with_sides(
+            Counts(counts.better[group], counts.equal[group], counts.candidates[group]), ks
         )
         for relation, group in zip(distinct.tolist(), groups, strict=True)
     }

@@ -10,6 +10,7 @@ import logging
 import platform
 import resource
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,11 +21,12 @@ import torch
 from marius_py import __version__
 from marius_py.evaluator import Evaluator, Mode
 from marius_py.graph import Graph
+from marius_py.metrics import Metrics
 from marius_py.nn.micro_batches import is_out_of_memory
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.ranking.trained import TrainedModel
 from marius_py.storage.files import replace, write_temporary
-from marius_py.storage.protocols import EdgeStore
+from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.storage.reader import open_node_reader
 
 CHECKPOINT_FOLDER = "checkpoint"
@@ -47,15 +49,33 @@ def evaluate_split(
     edges: EdgeStore,
     model: LinkPredictionModel,
     split: str,
+    **settings: Any,
+) -> dict[str, Any]:
+    """The contract's metrics ("mrr", "hits@k", "mean_rank", "count", "head", "tail", "protocol", …).
+
+    Takes the arguments of `rank_split`.
+    """
+    return rank_split(folder, graph, edges, model, split, **settings).to_json()
+
+
+def rank_split(
+    folder: Path,
+    graph: Graph,
+    edges: EdgeStore,
+    model: LinkPredictionModel | TrainedModel,
+    split: str,
     *,
     mode: Mode = "full",
     ks: Sequence[int] = (1, 3, 10),
     candidates: int = 1000,
+    max_edges: int | None = None,
+    given: Edges | None = None,
+    details: bool = False,
     memory_bytes: int = 256 << 20,
     seed: int = 0,
     progress: Progress | None = None,
     touch: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:
+) -> Metrics:
     """Link-prediction metrics of the last commit in a run folder, embeddings streamed from disk.
 
     Args:
@@ -67,13 +87,13 @@ def evaluate_split(
         mode: "full", or "sampled" with half of `candidates` uniform and half by degree.
         ks: of Hits@k.
         candidates: nodes a query is ranked against in mode "sampled".
+        max_edges: rank a random sample of so many edges; None: all.
+        given: (E, 3) ids to rank instead of the split.
+        details: also figures by category, relation and degree of the answer.
         memory_bytes: bound of the evaluator's working memory.
-        seed: of the sample.
+        seed: of the samples.
         progress: called after each block of edges.
         touch: called whenever something has been read, in the caller's thread: ranking makes progress.
-
-    Returns:
-        The contract's metrics ("mrr", "hits@k", "mean_rank", "count", "head", "tail", "protocol", …).
     """
 
     def report(done: int, total: int) -> None:
@@ -81,7 +101,7 @@ def evaluate_split(
         if progress is not None:
             progress(f"rank {split}", done, total, "edges")
 
-    ranked: LinkPredictionModel | TrainedModel = model
+    ranked = model
     with open_node_reader(folder / CHECKPOINT_FOLDER) as reader:
         while True:
             evaluator = Evaluator(
@@ -90,20 +110,23 @@ def evaluate_split(
                 cast(Any, _Touching(edges, touch)),
                 graph.num_nodes,
                 graph.num_relations,
-                dim=model.dim,
+                dim=model.decoder.dim,
                 memory_bytes=memory_bytes,
                 ks=ks,
                 seed=seed,
             )
             try:
-                metrics = evaluator.evaluate(
+                return evaluator.evaluate(
                     split,
                     mode,
                     num_uniform=candidates - candidates // 2,
                     num_by_degree=candidates // 2,
+                    edges=given,
+                    max_edges=max_edges,
+                    details=details,
+                    degrees=cast(Any, edges) if details else None,
                     progress=report,
                 )
-                break
             except Exception as error:
                 at_end = memory_bytes <= LEAST_MEMORY_BYTES and is_on_host(ranked)
                 if at_end or not is_out_of_memory(error):
@@ -115,7 +138,6 @@ def evaluate_split(
             else:
                 ranked = _on_host(model)
                 log.warning("out of memory on %s: ranking on the CPU", model.device)
-    return metrics.to_json()
 
 
 def is_on_host(model: LinkPredictionModel | TrainedModel) -> bool:
@@ -123,8 +145,10 @@ def is_on_host(model: LinkPredictionModel | TrainedModel) -> bool:
     return model.device.type == "cpu"
 
 
-def _on_host(model: LinkPredictionModel) -> TrainedModel:
+def _on_host(model: LinkPredictionModel | TrainedModel) -> TrainedModel:
     """The part of a model that ranking needs, on the CPU."""
+    if isinstance(model, TrainedModel):
+        return replace_fields(model, relations=model.relations.cpu())
     relations = torch.from_numpy(model.state_arrays()["relations"])
     return TrainedModel(model.decoder, relations, model.reciprocal)
 

@@ -359,21 +359,28 @@ class Run:
 
     def _unknown(self, kind: str, missing: list[str]) -> ConfigError:
         shown = ", ".join(repr(name) for name in missing[:3]) + (", …" if len(missing) > 3 else "")
-        similar = self._similar(kind, missing[0])
+        similar = similar_in(self.graph, kind, missing[0])
         hint = f" Did you mean {' or '.join(repr(name) for name in similar)}?" if similar else ""
         plural = "s" if len(missing) > 1 else ""
         return ConfigError(f"no {kind} of {self.graph.path} has the name{plural} {shown}.{hint}")
 
-    def _similar(self, kind: str, name: str) -> list[str]:
-        """Up to three known names most like `name`, from the first million."""
-        if kind == "relation":
-            return similar_names(name, self.relation_names)
-        best: list[str] = []
-        limit = min(self.num_nodes, _SEARCHED_NAMES)
-        for start in range(0, limit, _NAME_BLOCK):
-            block = self.graph.node_names(start, min(start + _NAME_BLOCK, limit))
-            best = similar_names(name, best + similar_names(name, block))
-        return best
+
+def similar_in(graph: Graph, kind: str, name: str) -> list[str]:
+    """Up to three names of a graph most like `name`; of its nodes the first million are looked at.
+
+    Args:
+        graph: whose names.
+        kind: "node" or "relation".
+        name: what they should be like.
+    """
+    if kind == "relation":
+        return similar_names(name, graph.relation_names())
+    best: list[str] = []
+    limit = min(graph.num_nodes, _SEARCHED_NAMES)
+    for start in range(0, limit, _NAME_BLOCK):
+        block = graph.node_names(start, min(start + _NAME_BLOCK, limit))
+        best = similar_names(name, best + similar_names(name, block))
+    return best
 
 
 def load(path: Path | str, *, graph: Path | str | None = None, device: str = "cpu") -> Run:

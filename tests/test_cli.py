@@ -263,7 +263,7 @@ def test_groups_of_ones_own(runs: list[TrainConfig], tmp_path: Path) -> None:
 def test_evaluate_prints_and_writes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(marius_py.build, "evaluate", lambda config: METRICS, raising=False)
+    monkeypatch.setattr(marius_py.build, "evaluate", lambda config, watcher=None: METRICS, raising=False)
     assert cli.evaluate(["run=r", "output=metrics.json"]) == 0
     assert "test: filtered" in capsys.readouterr().out
     assert json.loads((tmp_path / "metrics.json").read_text()) == METRICS

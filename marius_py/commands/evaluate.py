@@ -1,0 +1,114 @@
+"""What `marius-evaluate` prints and writes (floor 6): metrics in, tables and a JSON file out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from marius_py.progress import Bars
+
+if TYPE_CHECKING:
+    from marius_py.config import EvaluateConfig
+
+_SHOWN_RELATIONS = 30
+_NUMBER = 11
+_LABEL = 8
+
+
+def run(config: EvaluateConfig) -> float | None:
+    """Rank, print, write what `config` asks for; returns the MRR."""
+    from marius_py import build
+    from marius_py.results import write_json
+
+    class Progress(build.Watcher):
+        def on_stage(self, stage: str, done: int, total: int | None, unit: str) -> None:
+            """Move the bar."""
+            bars(stage, done, total, unit)
+
+    with Bars() as bars:
+        result = build.evaluate(config, Progress())
+    what = config.split if config.edges is None else config.edges
+    if "runs" in result:
+        _print_runs(result, what)
+    else:
+        print_metrics(result, what)
+        _print_details(result)
+    if config.ranks is not None:
+        _say(f"ranks: {config.ranks}")
+    if config.output is not None:
+        write_json(Path(config.output), result)
+        _say(f"metrics: {config.output}")
+    return None if result.get("mrr") is None else float(result["mrr"])
+
+
+def print_metrics(metrics: Mapping[str, Any] | None, split: str) -> None:
+    """A table with a line for both sides, heads and tails; its title says how they were ranked."""
+    if not metrics:
+        _say(f"no {split} metrics: the graph has no {split} edges")
+        return
+    _say(f"{split}: {metrics.get('protocol', '')}")
+    rows = (("both", metrics), ("head", metrics.get("head")), ("tail", metrics.get("tail")))
+    _table(_names_of(metrics), [(label, values) for label, values in rows if isinstance(values, Mapping)])
+
+
+def _print_details(metrics: Mapping[str, Any]) -> None:
+    """Figures by category, degree of the answer and relation, those with most edges first."""
+    if "categories" not in metrics:
+        return
+    names = _names_of(metrics)
+    label = "sampled: " if metrics.get("sampled") else ""
+    _say(f"\n{label}by category of the relation (mean tails a head, heads a tail, from 1.5 on N)")
+    _table(names, _with_sides((name, part) for name, part in metrics["categories"].items() if part["count"]))
+    if metrics.get("degree_bands"):
+        _say(f"\n{label}by train degree of the answer, from that of the line to below that of the next")
+        _table(names, list(metrics["degree_bands"].items()))
+    ordered = sorted(metrics["relations"].items(), key=lambda one: (-one[1]["count"], one[0]))
+    of_all = f", the {_SHOWN_RELATIONS} of {len(ordered)} with most edges; output=FILE.json has all"
+    _say(f"\n{label}by relation{of_all if len(ordered) > _SHOWN_RELATIONS else ''}")
+    _table(
+        names,
+        [(f"{name} ({part['category'] or 'not in train'})", part) for name, part in ordered][
+            :_SHOWN_RELATIONS
+        ],
+    )
+
+
+def _with_sides(groups: Iterable[tuple[str, Mapping[str, Any]]]) -> list[tuple[str, Mapping[str, Any]]]:
+    rows = []
+    for name, part in groups:
+        rows += [(name, part), (f"{name} head", part["head"]), (f"{name} tail", part["tail"])]
+    return rows
+
+
+def _print_runs(result: Mapping[str, Any], what: str) -> None:
+    """A line a run."""
+    runs: Sequence[Mapping[str, Any]] = result["runs"]
+    protocols = list(dict.fromkeys(str(one.get("protocol", "")) for one in runs))
+    for protocol in protocols:
+        _say(f"{what}: {protocol}")
+    _table(_names_of(runs[0]), [(str(one["run"]), one) for one in runs])
+    _say(str(result["note"]))
+
+
+def _names_of(metrics: Mapping[str, Any]) -> list[str]:
+    return [name for name in metrics if name in ("mrr", "mean_rank", "amri") or name.startswith("hits@")]
+
+
+def _table(names: Sequence[str], rows: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    width = max([_LABEL, *(len(label) + 2 for label, _ in rows)])
+    _say(" " * width + "".join(f"{name:>{_NUMBER}}" for name in (*names, "count")))
+    for label, values in rows:
+        cells = "".join(f"{_cell(name, values.get(name)):>{_NUMBER}}" for name in names)
+        _say(f"{label:{width}}{cells}{values.get('count', 0):>{_NUMBER}}")
+
+
+def _cell(name: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.1f}" if name == "mean_rank" else f"{value:.4f}"
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")

@@ -1,0 +1,142 @@
+"""Ranks as files (floor 4): edges, their counts and a way to names in; CSV or Parquet out, block by block."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from marius_py.errors import ConfigError, StorageError
+from marius_py.ranking.ranker import Counts
+from marius_py.types import SIDES
+
+Names = Callable[[NDArray[np.int64]], Sequence[str]]
+"""Ids (n,) → their n names."""
+
+ENDINGS = (".csv", ".parquet")
+
+_BLOCK_EDGES = 1 << 17
+"""Edges whose names are in memory at once: some tens of MiB, and few passes over the table of names."""
+
+
+def check_ranks_file(path: Path | str, *, overwrite: bool = False) -> Path:
+    """Refuse a file that ranks cannot be written to.
+
+    Raises:
+        ConfigError: another ending than .csv or .parquet, no such folder, or it exists.
+    """
+    target = Path(path)
+    if target.suffix not in ENDINGS:
+        raise ConfigError(
+            f"ranks={target}: ranks are written as {' or '.join(ENDINGS)}, by the file's ending"
+        )
+    if not target.absolute().parent.is_dir():
+        raise ConfigError(f"ranks={target}: there is no folder {target.parent}; create it first")
+    if target.exists() and not overwrite:
+        raise ConfigError(f"{target} exists; choose another name, or overwrite it")
+    return target
+
+
+def write_ranks(
+    path: Path | str,
+    edges: NDArray[np.integer],
+    counts: Counts,
+    *,
+    node_names: Names | None = None,
+    relation_names: Names | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write two rows for each of E edges, its head's rank and its tail's.
+
+    Columns: head, relation, tail (names, or ids without a way to names), side, rank (realistic),
+    optimistic_rank, pessimistic_rank, candidates (after filtering, the true one included).
+
+    Args:
+        path: file to write; it appears whole or not at all.
+        edges: (E, 3) ids.
+        counts: of the E edges.
+        node_names, relation_names: give names; asked for a block of edges at a time.
+        overwrite: replace the file if it exists.
+
+    Raises:
+        ConfigError: see `check_ranks_file`. StorageError: writing failed.
+    """
+    target = check_ranks_file(path, overwrite=overwrite)
+    kinds = [pa.int64() if names is None else pa.string() for names in (node_names, relation_names)]
+    schema = pa.schema(
+        [
+            ("head", kinds[0]),
+            ("relation", kinds[1]),
+            ("tail", kinds[0]),
+            ("side", pa.string()),
+            ("rank", pa.float64()),
+            ("optimistic_rank", pa.int64()),
+            ("pessimistic_rank", pa.int64()),
+            ("candidates", pa.int64()),
+        ]
+    )
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with _writer(temporary, target.suffix, schema) as writer:
+            for start in range(0, len(edges), _BLOCK_EDGES):
+                part = slice(start, start + _BLOCK_EDGES)
+                columns = _columns(edges[part], counts, part, node_names, relation_names)
+                writer.write_table(pa.table(columns, schema=schema))
+        temporary.replace(target)
+    except OSError as error:
+        raise StorageError(f"writing {target} failed: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _writer(path: Path, ending: str, schema: Any) -> Iterator[Any]:
+    if ending == ".parquet":
+        with pq.ParquetWriter(path, schema) as writer:
+            yield writer
+    else:
+        with pa.csv.CSVWriter(
+            path, schema, write_options=pa.csv.WriteOptions(quoting_style="needed")
+        ) as writer:
+            yield writer
+
+
+def _columns(
+    edges: NDArray[np.integer],
+    counts: Counts,
+    part: slice,
+    node_names: Names | None,
+    relation_names: Names | None,
+) -> dict[str, Any]:
+    """Columns of a block of edges, a row a side."""
+    sides = len(SIDES)
+    better, equal = counts.better[part], counts.equal[part]
+    columns: dict[str, Any] = {}
+    for place, role, names in (
+        (0, "head", node_names),
+        (1, "relation", relation_names),
+        (2, "tail", node_names),
+    ):
+        ids = edges[:, place].astype(np.int64)
+        columns[role] = pa.array(np.repeat(ids, sides)) if names is None else _named(ids, names, sides)
+    columns["side"] = pa.array(list(SIDES) * len(edges))
+    columns["rank"] = (better + (equal + 1) / 2).ravel()
+    columns["optimistic_rank"] = (better + 1).ravel()
+    columns["pessimistic_rank"] = (better + equal).ravel()
+    columns["candidates"] = counts.candidates[part].ravel()
+    return columns
+
+
+def _named(ids: NDArray[np.int64], names: Names, times: int) -> Any:
+    """The names of ids (n,), each `times` times, as an Arrow array; every distinct one is asked for once."""
+    distinct, place = np.unique(ids, return_inverse=True)
+    found = pa.array(names(distinct), pa.string())
+    return found.take(pa.array(np.repeat(place.reshape(-1), times)))

@@ -1,0 +1,164 @@
+"""`marius-evaluate`: details, ranks by name, other edges, runs side by side; runs are written untrained."""
+
+import csv
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from marius_py import cli
+from marius_py.config import EvaluateConfig
+from marius_py.edge_files import read_edges
+from marius_py.errors import ConfigError, FormatError
+from marius_py.evaluating import evaluate
+from marius_py.graph import open_graph
+from tests.small_runs import NAMES, write_run
+
+
+def settings(run, **more):
+    return EvaluateConfig(run=str(run), device="cpu", compute_threads=1, **more)
+
+
+def test_details_add_up_to_the_whole(tmp_path):
+    run, graph, _, _ = write_run(tmp_path)
+    result = evaluate(settings(run, details=True, split="train"))
+    assert set(result["relations"]) == {"likes", "knows it"}
+    for groups in (result["categories"], result["relations"]):
+        parts = [part for part in groups.values() if part["count"]]
+        assert sum(part["count"] for part in parts) == result["count"] == 2 * graph.num_edges["train"]
+        for side in ("head", "tail"):
+            mean = sum(part[side]["mrr"] * part[side]["count"] for part in parts) / result[side]["count"]
+            assert mean == pytest.approx(result[side]["mrr"])
+    assert sum(part["count"] for part in result["degree_bands"].values()) == result["count"]
+    assert {part["category"] for part in result["relations"].values()} <= {"1-1", "1-N", "N-1", "N-N"}
+    assert not result["sampled"]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_ranks_have_names_and_give_the_metrics_again(tmp_path, ending, monkeypatch):
+    monkeypatch.setattr("marius_py.rank_files._BLOCK_EDGES", 3)
+    run, graph, _, _ = write_run(tmp_path)
+    target = tmp_path / f"ranks.{ending}"
+    result = evaluate(settings(run, ranks=str(target)))
+    if ending == "csv":
+        with target.open(newline="", encoding="utf-8") as lines:
+            rows = list(csv.DictReader(lines))
+    else:
+        rows = pq.read_table(target).to_pylist()
+    assert len(rows) == result["count"] == 2 * graph.num_edges["test"]
+    assert np.mean([1 / float(row["rank"]) for row in rows]) == pytest.approx(result["mrr"])
+    best = np.mean([1 / float(row["optimistic_rank"]) for row in rows])
+    assert best == pytest.approx(result["optimistic_mrr"])
+    written = {(row["head"], row["relation"], row["tail"]) for row in rows}
+    expected = {
+        tuple(line.split("\t")) for line in (tmp_path / "test.tsv").read_text(encoding="utf-8").splitlines()
+    }
+    assert written == expected
+    assert {row["side"] for row in rows} == {"head", "tail"}
+    assert not list(tmp_path.glob(".ranks*"))
+
+
+def test_another_file_of_edges_gives_what_the_split_gives(tmp_path):
+    run, graph, _, _ = write_run(tmp_path)
+    whole = evaluate(settings(run))
+    same = evaluate(settings(run, edges=str(tmp_path / "test.tsv")))
+    assert {name: same[name] for name in ("mrr", "count", "head", "tail")} == {
+        name: whole[name] for name in ("mrr", "count", "head", "tail")
+    }
+    rows = [line.split("\t") for line in (tmp_path / "test.tsv").read_text(encoding="utf-8").splitlines()]
+    columns = dict(zip(("tail", "relation", "head"), list(zip(*rows, strict=True))[::-1], strict=True))
+    pq.write_table(pa.table({name: list(column) for name, column in columns.items()}), tmp_path / "t.parquet")
+    np.testing.assert_array_equal(
+        read_edges(tmp_path / "t.parquet", graph), read_edges(tmp_path / "test.tsv", graph)
+    )
+
+
+def test_unknown_names_are_one_message(tmp_path):
+    _, graph, _, _ = write_run(tmp_path)
+    file = tmp_path / "odd.tsv"
+    file.write_text(
+        "Zürch\tlikes\tOslo\nOslo\tliked\tLima\nLima\tlikes\tRome\nXX\tlikes\tXX\n", encoding="utf-8"
+    )
+    with pytest.raises(ConfigError) as caught:
+        read_edges(file, graph)
+    message = str(caught.value)
+    for part in ("3 of 4 edges", "2 nodes", "'Zürch'", "1 relation ('liked')", "'Zürich'", "'likes'"):
+        assert part in message
+    file.write_text("Oslo\tLima\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="has two columns"):
+        read_edges(file, graph)
+    file.write_text("", encoding="utf-8")
+    with pytest.raises(FormatError):
+        read_edges(file, graph)
+
+
+def test_a_sample_of_edges_says_so_everywhere(tmp_path, capsys):
+    run, graph, _, _ = write_run(tmp_path)
+    words = [
+        f"run={run}",
+        "split=train",
+        "max_edges=7",
+        "details=true",
+        "compute_threads=1",
+        f"output={tmp_path}/m.json",
+    ]
+    assert cli.evaluate(words) == 0
+    out = capsys.readouterr().out
+    result = json.loads((tmp_path / "m.json").read_text())
+    assert result["count"] == 14
+    assert result["sampled"]
+    assert result["protocol"].startswith(f"sampled: 7 of {graph.num_edges['train']} train edges (seed 0), ")
+    assert out.count("sampled: ") == 4
+    both = evaluate(settings(run, split="train", max_edges=7, mode="sampled", candidates=4))
+    assert both["protocol"].count("sampled") == 1
+    everything = evaluate(settings(run, max_edges=10**6))
+    assert not everything["sampled"]
+    other = evaluate(settings(run, split="train", max_edges=7, seed=1))
+    assert other["mrr"] != result["mrr"]
+
+
+def test_runs_side_by_side(tmp_path, capsys):
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+    first = write_run(tmp_path / "a")[0]
+    second = write_run(tmp_path / "b", decoder="complex")[0]
+    other = write_run(tmp_path / "c", names=[*NAMES[:-1], "Paris"])[0]
+    same = evaluate(settings(first, compare=(str(second),)))
+    assert same["same_graph"]
+    assert [one["run"] for one in same["runs"]] == [str(first), str(second)]
+    assert same["mrr"] == same["runs"][0]["mrr"] == evaluate(settings(first))["mrr"]
+    assert same["runs"][1]["mrr"] == evaluate(settings(second))["mrr"]
+    assert cli.evaluate([f"run={first}", f"compare=[{second},{other}]", "compute_threads=1"]) == 0
+    out = capsys.readouterr().out
+    assert all(str(run) in out for run in (first, second, other))
+    assert "different graphs" in out
+    assert "do not compare" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["ranks=ranks.xlsx"], "by the file's ending"),
+        (["ranks=nowhere/ranks.csv"], "no folder"),
+        (["ranks=ranks.csv", "compare=[b]"], "single run"),
+        (["max_edges=0"], "max_edges"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_ranking(tmp_path, capsys, words, part, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = write_run(tmp_path)[0]
+    assert cli.evaluate([f"run={run}", *words]) == 2
+    assert part in capsys.readouterr().err
+
+
+def test_a_graph_without_relations(tmp_path):
+    from marius_py.prepare import prepare
+
+    (tmp_path / "e.tsv").write_text("a\tb\nb\tc\nc\ta\na\tc\n", encoding="utf-8")
+    prepare(tmp_path / "e.tsv", tmp_path / "g", split=(1.0, 0.0, 0.0))
+    graph = open_graph(tmp_path / "g")
+    edges = read_edges(tmp_path / "e.tsv", graph)
+    assert edges.shape == (4, 3)
+    assert not edges[:, 1].any()
