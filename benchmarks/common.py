@@ -26,8 +26,8 @@ from marius_py.config import TrainConfig, load_config, make_components
 from marius_py.data.batches import BatchSettings
 from marius_py.generate import planted_edges
 from marius_py.graph import open_graph
-from marius_py.parts import make_model, make_ordering
 from marius_py.partitioning import Partitioning
+from marius_py.parts import make_model, make_ordering
 from marius_py.results import peak_rss_bytes, versions
 from marius_py.storage.hdf5_nodes import create_node_store
 from marius_py.storage.memory import MemoryEdgeStore
@@ -285,8 +285,8 @@ def machine() -> dict[str, Any]:
 def machine_line(facts: Mapping[str, Any]) -> str:
     """One line of it."""
     return (
-        f"{facts['processor']}, {facts['cores']} cores, {facts['threads']} threads, load {facts['load']:.1f}; "
-        f"commit {facts['commit']}, torch {facts['torch']}"
+        f"{facts['processor']}, {facts['cores']} cores, {facts['threads']} threads, "
+        f"load {facts['load']:.1f}; commit {facts['commit']}, torch {facts['torch']}"
     )
 
 

@@ -6,9 +6,9 @@
 
 ComplEx of dim 100, 1000 negatives on each side in 10 chunks, batches of 10,000 and of 1,000 edges, everything
 in memory. For each batch size one epoch to warm up, then `--repeats` epochs; between epochs the rate of a
-square SGEMM is measured, with as many threads unless told otherwise. An edge costs 2 sides · 3 products · 2 · negatives · dim flop
-(decoders that score by a dot product); the share of the limit is that times edges a second over the SGEMM
-rate of the measurements before and after the epoch. Settings of marius-train may follow.
+square SGEMM is measured, with as many threads unless told otherwise. An edge costs 2 sides · 3 products ·
+2 · negatives · dim flop (decoders that score by a dot product); the share of the limit is that times edges a
+second over the SGEMM rate measured before and after the epoch. Settings of marius-train may follow.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ def show(result: dict[str, Any], limits: dict[str, float]) -> None:
     print(f"  {rate['median']:,.0f} edges/s (from {rate['least']:,.0f} to {rate['most']:,.0f}), "
           f"{result['edges_per_cpu_second']['median']:,.0f} a second of processor")  # fmt: skip
     print(f"  {share['median']:.1%} of SGEMM at {result['sgemm_flop_per_second'] / 1e9:.0f} GFLOP/s "
-          f"({share['least']:.1%} to {share['most']:.1%}); by seconds of processor {cpu['median']:.1%}")  # fmt: skip
+          f"({share['least']:.1%} to {share['most']:.1%}); by seconds of processor "
+          f"{cpu['median']:.1%}")  # fmt: skip
     print(f"  the products alone, in their shape: {limits['products_flop_per_second'] / 1e9:.0f} GFLOP/s")
     total = result["epoch_seconds"]["median"]
     for name, seconds in sorted(result["stage_seconds"].items(), key=lambda item: -item[1]):

@@ -140,9 +140,7 @@ class BatchSource:
                 first += len(bounds)
         return remaining
 
-    def _read(
-        self, block: EdgeBlock, steps: Sequence[Step], epoch: int
-    ) -> tuple[Edges, NDArray[np.int64] | None]:
+    def _read(self, block: EdgeBlock, steps: Sequence[Step], epoch: int) -> tuple[Edges, Edges | None]:
         """The block's edges, shuffled, and those to be masked (None: nothing, or its own). I/O thread."""
         edges = read_block(self._edges, block, self._settings.seed, epoch)
         self._edge_bytes += edges.nbytes

@@ -39,7 +39,7 @@ class ResidentEdges:
         self._index: KnownEdges | None = None
         self.bytes_read = 0
 
-    def load(self, resident: tuple[int, ...]) -> NDArray[np.int64] | None:
+    def load(self, resident: tuple[int, ...]) -> Edges | None:
         """All edges (E, 3) between `resident` partitions; None if there are more than the limit."""
         wanted = [Bucket(head, tail) for head in resident for tail in resident]
         total = sum(int(self._counts[bucket]) for bucket in wanted)
@@ -53,13 +53,13 @@ class ResidentEdges:
                 kept[bucket] = self._edges.read("train", bucket)
                 self.bytes_read += kept[bucket].nbytes
         self._buckets = kept
-        return np.concatenate([kept[bucket] for bucket in wanted]).astype(np.int64, copy=False)
+        return np.concatenate([kept[bucket] for bucket in wanted])
 
-    def index(self, resident: tuple[int, ...], loaded: NDArray[np.int64] | None, own: Edges) -> KnownEdges:
+    def index(self, resident: tuple[int, ...], loaded: Edges | None, own: Edges) -> KnownEdges:
         """Index of what `load` returned for `resident`, or of the step's `own` edges where that is None."""
         if loaded is None:
             self._indexed = None
-            return KnownEdges(own.astype(np.int64))
+            return KnownEdges(own)
         if self._indexed != resident or self._index is None:
             self._index = KnownEdges(loaded)
             self._indexed = resident

@@ -163,3 +163,19 @@ def test_known_edges_are_left_out_and_nothing_else(
             place = number // chunk_edges, number % chunk_edges, column
             assert keep[place] == (corrupted not in true and not own)
             assert all_but_own[place] == (not own)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_known_edges_of_hubs_are_left_out(side: Side) -> None:
+    generator = np.random.default_rng(0)
+    known = generator.integers(0, 4000, (6000, 3), dtype=np.int32)
+    known[:, 1] = 0
+    known[:, 0 if side == "tail" else 2] %= 3  # three questions with thousands of answers
+    batch, negatives = known[:40].astype(np.int64), generator.integers(0, 4000, (2, 500))
+    keep = KnownEdges(known).keep(batch, negatives, side).reshape(40, 500)
+    true = {tuple(edge) for edge in known.tolist()}
+    for number, (head, relation, tail) in enumerate(batch.tolist()):
+        nodes = negatives[number // 20].tolist()
+        made = [(node, relation, tail) if side == "head" else (head, relation, node) for node in nodes]
+        assert keep[number].tolist() == [edge not in true for edge in made]
+    assert not keep.all()
