@@ -1,10 +1,10 @@
 """Queries against shared candidates without ever writing a score to memory (floor 1, Triton).
 
-Two kernels, after FlashAttention (Dao et al., 2022) with the candidates as both keys and values. The first goes
-over the candidates of a block of queries once and keeps a running maximum, the sum of exponentials and the sum
-of weighted candidates, which at the end are the loss and the gradient of the query. The second goes over the
-queries of a block of candidates, makes the scores again and sums the weighted queries: the gradient of the
-candidates. Four matrix products in all, and memory for rows only.
+Two kernels, after FlashAttention (Dao et al., 2022) with the candidates as both keys and values. The
+first goes over the candidates of a block of queries once and keeps a running maximum, the sum of
+exponentials and the sum of weighted candidates, which at the end are the loss and the gradient of the
+query. The second goes over the queries of a block of candidates, makes the scores again and sums the
+weighted queries: the gradient of the candidates. Four matrix products in all, and memory for rows only.
 
 In: tensors on a CUDA device, or on the CPU under Triton's interpreter (TRITON_INTERPRET=1). Importing this
 module needs Triton; `marius_py.nn.cuda_kernels` is what imports it, and only then.
@@ -13,6 +13,7 @@ module needs Triton; `marius_py.nn.cuda_kernels` is what imports it, and only th
 # No postponed annotations: Triton reads `tl.constexpr` from them.
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import triton
@@ -37,27 +38,27 @@ def _product(left, right, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def _counts(
-    scores,
-    edge,
-    node,
-    kept,
-    keep,
-    group,
-    weight,
-    num_nodes,
-    num_groups,
-    HAS_KEEP: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-):
-    """What each score counts; `edge` and `node` broadcast to the shape of the scores."""
-    counts = tl.where(kept, 1.0, 0.0)
+def _kept(keep, edge, node, num_nodes, inside, HAS_KEEP: tl.constexpr):
+    """1 where a score counts, 0 elsewhere; `edge` and `node` broadcast to the shape of the scores."""
+    kept = tl.where(inside, 1.0, 0.0)
     if HAS_KEEP:
-        counts *= tl.load(keep + edge * num_nodes + node, mask=kept, other=0).to(tl.float32)
-    if HAS_WEIGHT:
-        member = tl.load(group + node, mask=kept, other=0)
-        counts *= tl.load(weight + edge * num_groups + member, mask=kept, other=0.0)
-    return counts
+        kept *= tl.load(keep + edge * num_nodes + node, mask=inside, other=0).to(tl.float32)
+    return kept
+
+
+@triton.jit
+def _weights_of(weight, edge, is_edge, num_groups, BLOCK_GROUPS: tl.constexpr):
+    """(edges, groups): what a candidate of each group counts for each edge."""
+    member = tl.arange(0, BLOCK_GROUPS)
+    inside = is_edge[:, None] & (member < num_groups)[None, :]
+    return tl.load(weight + edge[:, None] * num_groups + member[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def _members(group, node, is_node, BLOCK_GROUPS: tl.constexpr):
+    """(groups, nodes): 1 where a candidate belongs to a group, so that a product looks its weight up."""
+    member = tl.load(group + node, mask=is_node, other=-1).to(tl.int32)
+    return tl.where(tl.arange(0, BLOCK_GROUPS)[:, None] == member[None, :], 1.0, 0.0)
 
 
 @triton.jit
@@ -82,6 +83,8 @@ def _forward_kernel(
     HAS_WEIGHT: tl.constexpr,
     SOFTMAX: tl.constexpr,
     PRECISION: tl.constexpr,
+    LOOK_UP: tl.constexpr,
+    BLOCK_GROUPS: tl.constexpr,
     BLOCK_EDGES: tl.constexpr,
     BLOCK_NODES: tl.constexpr,
     BLOCK_DIM: tl.constexpr,
@@ -100,6 +103,9 @@ def _forward_kernel(
     group += chunk * num_nodes
     weight += chunk * num_edges * num_groups
 
+    if HAS_WEIGHT:
+        of_edges = _weights_of(weight, edge, is_edge, num_groups, BLOCK_GROUPS)
+
     highest = positive  # of the scores so far, the true edge's included
     total = tl.zeros([BLOCK_EDGES], tl.float32)  # Σ count · e^(score − highest), or of softplus
     counted = tl.zeros([BLOCK_EDGES], tl.float32)
@@ -113,20 +119,10 @@ def _forward_kernel(
             other=0.0,
         )
         score = _product(query, tl.trans(values), PRECISION)
-        kept = is_edge[:, None] & is_node[None, :]
-        counts = _counts(
-            score,
-            edge[:, None],
-            node[None, :],
-            kept,
-            keep,
-            group,
-            weight,
-            num_nodes,
-            num_groups,
-            HAS_KEEP,
-            HAS_WEIGHT,
-        )
+        is_pair = is_edge[:, None] & is_node[None, :]
+        counts = _kept(keep, edge[:, None], node[None, :], num_nodes, is_pair, HAS_KEEP)
+        if HAS_WEIGHT:
+            counts *= _product(of_edges, _members(group, node, is_node, BLOCK_GROUPS), LOOK_UP)
         if SOFTMAX:
             score = tl.where(counts > 0, score, float("-inf"))
             higher = tl.maximum(highest, tl.max(score, 1))
@@ -182,6 +178,8 @@ def _backward_kernel(
     HAS_WEIGHT: tl.constexpr,
     SOFTMAX: tl.constexpr,
     PRECISION: tl.constexpr,
+    LOOK_UP: tl.constexpr,
+    BLOCK_GROUPS: tl.constexpr,
     ADD: tl.constexpr,
     BLOCK_EDGES: tl.constexpr,
     BLOCK_NODES: tl.constexpr,
@@ -200,6 +198,9 @@ def _backward_kernel(
     group += chunk * num_nodes
     weight += chunk * num_edges * num_groups
 
+    if HAS_WEIGHT:
+        of_nodes = tl.trans(_members(group, node, is_node, BLOCK_GROUPS))
+
     pulled = tl.zeros([BLOCK_NODES, BLOCK_DIM], tl.float32)
     begin = tl.program_id(2) * edges_a_part
     end = tl.minimum(begin + edges_a_part, num_edges)
@@ -213,20 +214,11 @@ def _backward_kernel(
         )
         stat = tl.load(stats + edge, mask=is_edge, other=0.0)
         score = _product(values, tl.trans(query), PRECISION)  # (nodes, edges): its weights need no transpose
-        kept = is_node[:, None] & is_edge[None, :]
-        counts = _counts(
-            score,
-            edge[None, :],
-            node[:, None],
-            kept,
-            keep,
-            group,
-            weight,
-            num_nodes,
-            num_groups,
-            HAS_KEEP,
-            HAS_WEIGHT,
-        )
+        is_pair = is_node[:, None] & is_edge[None, :]
+        counts = _kept(keep, edge[None, :], node[:, None], num_nodes, is_pair, HAS_KEEP)
+        if HAS_WEIGHT:
+            of_edges = _weights_of(weight, edge, is_edge, num_groups, BLOCK_GROUPS)
+            counts *= _product(of_nodes, tl.trans(of_edges), LOOK_UP)
         if SOFTMAX:
             # A score that does not count may lie above the sum of those that do: never its exponential.
             weights = counts * tl.exp(tl.where(counts > 0, score - stat[None, :], float("-inf")))
@@ -246,35 +238,38 @@ class Blocks:
     """Shape of the kernels' blocks; the best depends on the device and the width of rows.
 
     Attributes:
-        edges, nodes: queries and candidates a block, powers of 2, at least 16.
+        own: rows whose sums a block keeps: queries forward, candidates backward; a power of 2, at least 16.
+        other: rows that a block goes over at a time, likewise.
         warps: warps a block. stages: blocks that are loaded ahead.
         programs: blocks that the backward kernel is cut into at least, by sharing out the edges of a chunk.
     """
 
-    edges: int = 64
-    nodes: int = 64
+    own: int = 64
+    other: int = 32
     warps: int = 4
     stages: int = 2
     programs: int = 512
 
 
-def default_blocks(dim: int, precision: str) -> Blocks:
-    """Blocks that fit the shared memory of an 80 GB-class device (160 KiB a block and more).
+def default_blocks(dim: int) -> Blocks:
+    """Blocks that fit the registers and the shared memory of a Hopper multiprocessor.
 
-    >>> default_blocks(100, "tf32")
-    Blocks(edges=64, nodes=64, warps=4, stages=2, programs=512)
+    >>> default_blocks(100)
+    Blocks(own=64, other=32, warps=4, stages=2, programs=512)
     """
-    if dim > 128:
-        return Blocks(edges=64, nodes=32, warps=8, stages=1 if precision in ("ieee", "tf32x3") else 2)
-    return Blocks(edges=128, nodes=64, warps=8) if precision == "bf16" else Blocks()
+    return Blocks() if dim <= 128 else Blocks(warps=8, stages=1)
 
 
 def smaller(blocks: Blocks) -> Blocks | None:
-    """The next smaller blocks, for a device whose shared memory these do not fit; None: there are none."""
+    """The next smaller blocks, for a device whose shared memory these do not fit; None: there are none.
+
+    >>> smaller(Blocks(own=16, other=16, stages=1)) is None
+    True
+    """
     if blocks.stages > 1:
         return replace(blocks, stages=1)
-    if max(blocks.edges, blocks.nodes) > 16:
-        return replace(blocks, edges=max(16, blocks.edges // 2), nodes=max(16, blocks.nodes // 2))
+    if max(blocks.own, blocks.other) > 16:
+        return replace(blocks, own=max(16, blocks.own // 2), other=max(16, blocks.other // 2))
     return None
 
 
@@ -295,7 +290,7 @@ def contrast(
 
     Args:
         queries, candidates, positive, keep, group, weight, margin, scale: as there; contiguous, D at most
-            `MAX_DIM`.
+            `MAX_DIM`, P · K below 2³¹.
         precision: one of `PRECISIONS`.
         blocks: shape of the blocks; None: `default_blocks`.
 
@@ -304,37 +299,32 @@ def contrast(
     """
     num_chunks, num_edges, dim = queries.shape
     num_nodes = candidates.shape[1]
-    blocks = blocks or default_blocks(dim, precision)
+    blocks = blocks or default_blocks(dim)
     losses, slopes, stats = (torch.empty_like(positive) for _ in range(3))
     d_queries = torch.empty_like(queries)
-    node_blocks = triton.cdiv(num_nodes, blocks.nodes)
-    edge_blocks = triton.cdiv(num_edges, blocks.edges)
-    parts = max(1, min(edge_blocks, blocks.programs // max(1, node_blocks * num_chunks)))
-    edges_a_part = triton.cdiv(edge_blocks, parts) * blocks.edges
-    parts = triton.cdiv(num_edges, edges_a_part)
-    d_candidates = torch.zeros_like(candidates) if parts > 1 else torch.empty_like(candidates)
-    dummy = positive  # stands for a tensor that is never read
-    shared = {
+    num_groups = 0 if weight is None else weight.shape[2]
+    common: dict[str, Any] = {
+        "margin": 0.0 if margin is None else float(margin),
+        "scale": float(scale),
         "DIM": dim,
         "HAS_KEEP": keep is not None,
         "HAS_WEIGHT": weight is not None,
         "SOFTMAX": margin is None,
         "PRECISION": "rounded" if precision == "bf16" and not queries.is_cuda else precision,
-        "BLOCK_EDGES": blocks.edges,
-        "BLOCK_NODES": blocks.nodes,
+        "LOOK_UP": "tf32" if precision == "bf16" else precision,
+        "BLOCK_GROUPS": max(16, triton.next_power_of_2(num_groups)),
         "BLOCK_DIM": max(16, triton.next_power_of_2(dim)),
         "num_warps": blocks.warps,
         "num_stages": blocks.stages,
     }
+    unread = positive  # stands for a tensor that there is none of
     counting = (
-        dummy if keep is None else keep.view(torch.int8),
-        dummy if group is None else group,
-        dummy if weight is None else weight,
+        unread if keep is None else keep.view(torch.int8),
+        unread if group is None else group,
+        unread if weight is None else weight,
     )
-    num_groups = 0 if weight is None else weight.shape[2]
-    shift = 0.0 if margin is None else float(margin)
     sizes = (num_edges, num_nodes, num_groups)
-    _forward_kernel[(edge_blocks, num_chunks)](
+    _forward_kernel[(triton.cdiv(num_edges, blocks.own), num_chunks)](
         queries,
         candidates,
         positive,
@@ -344,10 +334,16 @@ def contrast(
         slopes,
         stats,
         *sizes,
-        shift,
-        float(scale),
-        **shared,
+        BLOCK_EDGES=blocks.own,
+        BLOCK_NODES=blocks.other,
+        **common,
     )
+    node_blocks = triton.cdiv(num_nodes, blocks.own)
+    edge_blocks = triton.cdiv(num_edges, blocks.other)
+    parts = max(1, min(edge_blocks, -(-blocks.programs // (node_blocks * num_chunks))))
+    edges_a_part = triton.cdiv(edge_blocks, parts) * blocks.other
+    parts = triton.cdiv(num_edges, edges_a_part)
+    d_candidates = torch.zeros_like(candidates) if parts > 1 else torch.empty_like(candidates)
     _backward_kernel[(node_blocks, num_chunks, parts)](
         queries,
         candidates,
@@ -356,9 +352,9 @@ def contrast(
         d_candidates,
         *sizes,
         edges_a_part,
-        shift,
-        float(scale),
         ADD=parts > 1,
-        **shared,
+        BLOCK_EDGES=blocks.other,
+        BLOCK_NODES=blocks.own,
+        **common,
     )
     return losses, slopes, d_queries, d_candidates

@@ -1,0 +1,265 @@
+"""The two heavy steps of a batch on a device (floor 1): contrast with the negatives, Adagrad on the rows.
+
+Each is there twice: in plain PyTorch, which runs anywhere and is the reference, and as Triton kernels, which
+write no score to memory and step over each row once. `choose_kernels` picks one set and says so in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from functools import cache
+from importlib.util import find_spec
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from marius_py.errors import ConfigError
+from marius_py.nn.optimizers import Adagrad, AdagradRow, SparseOptimizer
+
+log = logging.getLogger(__name__)
+
+Precision = Literal["float32", "tf32", "bfloat16"]
+
+_IN_TRITON: dict[Precision, str] = {"float32": "tf32x3", "tf32": "tf32", "bfloat16": "bf16"}
+_MOST_PAIRS = 1 << 31
+"""P · K from which 32-bit offsets within a chunk overflow."""
+
+
+class Kernels(Protocol):
+    """One set of kernels.
+
+    Attributes:
+        name: what the log calls it.
+        waits: whether a step makes the host wait for the device.
+    """
+
+    name: str
+    waits: bool
+
+    def contrast(
+        self,
+        queries: Tensor,
+        candidates: Tensor,
+        positive: Tensor,
+        *,
+        keep: Tensor | None,
+        group: Tensor | None,
+        weight: Tensor | None,
+        margin: float | None,
+        scale: float,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """As `torch_contrast`."""
+
+    def adagrad(
+        self,
+        rows: Tensor,
+        state: Tensor,
+        index: Tensor,
+        gradients: Tensor,
+        *,
+        count: Tensor | None,
+        lr: float,
+        eps: float,
+        rate: float,
+    ) -> None:
+        """As `torch_adagrad`."""
+
+
+def torch_contrast(
+    queries: Tensor,
+    candidates: Tensor,
+    positive: Tensor,
+    *,
+    keep: Tensor | None,
+    group: Tensor | None,
+    weight: Tensor | None,
+    margin: float | None,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Loss and gradients of queries that are contrasted with the candidates of their chunk, by dot products.
+
+    Args:
+        queries: (C, P, D).
+        candidates: (C, K, D).
+        positive: (C, P) scores of the true answers.
+        keep: (C, P, K) bool, False where a candidate must not count; None: all do.
+        group: (C, K) integers in [0, G), the group of each candidate; None without `weight`.
+        weight: (C, P, G), what a candidate of each group counts for an edge, positive; None: 1.
+        margin: None for the softmax loss, log(1 + Σ_k n_k e^(s_k − s⁺)); otherwise that of the logistic loss,
+            softplus(−s⁺ − margin) + Σ_k n_k softplus(s_k + margin) / max(1, Σ_k n_k), n_k being the counts.
+        scale: factor of all gradients.
+
+    Returns:
+        Losses (C, P), and scaled gradients of the positive scores (C, P), of the queries (C, P, D) and of the
+        candidates (C, K, D). The softmax overflows for no finite scores.
+    """
+    scores = torch.bmm(queries, candidates.transpose(1, 2))
+    counts: Tensor | None = None
+    if weight is not None and group is not None:
+        at = group.to(torch.int64).unsqueeze(1).expand(-1, queries.shape[1], -1)
+        counts = torch.gather(weight, 2, at)
+    if keep is not None:
+        counts = keep.to(scores.dtype) if counts is None else counts * keep
+    if margin is None:
+        if keep is not None:
+            scores.masked_fill_(~keep, -math.inf)
+        highest = torch.maximum(scores.amax(2), positive)
+        weights = scores.sub_(highest.unsqueeze(2)).exp_()
+        if counts is not None:
+            weights.mul_(counts)
+        total = weights.sum(2)
+        denominator = torch.exp(positive - highest) + total
+        losses = highest - positive + torch.log(denominator)
+        slopes = -total / denominator
+        factor = scale / denominator
+    else:
+        shifted = scores.add_(margin)
+        each = functional.softplus(shifted)
+        weights = shifted.sigmoid_()
+        if counts is not None:
+            each, weights = each.mul_(counts), weights.mul_(counts)
+        counted = positive.new_tensor(scores.shape[2]) if counts is None else counts.sum(2)
+        share = 1 / torch.clamp_min(counted, 1)
+        losses = functional.softplus(-positive - margin) + each.sum(2) * share
+        slopes = -torch.sigmoid(-positive - margin)
+        factor = (scale * share).expand_as(positive)
+    d_queries = torch.bmm(weights, candidates).mul_(factor.unsqueeze(2))
+    d_candidates = torch.bmm(weights.transpose(1, 2), queries * factor.unsqueeze(2))
+    return losses, slopes.mul_(scale), d_queries, d_candidates
+
+
+def torch_adagrad(
+    rows: Tensor,
+    state: Tensor,
+    index: Tensor,
+    gradients: Tensor,
+    *,
+    count: Tensor | None,
+    lr: float,
+    eps: float,
+    rate: float,
+) -> None:
+    """One step of Adagrad on some rows of a table, in place.
+
+    Args:
+        rows: (N, D) float32.
+        state: (N, D) sums of squares, or (N, 1) sums of mean squares, float32.
+        index: (n,) int64, rows to change, the first `count` of them distinct.
+        gradients: (n, D) float32.
+        count: () integer, how many of `index` and `gradients` count; None: all.
+        lr: learning rate. eps: added to the root. rate: factor of the learning rate.
+    """
+    if count is not None:
+        index, gradients = index[: int(count)], gradients[: int(count)]
+    optimizer = (Adagrad if state.shape[1] == rows.shape[1] else AdagradRow)(lr, eps)
+    torch_step(optimizer, rows, state, index, gradients, rate)
+
+
+def torch_step(
+    optimizer: SparseOptimizer, rows: Tensor, state: Tensor, index: Tensor, gradients: Tensor, rate: float
+) -> None:
+    """One step of any optimizer on the distinct rows `index` of a table, in place."""
+    d_rows, d_state = optimizer.delta(rows[index], state[index], gradients)
+    rows.index_add_(0, index, d_rows if rate == 1 else d_rows * rate)
+    if state.shape[1]:
+        state.index_add_(0, index, d_state)
+
+
+class TorchKernels:
+    """The plain path."""
+
+    name = "PyTorch"
+    waits = True
+    contrast = staticmethod(torch_contrast)
+    adagrad = staticmethod(torch_adagrad)
+
+
+class TritonKernels:
+    """The Triton path; what it does not take on goes the plain way.
+
+    Args:
+        precision: of the products of a contrast: float32 (three TensorFloat-32 products on a device, which
+            come close to it), tf32 or bfloat16; sums are float32.
+
+    Raises:
+        ImportError: there is no Triton.
+    """
+
+    waits = False
+
+    def __init__(self, precision: Precision = "float32") -> None:
+        from marius_py.nn.kernels import triton_adagrad, triton_contrast
+
+        self.name = f"Triton ({precision})"
+        self.adagrad = triton_adagrad.adagrad
+        self._contrast = triton_contrast
+        self._precision = _IN_TRITON[precision]
+        self._blocks: dict[int, Any] = {}
+
+    def contrast(
+        self,
+        queries: Tensor,
+        candidates: Tensor,
+        positive: Tensor,
+        *,
+        keep: Tensor | None,
+        group: Tensor | None,
+        weight: Tensor | None,
+        margin: float | None,
+        scale: float,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """As `torch_contrast`, without scores in memory."""
+        from triton.runtime.errors import OutOfResources
+
+        module, dim = self._contrast, queries.shape[2]
+        given: dict[str, Any] = {"keep": keep, "group": group, "weight": weight, "margin": margin}
+        too_many = queries.shape[1] * max(candidates.shape[1], queries.shape[2]) >= _MOST_PAIRS
+        blocks = self._blocks.setdefault(dim, module.default_blocks(dim) if dim <= module.MAX_DIM else None)
+        while blocks is not None and not too_many:
+            try:
+                found: tuple[Tensor, Tensor, Tensor, Tensor] = module.contrast(
+                    queries,
+                    candidates,
+                    positive,
+                    **given,
+                    scale=scale,
+                    precision=self._precision,
+                    blocks=blocks,
+                )
+                return found
+            except OutOfResources as error:
+                blocks = self._blocks[dim] = module.smaller(blocks)
+                log.info("contrast kernel: %s; trying %s", error, blocks or "PyTorch")
+        return torch_contrast(queries, candidates, positive, **given, scale=scale)
+
+
+@cache
+def choose_kernels(device: str, wanted: str = "auto", precision: Precision = "float32") -> Kernels:
+    """The kernels for a device type; says once in the log which.
+
+    Args:
+        device: "cuda" or "cpu".
+        wanted: "auto" (Triton on CUDA where it is installed, else PyTorch), "triton" or "torch".
+        precision: see `TritonKernels`; the plain path multiplies as PyTorch is set to.
+
+    Raises:
+        ConfigError: Triton is asked for and cannot be used.
+    """
+    chosen: Kernels
+    if wanted == "torch" or (wanted == "auto" and (device != "cuda" or find_spec("triton") is None)):
+        chosen = TorchKernels()
+        if wanted == "auto" and device == "cuda":
+            log.warning("Triton is not installed: batches go the slower way through PyTorch")
+    else:
+        try:
+            chosen = TritonKernels(precision)
+        except ImportError as error:
+            raise ConfigError(
+                f"kernels=triton, but Triton cannot be imported ({error}); install the extra "
+                "marius_py[kernels], or take kernels=auto"
+            ) from error
+    log.info("batches on %s are computed by %s kernels", device, chosen.name)
+    return chosen

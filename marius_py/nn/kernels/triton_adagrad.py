@@ -1,0 +1,93 @@
+"""Adagrad on rows of a table in one pass (floor 1, Triton): gather, step and scatter without temporaries.
+
+In: a table with its state, and gradients of some of its rows, on a CUDA device, or on the CPU under Triton's
+interpreter. Out: the table and the state, changed in place. Importing this module needs Triton;
+`marius_py.nn.cuda_kernels` is what imports it, and only then.
+"""
+
+# No postponed annotations: Triton reads `tl.constexpr` from them.
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_BLOCK_FLOATS = 2048
+
+
+@triton.jit
+def _adagrad_kernel(
+    rows,
+    state,
+    index,
+    gradients,
+    count,
+    num_rows,
+    rate,
+    lr,
+    eps,
+    DIM: tl.constexpr,
+    HAS_COUNT: tl.constexpr,
+    BY_ROW: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_DIM: tl.constexpr,
+):
+    number = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+    limit = num_rows
+    if HAS_COUNT:
+        limit = tl.load(count).to(tl.int32)
+    is_row = number < limit
+    column = tl.arange(0, BLOCK_DIM)
+    inside = is_row[:, None] & (column < DIM)[None, :]
+    row = tl.load(index + number, mask=is_row, other=0)
+    place = row[:, None] * DIM + column[None, :]
+    gradient = tl.load(
+        gradients + number[:, None].to(tl.int64) * DIM + column[None, :], mask=inside, other=0.0
+    )
+    value = tl.load(rows + place, mask=inside, other=0.0)
+    if BY_ROW:
+        total = tl.load(state + row, mask=is_row, other=0.0) + tl.sum(gradient * gradient, 1) / DIM
+        tl.store(state + row, total, mask=is_row)
+        root = (tl.sqrt_rn(total) + eps)[:, None]
+    else:
+        totals = tl.load(state + place, mask=inside, other=0.0) + gradient * gradient
+        tl.store(state + place, totals, mask=inside)
+        root = tl.sqrt_rn(totals) + eps
+    step = tl.div_rn(gradient, tl.broadcast_to(root, gradient.shape)) * -lr * rate
+    tl.store(rows + place, value + step, mask=inside)
+
+
+def adagrad(
+    rows: Tensor,
+    state: Tensor,
+    index: Tensor,
+    gradients: Tensor,
+    *,
+    count: Tensor | None,
+    lr: float,
+    eps: float,
+    rate: float,
+) -> None:
+    """As `marius_py.nn.cuda_kernels.torch_adagrad`, of the same arguments, contiguous, in one launch."""
+    num_rows, dim = gradients.shape
+    if num_rows == 0:
+        return
+    by_row = state.shape[1] != dim or dim == 1
+    block_dim = triton.next_power_of_2(dim)
+    block_rows = max(1, _BLOCK_FLOATS // block_dim)
+    _adagrad_kernel[(triton.cdiv(num_rows, block_rows),)](
+        rows,
+        state,
+        index,
+        gradients,
+        index if count is None else count,
+        num_rows,
+        float(rate),
+        float(lr),
+        max(float(eps), torch.finfo(torch.float32).tiny),
+        DIM=dim,
+        HAS_COUNT=count is not None,
+        BY_ROW=by_row,
+        BLOCK_ROWS=block_rows,
+        BLOCK_DIM=block_dim,
+    )

@@ -1,0 +1,301 @@
+"""The Triton kernels, run by Triton's interpreter where there is no GPU, against PyTorch in float64."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marius_py.errors import ConfigError
+from marius_py.nn import cuda_kernels
+from marius_py.nn.cuda_kernels import TorchKernels, choose_kernels, torch_adagrad, torch_contrast
+
+pytest.importorskip("triton", reason="Triton is not installed (extra marius_py[kernels])")
+if torch.cuda.is_available():
+    pytest.skip("a GPU is there: tests/nn/test_cuda.py runs the compiled kernels", allow_module_level=True)
+
+triton_contrast = pytest.importorskip("marius_py.nn.kernels.triton_contrast")
+triton_adagrad = pytest.importorskip("marius_py.nn.kernels.triton_adagrad")
+Blocks = triton_contrast.Blocks
+
+SMALL = Blocks(own=16, other=16, stages=1, programs=1)
+GROUPS = 3
+
+
+def arguments(
+    chunks: int,
+    edges: int,
+    nodes: int,
+    dim: int,
+    *,
+    keep: bool = False,
+    weigh: bool = False,
+    scale: float = 0.3,
+    seed: int = 0,
+) -> dict[str, Any]:
+    rng = torch.Generator().manual_seed(seed)
+    return {
+        "queries": torch.randn(chunks, edges, dim, generator=rng) * scale,
+        "candidates": torch.randn(chunks, nodes, dim, generator=rng) * scale,
+        "positive": torch.randn(chunks, edges, generator=rng),
+        "keep": torch.rand(chunks, edges, nodes, generator=rng) < 0.6 if keep else None,
+        "group": torch.randint(0, GROUPS, (chunks, nodes), generator=rng) if weigh else None,
+        "weight": torch.rand(chunks, edges, GROUPS, generator=rng) + 0.3 if weigh else None,
+    }
+
+
+def by_autograd(given: dict[str, Any], margin: float | None, scale: float) -> list[torch.Tensor]:
+    """The definition, written down once more, in float64."""
+    names = ("positive", "queries", "candidates")
+    leaves = {name: given[name].double().requires_grad_() for name in names}
+    scores = leaves["queries"] @ leaves["candidates"].transpose(1, 2)
+    counts = torch.ones_like(scores).detach()
+    if given["keep"] is not None:
+        counts = counts * given["keep"]
+    if given["weight"] is not None:
+        at = given["group"].unsqueeze(1).expand(-1, scores.shape[1], -1)
+        counts = counts * torch.gather(given["weight"].double(), 2, at)
+    positive = leaves["positive"]
+    if margin is None:
+        losses = torch.log1p((counts * torch.exp(scores - positive.unsqueeze(2))).sum(2))
+    else:
+        softplus = torch.nn.functional.softplus
+        each = (counts * softplus(scores + margin)).sum(2)
+        losses = softplus(-positive - margin) + each / counts.sum(2).clamp_min(1)
+    gradients = torch.autograd.grad(losses.sum() * scale, [leaves[name] for name in names])
+    return [losses.detach(), *gradients]
+
+
+def assert_close(found: Any, wanted: list[torch.Tensor], tolerance: float) -> None:
+    for ours, reference in zip(found, wanted, strict=True):
+        assert ours.shape == reference.shape
+        error = float((ours.double() - reference).norm())
+        assert error <= tolerance * float(reference.norm()) + 1e-12
+
+
+@pytest.mark.parametrize("margin", [None, 0.7], ids=["softmax", "logistic"])
+@pytest.mark.parametrize("path", ["torch", "triton"])
+def test_contrast_equals_autograd(path: str, margin: float | None) -> None:
+    for keep, weigh in itertools.product((False, True), repeat=2):
+        given = arguments(2, 37, 45, 100, keep=keep, weigh=weigh)
+        wanted = by_autograd(given, margin, 0.5)
+        if path == "torch":
+            found = torch_contrast(**given, margin=margin, scale=0.5)
+        else:
+            found = triton_contrast.contrast(
+                **given, margin=margin, scale=0.5, precision="ieee", blocks=SMALL
+            )
+        assert_close(found, wanted, 1e-6)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    chunks=st.integers(1, 3),
+    edges=st.integers(1, 40),
+    nodes=st.integers(1, 40),
+    dim=st.integers(1, 40),
+    programs=st.sampled_from([1, 8]),
+    keep=st.booleans(),
+)
+def test_any_shape(chunks: int, edges: int, nodes: int, dim: int, programs: int, keep: bool) -> None:
+    given = arguments(chunks, edges, nodes, dim, keep=keep)
+    blocks = Blocks(own=16, other=16, stages=1, programs=programs)
+    found = triton_contrast.contrast(**given, margin=None, scale=1.0, precision="ieee", blocks=blocks)
+    assert_close(found, by_autograd(given, None, 1.0), 1e-5)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "tf32x3", "bf16"])
+def test_coarser_products_stay_near(precision: str) -> None:
+    given = arguments(1, 20, 33, 24, keep=True, weigh=True)
+    found = triton_contrast.contrast(**given, margin=None, scale=1.0, precision=precision)
+    assert_close(found, by_autograd(given, None, 1.0), 3e-2)
+
+
+def test_bfloat16_rounds() -> None:
+    given = arguments(1, 20, 33, 24)
+    coarse, fine = (
+        triton_contrast.contrast(**given, margin=None, scale=1.0, precision=precision)[2]
+        for precision in ("bf16", "ieee")
+    )
+    assert 1e-4 < float((coarse - fine).norm() / fine.norm()) < 3e-2
+
+
+@pytest.mark.parametrize("path", ["torch", "triton"])
+def test_scores_far_apart_do_not_overflow(path: str) -> None:
+    given = arguments(1, 16, 20, 8, keep=True, scale=30.0)
+    if path == "torch":
+        found = torch_contrast(**given, margin=None, scale=1.0)
+    else:
+        found = triton_contrast.contrast(**given, margin=None, scale=1.0, precision="ieee", blocks=SMALL)
+    assert all(bool(torch.isfinite(one).all()) for one in found)
+    scores = given["queries"].double() @ given["candidates"].double().transpose(1, 2)
+    everything = torch.cat([given["positive"].double().unsqueeze(2), scores], 2)
+    left = torch.cat([torch.ones(1, 16, 1, dtype=torch.bool), given["keep"]], 2)
+    wanted = torch.logsumexp(everything.masked_fill(~left, -torch.inf), 2) - given["positive"].double()
+    np.testing.assert_allclose(found[0].numpy(), wanted.numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("margin", [None, 0.0])
+@pytest.mark.parametrize("path", ["torch", "triton"])
+def test_nothing_kept_pulls_at_nothing(path: str, margin: float | None) -> None:
+    given = arguments(1, 5, 6, 8) | {"keep": torch.zeros(1, 5, 6, dtype=torch.bool)}
+    if path == "torch":
+        found = torch_contrast(**given, margin=margin, scale=1.0)
+    else:
+        found = triton_contrast.contrast(**given, margin=margin, scale=1.0, precision="ieee", blocks=SMALL)
+    assert not found[2].any()
+    assert not found[3].any()
+    if margin is None:
+        assert not found[0].any()
+        assert not found[1].any()
+
+
+def adagrad_arguments(by_row: bool, rows: int = 50, changed: int = 21, dim: int = 12) -> dict[str, Any]:
+    rng = torch.Generator().manual_seed(3)
+    return {
+        "rows": torch.randn(rows, dim, generator=rng),
+        "state": torch.rand(rows, 1 if by_row else dim, generator=rng),
+        "index": torch.randperm(rows, generator=rng)[:changed],
+        "gradients": torch.randn(changed, dim, generator=rng),
+    }
+
+
+@pytest.mark.parametrize("count", [None, 0, 7])
+@pytest.mark.parametrize("by_row", [False, True])
+def test_adagrad_equals_the_optimizer(by_row: bool, count: int | None) -> None:
+    options = {"lr": 0.1, "eps": 1e-10, "rate": 0.5, "count": None if count is None else torch.tensor(count)}
+    ours, plain = adagrad_arguments(by_row), adagrad_arguments(by_row)
+    before = plain["rows"].clone()
+    triton_adagrad.adagrad(**ours, **options)
+    torch_adagrad(**plain, **options)
+    changed = (plain["rows"] != before).any(1)
+    assert set(changed.nonzero().flatten().tolist()) == set(plain["index"][:count].tolist())
+    for name in ("rows", "state"):
+        if by_row:
+            torch.testing.assert_close(ours[name], plain[name], rtol=1e-6, atol=1e-7)
+        else:
+            assert torch.equal(ours[name], plain[name])
+
+
+def test_adagrad_of_no_rows() -> None:
+    given = adagrad_arguments(False, changed=0)
+    before = given["rows"].clone()
+    triton_adagrad.adagrad(**given, lr=0.1, eps=0.0, rate=1.0, count=None)
+    assert torch.equal(given["rows"], before)
+
+
+def test_smaller_blocks_are_tried_where_shared_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton.runtime.errors import OutOfResources
+
+    tried: list[Any] = []
+    real = triton_contrast.contrast
+
+    def scarce(*tensors: Any, blocks: Any, **options: Any) -> Any:
+        tried.append(blocks)
+        if blocks.own > fits:
+            raise OutOfResources(300_000, 200_000, "shared memory")
+        return real(*tensors, blocks=blocks, **options)
+
+    monkeypatch.setattr(triton_contrast, "contrast", scarce)
+    given = arguments(1, 9, 10, 8, keep=True)
+    wanted = torch_contrast(**given, margin=None, scale=1.0)
+    for fits in (32, 0):
+        kernels = cuda_kernels.TritonKernels("float32")
+        for _ in range(2):
+            for ours, plain in zip(kernels.contrast(**given, margin=None, scale=1.0), wanted, strict=True):
+                torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-6)
+        tries = [blocks.own for blocks in tried]
+        tried.clear()
+        assert tries == ([64, 64, 32, 32] if fits else [64, 64, 32, 16])
+
+
+def test_rows_too_wide_for_the_kernel_go_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_contrast, "MAX_DIM", 4)
+    given = arguments(1, 9, 10, 8)
+    found = cuda_kernels.TritonKernels("tf32").contrast(**given, margin=None, scale=1.0)
+    for ours, plain in zip(found, torch_contrast(**given, margin=None, scale=1.0), strict=True):
+        assert torch.equal(ours, plain)
+
+
+def test_the_choice_of_kernels(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    choose_kernels.cache_clear()
+    caplog.set_level("INFO", logger=cuda_kernels.__name__)
+    assert isinstance(choose_kernels("cpu"), TorchKernels)
+    assert choose_kernels("cpu") is choose_kernels("cpu")
+    assert choose_kernels("cuda", precision="tf32").name == "Triton (tf32)"
+    assert [record.message for record in caplog.records] == [
+        "batches on cpu are computed by PyTorch kernels",
+        "batches on cuda are computed by Triton (tf32) kernels",
+    ]
+    choose_kernels.cache_clear()
+    monkeypatch.setattr(cuda_kernels, "find_spec", lambda name: None)
+    assert isinstance(choose_kernels("cuda"), TorchKernels)
+    assert "Triton is not installed" in caplog.text
+
+    def missing(precision: str) -> None:
+        raise ImportError("No module named 'triton'")
+
+    monkeypatch.setattr(cuda_kernels, "TritonKernels", missing)
+    with pytest.raises(ConfigError, match="kernels=triton, but Triton cannot be imported"):
+        choose_kernels("cuda", "triton")
+    choose_kernels.cache_clear()
+
+
+COMPILE = """
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from marius_py.nn.kernels import triton_adagrad, triton_contrast
+
+def build(kernel, types, constants, **options):
+    names = kernel.arg_names
+    pointers = "queries candidates positives keep group weight d_queries losses slopes stats d_candidates " \\
+        "rows state index gradients count".split()
+    floats = {"margin", "scale", "rate", "lr", "eps"}
+    signature = {}
+    for name in names:
+        if name in constants:
+            signature[name] = "constexpr"
+        elif name in pointers:
+            signature[name] = types.get(name, "*fp32")
+        else:
+            signature[name] = "fp32" if name in floats else "i32"
+    aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if name in pointers}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
+    return compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+
+for precision, full in (("tf32", False), ("bf16", True)):
+    blocks = triton_contrast.default_blocks(100)
+    shared = dict(DIM=100, HAS_KEEP=full, HAS_WEIGHT=full, SOFTMAX=not full, PRECISION=precision,
+                  LOOK_UP="tf32", BLOCK_GROUPS=16, BLOCK_DIM=128)
+    types = {"keep": "*i8", "group": "*i32"}
+    options = dict(num_warps=blocks.warps, num_stages=blocks.stages)
+    forward = build(triton_contrast._forward_kernel, types,
+                    dict(shared, BLOCK_EDGES=blocks.own, BLOCK_NODES=blocks.other), **options)
+    backward = build(triton_contrast._backward_kernel, types,
+                     dict(shared, ADD=full, BLOCK_EDGES=blocks.other, BLOCK_NODES=blocks.own), **options)
+    for kernel in (forward, backward):
+        assert "wgmma" in kernel.asm["ptx"], "no tensor cores"
+        assert kernel.metadata.shared <= 113 * 1024, "two blocks do not fit a multiprocessor"
+build(triton_adagrad._adagrad_kernel, {"index": "*i64", "count": "*i64"},
+      dict(DIM=100, HAS_COUNT=True, BY_ROW=False, BLOCK_ROWS=16, BLOCK_DIM=128))
+print("compiled")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="Triton compiles on Linux")
+def test_kernels_compile_for_hopper_and_use_its_tensor_cores(tmp_path: Any) -> None:
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    environment.pop("TRITON_INTERPRET", None)
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "compiled", done.stderr[-2000:]
