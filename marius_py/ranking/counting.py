@@ -207,13 +207,16 @@ class Counter:
         num_pairs = int(num_inside.sum())
         if not num_pairs:
             return
-        inside = torch.logical_xor(within, above, out=within)
         if num_pairs > _SPARSE_PAIRS:
+            inside = torch.logical_xor(within, above, out=within)
             more, same = self._settle_many(group, inside, num_pairs, tile)
             self._better[group.places] += more
             self._equal[group.places] += same
             return
-        answer, column = _where(inside)
+        # Few answers have a pair in the band: only their rows are searched.
+        rows = num_inside.nonzero().squeeze(1)
+        answer, column = _where(torch.logical_xor(within[rows], above[rows]))
+        answer = rows[answer]
         self._pending.append((group.places[answer], column + tile.start))
         self._num_pending += num_pairs
         if self._num_pending > _SPARSE_PAIRS:
