@@ -168,6 +168,31 @@ def torch_step(
         state.index_add_(0, index, d_state)
 
 
+def step_rows(
+    kernels: Kernels,
+    optimizer: SparseOptimizer,
+    rows: Tensor,
+    state: Tensor,
+    index: Tensor,
+    gradients: Tensor,
+    *,
+    count: Tensor | None = None,
+    rate: float = 1.0,
+) -> None:
+    """One step of an optimizer on some rows of a table, in place; arguments as for `torch_adagrad`.
+
+    Adagrad goes through the kernels. Others gather, compute and scatter, and wait for the device if `count`
+    has to be read.
+    """
+    if type(optimizer) in (Adagrad, AdagradRow):
+        options = {"lr": optimizer.lr, "eps": optimizer.eps, "rate": rate}  # type: ignore[attr-defined]
+        kernels.adagrad(rows, state, index, gradients, count=count, **options)
+        return
+    if count is not None:
+        index, gradients = index[: int(count)], gradients[: int(count)]
+    torch_step(optimizer, rows, state, index, gradients, rate)
+
+
 class TorchKernels:
     """The plain path."""
 

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from marius_py.errors import ConfigError
 from marius_py.nn.batch import Batch, Update
+from marius_py.nn.cuda_gradients import device_gradients, takes
+from marius_py.nn.cuda_kernels import Kernels, Precision, choose_kernels
 from marius_py.nn.decoders.base import Decoder
 from marius_py.nn.dropout import BatchMasks, check_rate
 from marius_py.nn.fused import find_closed_form, fused_gradients
@@ -34,6 +36,10 @@ log = logging.getLogger(__name__)
 
 INIT_BLOCK = 4096
 """Nodes a random stream: initial rows depend on node ids alone, not on how they are partitioned."""
+
+
+DENSE_RELATIONS = 1 << 16
+"""Most relation rows that every batch on a device takes along, all of them, instead of looking for its own."""
 
 
 def clip_rows(gradient: Tensor, longest: float) -> None:
@@ -64,6 +70,9 @@ class LinkPredictionModel:
         device: where relation rows live and batches must lie.
         seed: seed of the initial relation rows.
         fused: compute gradients in closed form where decoder and loss allow; False always uses autograd.
+        kernels: "auto", "triton" or "torch", what computes batches on a device (see `choose_kernels`); on the
+            cpu, "auto" is the blocked closed form.
+        precision: of the products of Triton's kernels: float32, tf32 or bfloat16.
 
     Raises:
         ConfigError: a setting is out of range.
@@ -87,6 +96,8 @@ class LinkPredictionModel:
         device: torch.device | str = "cpu",
         seed: int = 0,
         fused: bool = True,
+        kernels: str = "auto",
+        precision: Precision = "float32",
     ) -> None:
         if num_relations < 1:
             raise ConfigError(f"num_relations is {num_relations}; a graph has at least 1 relation")
@@ -105,6 +116,10 @@ class LinkPredictionModel:
         self.initializer = XavierNormal() if initializer is None else initializer
         self.device = torch.device(device)
         self.fused = bool(fused)
+        on_device = self.device.type != "cpu" or kernels != "auto"
+        self.kernels: Kernels | None = (
+            choose_kernels(self.device.type, kernels, precision) if on_device else None
+        )
         self._parts = 1
         self._lock = threading.Lock()
         self._local = threading.local()
@@ -157,6 +172,17 @@ class LinkPredictionModel:
             training diverged; it is not checked here, since that would make a device wait.
         """
         with torch.no_grad():
+            gradients = self.gradients(batch)
+            d_rows, d_state = self.optimizer.delta(batch.rows, batch.state, gradients.rows)
+            if batch.rate != 1:
+                # Steps are in proportion to the rate. Scaling the step leaves the optimizer alone, which
+                # other threads may be using for batches of other rates.
+                d_rows = d_rows * batch.rate
+        return Update(d_rows, d_state, gradients.loss)
+
+    def gradients(self, batch: Batch) -> Gradients:
+        """As `step`, but the optimizer step of the node rows is left to the caller; `state` is not read."""
+        with torch.no_grad():
             index, unique = self._relation_index(batch)
             with self._lock:
                 relations = self._relations[unique]
@@ -164,17 +190,20 @@ class LinkPredictionModel:
             if self.clip_norm is not None:
                 for gradient in (gradients.rows, gradients.relations):
                     clip_rows(gradient, self.clip_norm)
-            d_rows, d_state = self.optimizer.delta(batch.rows, batch.state, gradients.rows)
-            if batch.rate != 1:
-                # Steps are in proportion to the rate. Scaling the step leaves the optimizer alone, which
-                # other threads may be using for batches of other rates.
-                d_rows = d_rows * batch.rate
-            self._update_relations(unique, gradients.relations, batch.rate)
-        return Update(d_rows, d_state, gradients.loss)
+            self._update_relations(unique, gradients.relations, batch.rate, index)
+        return gradients
 
-    def _relation_index(self, batch: Batch) -> tuple[dict[Side, Tensor], Tensor]:
+    @property
+    def _takes_all_relations(self) -> bool:
+        """Whether a batch takes all relation rows along: finding its own makes the host wait for a device."""
+        return self.kernels is not None and len(self._relations) <= DENSE_RELATIONS
+
+    def _relation_index(self, batch: Batch) -> tuple[dict[Side, Tensor], Tensor | slice]:
         """Local relation index of each side (B,), and the (V,) ids of the relation rows they point to."""
         sides = [side for side in SIDES if side in batch.negatives]
+        if self._takes_all_relations:
+            first = {"head": self.num_relations if self.reciprocal else 0, "tail": 0}
+            return {side: batch.relation + first[side] for side in sides}, slice(None)
         if self.reciprocal:
             first = {"head": self.num_relations, "tail": 0}
             ids = torch.cat([batch.relation + first[side] for side in sides])
@@ -234,6 +263,8 @@ class LinkPredictionModel:
     ) -> Gradients:
         """By the closed form if there is one and its numbers are finite, else by autograd."""
         form = find_closed_form(self.decoder, self.loss) if self.fused else None
+        if form is not None and self.kernels is not None and takes(form):
+            return device_gradients(form, regularizers, given(), self.kernels)
         if form is not None:
             inputs = given()
             chunks = {corruption.nodes.shape[0] for corruption in inputs.batch.negatives.values()}
@@ -253,11 +284,18 @@ class LinkPredictionModel:
             workspace,
         )
 
-    def _update_relations(self, unique: Tensor, gradient: Tensor, rate: float) -> None:
+    def _update_relations(
+        self, unique: Tensor | slice, gradient: Tensor, rate: float, index: dict[Side, Tensor]
+    ) -> None:
         """Optimizer step of the relation rows with these ids, on their newest values."""
         with self._lock:
             rows, state = self._relations[unique], self._relation_state[unique]
             d_rows, d_state = self.relation_optimizer.delta(rows, state, gradient)
+            if isinstance(unique, slice):  # all rows: those of other batches stay as they are
+                taken = torch.zeros(len(rows), 1, dtype=torch.bool, device=rows.device)
+                for ids in index.values():
+                    taken.index_fill_(0, ids, True)
+                d_rows, d_state = torch.where(taken, d_rows, 0.0), torch.where(taken, d_state, 0.0)
             rows, state = rows.add(d_rows, alpha=rate), state + d_state  # both before either is stored
             self._relations[unique] = rows
             self._relation_state[unique] = state

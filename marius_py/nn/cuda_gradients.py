@@ -1,0 +1,195 @@
+"""Loss and gradients of a batch on a device (floor 1): `fused_gradients` for few launches and no waiting.
+
+The whole batch is one block, and the contrast with the negatives is one kernel of `cuda_kernels`. Nothing
+here asks the device for a value, so the host runs ahead of it. Scores never overflow: no result has to be
+checked and computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from marius_py.nn.cuda_kernels import Kernels
+from marius_py.nn.decoders.base import ClosedFormDecoder
+from marius_py.nn.fused import ClosedForm
+from marius_py.nn.gradients import Gradients, StepInput, relations_are_complex
+from marius_py.nn.kernels.objectives import LogisticObjective, SoftmaxObjective
+from marius_py.nn.kernels.similarity import DotSimilarity
+from marius_py.nn.regularizers import Regularizer
+from marius_py.types import Side
+
+
+def takes(form: ClosedForm | None) -> bool:
+    """Whether `device_gradients` can compute this pair of decoder and loss."""
+    return (
+        form is not None
+        and isinstance(form.similarity, DotSimilarity)
+        and isinstance(form.objective, SoftmaxObjective | LogisticObjective)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows of a batch's edges and their gradient, both (B, width)."""
+
+    values: Tensor
+    gradient: Tensor
+
+    @classmethod
+    def of(cls, table: Tensor, index: Tensor) -> _Rows:
+        values = table.index_select(0, index)
+        return cls(values, torch.zeros_like(values))
+
+    def use(self, mask: Tensor | None) -> _Use:
+        if mask is None:
+            return _Use(self.values, self.gradient, self.gradient, None)
+        return _Use(self.values * mask, torch.zeros_like(self.values), self.gradient, mask)
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """One use of rows: `values` after its dropout, and the `gradient` of those."""
+
+    values: Tensor
+    gradient: Tensor
+    into: Tensor
+    mask: Tensor | None
+
+    def close(self) -> None:
+        """Take the gradient back through dropout to the rows."""
+        if self.mask is not None:
+            self.into.addcmul_(self.gradient, self.mask)
+
+
+class _Query:
+    """Queries (B, D) made of uses of known nodes and relations."""
+
+    def __init__(self, decoder: ClosedFormDecoder, side: Side, node: _Use, relation: _Use) -> None:
+        self._decoder, self._side = decoder, side
+        self._node, self._relation = node, relation
+        self.values = torch.empty_like(node.values)
+        decoder.query_into(node.values, relation.values, side, self.values)
+
+    def backward(self, gradient: Tensor) -> None:
+        node, relation = self._node, self._relation
+        self._decoder.query_backward(
+            node.values,
+            relation.values,
+            self._side,
+            gradient,
+            node.gradient,
+            relation.gradient,
+        )
+        node.close()
+        relation.close()
+
+
+def device_gradients(
+    form: ClosedForm, regularizers: Sequence[Regularizer], given: StepInput, kernels: Kernels
+) -> Gradients:
+    """Loss and gradients of a batch whose decoder and loss `takes` agreed to."""
+    batch = given.batch
+    d_rows = torch.zeros_like(batch.rows)
+    d_relations = torch.zeros_like(given.relations)
+    head, tail = _Rows.of(batch.rows, batch.head), _Rows.of(batch.rows, batch.tail)
+    total = batch.rows.new_zeros(())
+    for group in given.relation_groups:
+        index = given.relation_index[group[0]]
+        relation = _Rows.of(given.relations, index)
+        for side in group:
+            known, answer = (head, tail) if side == "tail" else (tail, head)
+            total = total + _contrast(form, given, side, (known, answer, relation), d_rows, kernels)
+        d_relations.index_add_(0, index, relation.gradient)
+    d_rows.index_add_(0, batch.head, head.gradient)
+    d_rows.index_add_(0, batch.tail, tail.gradient)
+    for regularizer in regularizers:
+        _penalize(form.decoder, regularizer, given, d_rows, d_relations)
+    return Gradients(d_rows, d_relations, total / len(batch.head))
+
+
+def _contrast(
+    form: ClosedForm,
+    given: StepInput,
+    side: Side,
+    rows: tuple[_Rows, _Rows, _Rows],
+    d_rows: Tensor,
+    kernels: Kernels,
+) -> Tensor:
+    """Sum () of the losses of one corrupted side; adds to the gradients of the rows and to d_rows (U, D)."""
+    known, answer, relation = rows
+    batch, decoder, objective = given.batch, form.decoder, form.objective
+    masks, negatives = given.masks.sides[side], batch.negatives[side]
+    asked_side = given.query_side(side)
+    edges, dim = known.values.shape
+    num_chunks, count = negatives.nodes.shape
+    answers = answer.use(masks.answer.take(edges))
+    query = asked = _Query(
+        decoder,
+        asked_side,
+        known.use(masks.node.take(edges)),
+        relation.use(masks.relation.take(edges)),
+    )
+    if masks.two_queries:
+        asked = _Query(
+            decoder,
+            asked_side,
+            known.use(masks.positive_node.take(edges)),
+            relation.use(masks.positive_relation.take(edges)),
+        )
+    positive = (asked.values * answers.values).sum(1)
+    nodes = negatives.nodes.reshape(-1)
+    candidates = batch.rows.index_select(0, nodes)
+    mask = masks.candidates.take(len(nodes))
+    if mask is not None:
+        candidates.mul_(mask)
+    importance = negatives.importance
+    losses, slopes, d_query, d_candidates = kernels.contrast(
+        query.values.view(num_chunks, -1, dim),
+        candidates.view(num_chunks, count, dim),
+        positive.view(num_chunks, -1),
+        keep=negatives.keep,
+        group=None if importance is None else importance.group,
+        weight=None if importance is None else importance.weight,
+        margin=objective.margin if isinstance(objective, LogisticObjective) else None,
+        scale=1 / edges,
+    )
+    own = slopes.view(-1, 1)
+    d_query = d_query.view(-1, dim)
+    if asked is query:
+        query.backward(d_query.addcmul_(answers.values, own))
+    else:
+        query.backward(d_query)
+        asked.backward(answers.values * own)
+    answers.gradient.addcmul_(asked.values, own)
+    answers.close()
+    d_candidates = d_candidates.view(-1, dim)
+    d_rows.index_add_(0, nodes, d_candidates if mask is None else d_candidates.mul_(mask))
+    return losses.sum()
+
+
+def _penalize(
+    decoder: ClosedFormDecoder,
+    regularizer: Regularizer,
+    given: StepInput,
+    d_rows: Tensor,
+    d_relations: Tensor,
+) -> None:
+    """Add the gradients of a penalty, as `gradients.penalty_factors` weighs it."""
+    batch = given.batch
+    edges = len(batch.head)
+    indices = [given.relation_index[group[0]] for group in given.relation_groups]
+    for table, sums, used, weight, is_complex in (
+        (batch.rows, d_rows, [batch.head, batch.tail], regularizer.weight, decoder.complex_halves),
+        (given.relations, d_relations, indices, regularizer.relation_weight, relations_are_complex(decoder)),
+    ):
+        occurrences = table.new_zeros(len(table))  # bincount would make the host wait for the largest index
+        for index in used:
+            occurrences.index_add_(0, index, occurrences.new_ones(1).expand(len(index)))
+        if not regularizer.weighted:
+            occurrences.clamp_max_(1)
+        factors = occurrences.mul_(weight / edges).unsqueeze(1)
+        sums.addcmul_(regularizer.gradient(table, is_complex), factors)

@@ -1,0 +1,180 @@
+"""The device's way through a batch, walked on the CPU: equal to the blocked closed form and to autograd."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from marius_py.nn import (
+    L2,
+    N3,
+    RESCAL,
+    SGD,
+    Adagrad,
+    AdagradRow,
+    Adam,
+    ComplEx,
+    Decoder,
+    DistMult,
+    Dot,
+    LinkPredictionModel,
+    LogisticLoss,
+    Loss,
+    MarginLoss,
+    Regularizer,
+    SoftmaxLoss,
+    SparseOptimizer,
+    TransE,
+    cuda_gradients,
+    cuda_kernels,
+)
+from marius_py.nn import model as model_module
+from marius_py.nn.batch import Importance
+from marius_py.nn.cuda_kernels import TorchKernels, step_rows
+from tests.nn.batches import NUM_RELATIONS, gradients, random_batch
+
+REGULARIZERS: list[list[Regularizer]] = [[], [N3(0.1), L2(0.2, relation_weight=0.3, weighted=False)]]
+
+
+def make(
+    decoder: Decoder,
+    loss: Loss,
+    *,
+    kernels: str,
+    optimizer: SparseOptimizer | None = None,
+    reciprocal: bool = False,
+    dropout: bool = False,
+    regularizers: Sequence[Regularizer] = (),
+    fused: bool = True,
+) -> LinkPredictionModel:
+    return LinkPredictionModel(
+        decoder,
+        loss,
+        SGD(1.0) if optimizer is None else optimizer,
+        num_relations=NUM_RELATIONS,
+        reciprocal=reciprocal,
+        node_dropout=0.3 if dropout else 0.0,
+        relation_dropout=0.2 if dropout else 0.0,
+        regularizers=regularizers,
+        kernels=kernels,
+        fused=fused,
+    )
+
+
+def weighted(batch: Any) -> Any:
+    """The batch with weights of its negatives."""
+    from dataclasses import replace
+
+    rng = torch.Generator().manual_seed(1)
+    negatives = {}
+    for side, one in batch.negatives.items():
+        chunks, count = one.nodes.shape
+        group = torch.randint(0, 3, (chunks, count), generator=rng)
+        weight = torch.rand(chunks, len(batch.head) // chunks, 3, generator=rng) + 0.5
+        negatives[side] = replace(one, importance=Importance(group, weight))
+    return replace(batch, negatives=negatives)
+
+
+def assert_close(found: Any, wanted: Any, tolerance: float = 1e-5) -> None:
+    for ours, reference in zip(found, wanted, strict=True):
+        size = np.abs(reference).max(initial=1e-12)
+        assert np.abs(np.subtract(ours, reference)).max(initial=0.0) <= tolerance * size
+
+
+@pytest.mark.parametrize(
+    "decoder", [Dot(8), DistMult(8), ComplEx(8), RESCAL(8)], ids=lambda d: type(d).__name__
+)
+@pytest.mark.parametrize("loss", [SoftmaxLoss(), LogisticLoss(2.0)], ids=["softmax", "logistic"])
+def test_equal_to_autograd(decoder: Decoder, loss: Loss) -> None:
+    flags = (False, True)
+    for reciprocal, dropout, keep, regularizers in itertools.product(flags, flags, flags, REGULARIZERS):
+        options: dict[str, Any] = {
+            "reciprocal": reciprocal,
+            "dropout": dropout,
+            "regularizers": regularizers,
+        }
+        batch = weighted(random_batch(8, keep=keep))
+        found = gradients(make(decoder, loss, kernels="torch", **options), batch)
+        assert_close(found, gradients(make(decoder, loss, kernels="auto", fused=False, **options), batch))
+
+
+def test_triton_equals_the_blocked_closed_form() -> None:
+    pytest.importorskip("triton", reason="Triton is not installed (extra marius_py[kernels])")
+    batch = weighted(random_batch(12, keep=True, chunks=2, chunk_edges=20, count=18))
+    for loss in (SoftmaxLoss(), LogisticLoss()):
+        found = gradients(make(ComplEx(12), loss, kernels="triton", dropout=True), batch)
+        assert_close(found, gradients(make(ComplEx(12), loss, kernels="auto", dropout=True), batch))
+
+
+def test_what_the_kernels_do_not_know_goes_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*arguments: Any) -> None:
+        raise AssertionError("the device's way was taken")
+
+    monkeypatch.setattr(model_module, "device_gradients", never)
+    batch = random_batch(8)
+    for decoder, loss in ((TransE(8), SoftmaxLoss()), (ComplEx(8), MarginLoss())):
+        found = gradients(make(decoder, loss, kernels="torch"), batch)
+        assert_close(found, gradients(make(decoder, loss, kernels="auto"), batch))
+    with pytest.raises(AssertionError, match="the device's way"):
+        gradients(make(ComplEx(8), SoftmaxLoss(), kernels="torch"), batch)
+
+
+@pytest.mark.parametrize("reciprocal", [False, True])
+def test_relations_of_other_batches_stay_as_they_are(reciprocal: bool) -> None:
+    batch = random_batch(8)
+    batch.relation[:] = torch.where(batch.relation == 1, 2, batch.relation)
+    models = [
+        make(ComplEx(8), SoftmaxLoss(), kernels=kernels, optimizer=Adam(0.1), reciprocal=reciprocal)
+        for kernels in ("torch", "auto")
+    ]
+    for model in models:
+        before = model.state_arrays()["relations"]
+        for _ in range(2):
+            model.gradients(batch)
+        after = model.state_arrays()
+        unused = [1, 1 + NUM_RELATIONS] if reciprocal else [1]
+        np.testing.assert_array_equal(after["relations"][unused], before[unused])
+        assert not after["relation_state"][unused].any()
+    for name, value in models[0].state_arrays().items():
+        np.testing.assert_allclose(value, models[1].state_arrays()[name], rtol=1e-4, atol=1e-6)
+
+
+def test_many_relations_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = random_batch(8)
+    wanted = gradients(make(ComplEx(8), SoftmaxLoss(), kernels="torch"), batch)
+    monkeypatch.setattr(model_module, "DENSE_RELATIONS", 2)
+    assert_close(gradients(make(ComplEx(8), SoftmaxLoss(), kernels="torch"), batch), wanted)
+
+
+def test_scores_that_overflow_elsewhere_stay_finite() -> None:
+    batch = random_batch(8, scale=30.0)
+    found = gradients(make(ComplEx(8), SoftmaxLoss(), kernels="torch"), batch)
+    wanted = gradients(make(ComplEx(8), SoftmaxLoss(), kernels="auto"), batch)
+    assert np.isfinite(found[2])
+    assert_close(found, wanted, 1e-4)
+
+
+@pytest.mark.parametrize("optimizer", [SGD(0.1), Adagrad(0.1), AdagradRow(0.1), Adam(0.1)])
+@pytest.mark.parametrize("count", [None, 5])
+def test_steps_in_place_equal_deltas(optimizer: SparseOptimizer, count: int | None) -> None:
+    rng = torch.Generator().manual_seed(2)
+    rows, state = torch.randn(20, 6, generator=rng), torch.rand(20, optimizer.state_dim(6), generator=rng)
+    index, gradient = torch.randperm(20, generator=rng)[:9], torch.randn(9, 6, generator=rng)
+    used = index[:count]
+    d_rows, d_state = optimizer.delta(rows[used], state[used], gradient[:count])
+    wanted_rows = rows.index_add(0, used, d_rows * 0.5)
+    wanted_state = state.index_add(0, used, d_state)
+    number = None if count is None else torch.tensor(count)
+    step_rows(TorchKernels(), optimizer, rows, state, index, gradient, count=number, rate=0.5)
+    assert torch.equal(rows, wanted_rows)
+    assert torch.equal(state, wanted_state)
+
+
+def test_modules_load_without_triton() -> None:
+    assert "triton" not in vars(cuda_kernels)
+    assert "triton" not in vars(cuda_gradients)
