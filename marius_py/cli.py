@@ -112,6 +112,11 @@ def extend(argv: Sequence[str] | None = None) -> int:
     return _from_module("extend", argv)
 
 
+def import_(argv: Sequence[str] | None = None) -> int:
+    """`marius-import`: data and checkpoints of other systems."""
+    return _from_module("import", argv, module="importing")
+
+
 def report(argv: Sequence[str] | None = None) -> int:
     """`marius-report`: a run as one HTML page."""
     return _from_module("report", argv)
@@ -137,6 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "export": export,
         "plan": plan,
         "extend": extend,
+        "import": import_,
         "predict": predict,
         "report": report,
         "neighbors": neighbors,
@@ -357,9 +363,9 @@ def _configured(command: _Command, argv: Sequence[str] | None) -> int:
     return _guarded(run)
 
 
-def _from_module(name: str, argv: Sequence[str] | None) -> int:
-    """A command whose flags and work stand in `marius_py.commands`."""
-    command = importlib.import_module(f"marius_py.commands.{name}")
+def _from_module(name: str, argv: Sequence[str] | None, *, module: str | None = None) -> int:
+    """A command whose flags and work stand in `marius_py.commands`, in a module of its name or `module`."""
+    command = importlib.import_module(f"marius_py.commands.{module or name}")
     parser = _Parser(
         prog=f"marius-{name}",
         description=command.PURPOSE,

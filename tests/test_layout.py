@@ -58,6 +58,7 @@ FLOORS: dict[str, int] = {
     "evaluating": 5,
     "tracking": 5,
     "extending": 5,
+    "importing": 5,
     "planning": 5,
     "progress": 6,
     "watch": 6,

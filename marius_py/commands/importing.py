@@ -1,0 +1,233 @@
+"""`marius-import` (floor 6): data and checkpoints of other systems."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from marius_py.commands.common import parse_bytes
+from marius_py.errors import ConfigError
+from marius_py.progress import Bars
+
+if TYPE_CHECKING:
+    from marius_py.graph import Graph
+
+PURPOSE = """Take over data and checkpoints of PyTorch-BigGraph (from=pbg) or DGL-KE (from=dglke): with
+input.train the data become the prepared graph that graph= names; with checkpoint the model becomes the run
+folder that output= names, ready for marius-evaluate, marius-predict and marius-train … resume=true."""
+EXAMPLES = """settings (key=value; default; what is allowed):
+  from=               pbg or dglke (needed)
+  graph=DIR           the prepared graph (needed): written with input.train, else one that exists
+  input.train=PATH    training edges. pbg: folder of edges_I_J.h5, may be given several times; dglke: file
+  input.valid=PATH    validation edges, likewise
+  input.test=PATH     test edges, likewise
+  input.split=null    shares of train, valid, test when only input.train is given; null = [0.9,0.05,0.05]
+  entities=PATH       pbg: folder of entity_count_* and entity_names_* (null = entity_path of the config);
+                      dglke: mapping file, a line "number name" (null = entities.dict or .tsv beside the data)
+  relations=FILE      dglke: mapping file of relations (null = relations.dict or .tsv beside the data)
+  config=FILE         pbg: config.json (null = the checkpoint's, else known from the files' names)
+  format=built_in     dglke: built_in, raw_udd_hrt (names), udd_hrt (numbers), or another order of h, r, t
+  delimiter=null      dglke: one character between columns; null = tab
+  checkpoint=DIR      folder of the trained model
+  version=null        pbg: version of the checkpoint, a whole number from 1; null = the last whole one
+  output=RUN          folder of the run, new or empty (needed with checkpoint)
+  partitions=null     of the graph, 1 to 1024; null = 8, or the nodes if those are fewer
+  seed=0              of the node order and of the split, a whole number from 0
+  memory=1G           bound of the embeddings in memory, bytes with K, M, G (binary)
+  overwrite=false     replace a graph that graph= already holds
+
+examples:
+  marius-import from=pbg config=model/config.json entities=data/fb15k input.train=data/fb15k/edges graph=g
+  marius-import from=pbg checkpoint=model graph=g output=runs/pbg
+  marius-import from=dglke input.train=FB15k/train.txt input.test=FB15k/test.txt graph=g \\
+    checkpoint=ckpts/TransE_l2_FB15k_0 output=runs/transe"""
+
+_KEYS: dict[str, str | None] = {
+    "from": None,
+    "graph": None,
+    "input.train": None,
+    "input.valid": None,
+    "input.test": None,
+    "input.split": None,
+    "entities": None,
+    "relations": None,
+    "config": None,
+    "format": "built_in",
+    "delimiter": None,
+    "checkpoint": None,
+    "version": None,
+    "output": None,
+    "partitions": None,
+    "seed": "0",
+    "memory": "1G",
+    "overwrite": "false",
+}
+_REPEATED = ("input.train", "input.valid", "input.test")
+_OF_ONE = {"config": "pbg", "version": "pbg", "relations": "dglke", "format": "dglke", "delimiter": "dglke"}
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """The command's settings."""
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="as listed below")
+
+
+def parse(words: list[str]) -> dict[str, Any]:
+    """Settings by key, checked; those of edges are lists.
+
+    Raises:
+        ConfigError: an unknown key, a value out of range, or settings that do not belong together.
+    """
+    values: dict[str, Any] = dict(_KEYS)
+    given: dict[str, list[str]] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or key not in _KEYS:
+            near = difflib.get_close_matches(key, _KEYS, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ConfigError(f"{word!r} is no setting{hint} (--help lists them)")
+        if key in given and key not in _REPEATED:
+            raise ConfigError(f"{key} is given twice: {given[key][0]!r} and {value!r}")
+        given.setdefault(key, []).append(value)
+    for key, found in given.items():
+        if found != ["null"]:
+            values[key] = found if key in _REPEATED else found[0]
+    _check(values, set(given))
+    return values
+
+
+def _check(values: dict[str, Any], given: set[str]) -> None:
+    """Check what belongs together, and convert values in place."""
+    if values["from"] not in ("pbg", "dglke"):
+        raise ConfigError(f"from={values['from'] or ''} is needed; allowed: pbg, dglke")
+    if not values["graph"]:
+        raise ConfigError("graph is missing: give graph=DIR, the prepared graph to write or to use")
+    if values["input.train"] is None and values["checkpoint"] is None:
+        raise ConfigError("nothing to do: give input.train=PATH for a graph, checkpoint=DIR for a run")
+    if (values["checkpoint"] is None) != (values["output"] is None):
+        raise ConfigError("checkpoint and output belong together: give both, or neither")
+    for key, system in _OF_ONE.items():
+        if key in given and values["from"] != system:
+            raise ConfigError(f"{key} is of from={system}, not of from={values['from']}")
+    for key in _REPEATED:
+        values[key] = _edges(key, values)
+    for key, low, high in (("version", 1, 1 << 31), ("partitions", 1, 1024), ("seed", 0, (1 << 63) - 1)):
+        values[key] = _whole(key, values[key], low, high)
+    if values["overwrite"] not in ("true", "false"):
+        raise ConfigError(f"overwrite={values['overwrite']}; allowed: true, false")
+    values["overwrite"] = values["overwrite"] == "true"
+    try:
+        values["memory"] = parse_bytes(values["memory"])
+    except argparse.ArgumentTypeError as error:
+        raise ConfigError(f"memory={values['memory']}: {error}") from None
+    values["input.split"] = _shares(values["input.split"])
+
+
+def _edges(key: str, values: dict[str, Any]) -> Any:
+    """The files of a split: a list for pbg, one for dglke, None if not given."""
+    found = values[key]
+    if found is None or values["from"] == "pbg":
+        wanted = found
+    elif len(found) > 1:
+        raise ConfigError(f"{key} is given {len(found)} times; with from=dglke it is one file")
+    else:
+        wanted = found[0]
+    if found is not None and values["input.train"] is None:
+        raise ConfigError(f"{key} is given without input.train")
+    return wanted
+
+
+def _whole(key: str, text: str | None, low: int, high: int) -> int | None:
+    if text is None:
+        return None
+    if not text.isdecimal() or not low <= int(text) <= high:
+        raise ConfigError(f"{key}={text}; allowed: a whole number from {low} to {high}")
+    return int(text)
+
+
+def _shares(text: str | None) -> list[float] | None:
+    if text is None:
+        return None
+    try:
+        return [float(part) for part in text.strip("[]").split(",")]
+    except ValueError:
+        raise ConfigError(
+            f"input.split={text}; allowed: three shares that add up to 1, [0.9,0.05,0.05]"
+        ) from None
+
+
+def run(options: argparse.Namespace) -> None:
+    """Import the graph, the run, or both."""
+    values = parse(options.settings)
+    from marius_py.graph import open_graph
+    from marius_py.resume import check_free
+
+    if values["output"] is not None:
+        check_free(Path(values["output"]), resume=False)
+    with Bars() as bars:
+        if values["input.train"] is not None:
+            graph = _graph(values, bars)
+            sys.stdout.write(f"graph: {graph.path}\n")
+        else:
+            graph = open_graph(values["graph"])
+        if values["checkpoint"] is not None:
+            sys.stdout.write(f"run: {_run(values, graph, bars)}\n")
+
+
+def _graph(values: dict[str, Any], bars: Bars) -> Graph:
+    from marius_py.importing import dglke_graph, pbg_graph
+
+    common: dict[str, Any] = {
+        "valid": values["input.valid"],
+        "test": values["input.test"],
+        "partitions": values["partitions"],
+        "seed": values["seed"],
+        "split": values["input.split"],
+        "overwrite": values["overwrite"],
+        "progress": bars,
+    }
+    if values["from"] == "pbg":
+        config = values["config"]
+        if config is None and values["checkpoint"] is not None:
+            config = Path(values["checkpoint"]) / "config.json"
+        return pbg_graph(values["entities"], values["input.train"], values["graph"], config=config, **common)
+    return dglke_graph(
+        values["input.train"],
+        values["graph"],
+        entities=values["entities"],
+        relations=values["relations"],
+        format=values["format"],
+        delimiter=values["delimiter"] or "\t",
+        **common,
+    )
+
+
+def _run(values: dict[str, Any], graph: Graph, bars: Bars) -> Path:
+    from marius_py.importing import dglke_run, pbg_run
+
+    common: dict[str, Any] = {
+        "entities": values["entities"],
+        "memory_bytes": values["memory"],
+        "progress": bars,
+    }
+    if values["from"] == "pbg":
+        return pbg_run(
+            values["checkpoint"],
+            graph,
+            values["output"],
+            config=values["config"],
+            version=values["version"],
+            **common,
+        )
+    train = values["input.train"]
+    return dglke_run(
+        values["checkpoint"],
+        graph,
+        values["output"],
+        relations=values["relations"],
+        data=None if train is None else Path(train).parent,
+        delimiter=values["delimiter"] or "\t",
+        **common,
+    )

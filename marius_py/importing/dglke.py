@@ -1,0 +1,383 @@
+"""DGL-KE's data and checkpoints (floor 5): triples, mappings, .npy tables in; a graph or a run folder out.
+
+Mapping files give names by number; the numbers are those of the rows of its tables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from marius_py.errors import ConfigError, FormatError, StorageError
+from marius_py.graph import Graph
+from marius_py.importing.files import open_rows, read_json
+from marius_py.importing.runs import DEFAULT_MEMORY_BYTES, PeerModel, write_run
+from marius_py.prepare import prepare_arrays
+from marius_py.prepare.blocks import EdgeBlock
+from marius_py.prepare.progress import ProgressHook
+from marius_py.prepare.sources import open_source
+
+CONFIG_NAME = "config.json"
+ORDERS = tuple("".join(order) for order in permutations("hrt"))
+FORMATS = ("built_in", *(f"raw_udd_{order}" for order in ORDERS), *(f"udd_{order}" for order in ORDERS))
+PHASE_EPSILON = 2.0
+"""RotatE's phases are scaled by (gamma + this) / hidden width."""
+
+_MAPPINGS = {"entities": ("entities.dict", "entities.tsv"), "relations": ("relations.dict", "relations.tsv")}
+_BLOCK_BYTES = 32 << 20
+_TEXT_BLOCK_BYTES = 1 << 26
+
+
+def dglke_graph(
+    train: Path | str,
+    output: Path | str,
+    *,
+    valid: Path | str | None = None,
+    test: Path | str | None = None,
+    entities: Path | str | None = None,
+    relations: Path | str | None = None,
+    format: str = "built_in",
+    delimiter: str = "\t",
+    partitions: int | None = None,
+    seed: int = 0,
+    split: Sequence[float] | None = None,
+    overwrite: bool = False,
+    progress: ProgressHook | None = None,
+) -> Graph:
+    """Prepare a graph from DGL-KE's triples and mappings.
+
+    Args:
+        train: file of triples.
+        output: folder to create.
+        valid: file of the validation triples.
+        test: of the test triples. With neither, `train` is split at random by `split`.
+        entities: mapping of entities, a line "number, name"; None: entities.dict or entities.tsv
+            beside `train`.
+        relations: likewise of relations.
+        format: as DGL-KE's --format: built_in and raw_udd_hrt hold names, udd_hrt numbers, in the order of
+            the last three letters. A fourth column (edge importance) is ignored.
+        delimiter: one character.
+        partitions, seed, split, overwrite, progress: as for `prepare`.
+
+    Returns:
+        The graph, opened; it holds all entities of the mapping, whether or not they have an edge.
+
+    Raises:
+        ConfigError: an argument is wrong. StorageError: a file is missing. FormatError: a line is malformed,
+        a name or number is not in the mapping.
+    """
+    if format not in FORMATS:
+        raise ConfigError(f"format is {format!r}; allowed: built_in, raw_udd_hrt, udd_hrt, or another order")
+    beside = Path(train).parent
+    names = {
+        what: read_mapping(_mapping_file(what, given, [beside]), delimiter)
+        for what, given in (("entities", entities), ("relations", relations))
+    }
+    reader = _Triples(names["entities"], names["relations"], format, delimiter)
+    return prepare_arrays(
+        reader.blocks(Path(train)),
+        output,
+        valid=None if valid is None else reader.blocks(Path(valid)),
+        test=None if test is None else reader.blocks(Path(test)),
+        num_nodes=len(names["entities"]),
+        num_relations=len(names["relations"]),
+        node_names=names["entities"],
+        relation_names=names["relations"],
+        partitions=partitions,
+        seed=seed,
+        split=split,
+        overwrite=overwrite,
+        progress=progress,
+    )
+
+
+def dglke_run(
+    checkpoint: Path | str,
+    graph: Graph,
+    output: Path | str,
+    *,
+    entities: Path | str | None = None,
+    relations: Path | str | None = None,
+    data: Path | str | None = None,
+    delimiter: str = "\t",
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    progress: ProgressHook | None = None,
+) -> Path:
+    """Make a run folder of a checkpoint of DGL-KE.
+
+    The score is DGL-KE's minus its gamma (for models that have one): the same order, the same softmax.
+
+    Args:
+        checkpoint: folder of config.json and the two tables, DATASET_MODEL_entity.npy and ..._relation.npy.
+        graph: a graph with the same names, such as `dglke_graph` makes.
+        output: run folder, new or empty.
+        entities: mapping of entities; None: the one that config.json names, in `checkpoint` or `data`.
+        relations: likewise of relations.
+        data: folder in which mappings are looked for too.
+        delimiter: of the mappings.
+        memory_bytes: bound of the rows in memory.
+        progress: as for `write_run`.
+
+    Returns:
+        The run folder.
+
+    Raises:
+        ConfigError: the model has no equal here. StorageError, FormatError: a file is missing, damaged,
+        half-written, or of another shape than config.json says.
+    """
+    folder = Path(checkpoint)
+    if not folder.is_dir():
+        raise StorageError(f"checkpoint={folder} is no folder")
+    trained = read_config(folder / CONFIG_NAME)
+    places = [folder] if data is None else [folder, Path(data)]
+    names = {
+        what: read_mapping(_mapping_file(what, given, places, named), delimiter)
+        for what, given, named in (
+            ("entities", entities, trained.entity_map),
+            ("relations", relations, trained.relation_map),
+        )
+    }
+    stem = f"{trained.dataset}_{trained.model}"
+    rows = open_rows(folder / f"{stem}_entity.npy", "the embeddings of entities")
+    relation_rows = open_rows(folder / f"{stem}_relation.npy", "the embeddings of relations")
+    dim = rows.shape[1]
+    decoder, width = convert_model(trained, dim)
+    for found, wanted, path in (
+        (rows.shape, (len(names["entities"]), dim), f"{stem}_entity.npy"),
+        (relation_rows.shape, (len(names["relations"]), width), f"{stem}_relation.npy"),
+    ):
+        if found != wanted:
+            raise FormatError(
+                f"{folder / path} has shape {found}; {trained.model} with {len(names['entities'])} entities, "
+                f"{len(names['relations'])} relations and a width of {dim} needs {wanted}"
+            )
+    step = max(1, _BLOCK_BYTES // (4 * dim))
+
+    def blocks() -> Iterator[tuple[int, NDArray[np.float32]]]:
+        for start in range(0, len(rows), step):
+            yield start, np.asarray(rows[start : start + step], dtype=np.float32)
+
+    model = PeerModel(
+        decoder=decoder,
+        dim=dim,
+        reciprocal=False,
+        node_names=names["entities"],
+        relation_names=names["relations"],
+        relations=np.asarray(relation_rows, dtype=np.float32),
+        blocks=blocks,
+        facts={
+            "from": "DGL-KE",
+            "checkpoint": str(folder.absolute()),
+            "model": trained.model,
+            "gamma": trained.gamma if trained.model.startswith(("TransE", "RotatE")) else None,
+        },
+    )
+    return write_run(model, graph, output, memory_bytes=memory_bytes, progress=progress)
+
+
+# ---------------------------------------------------------------------- the model
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedWith:
+    """What config.json says about a model.
+
+    Attributes:
+        dataset, model: parts of the tables' names.
+        hidden_dim: width before doubling.
+        gamma: margin of the score; None if it says nothing.
+        entity_map, relation_map: names of the mapping files, if it says them.
+    """
+
+    dataset: str
+    model: str
+    hidden_dim: int | None
+    gamma: float | None
+    entity_map: str | None
+    relation_map: str | None
+
+
+def read_config(path: Path) -> TrainedWith:
+    """Read config.json, with the keys of DGL-KE's older and newer versions.
+
+    Raises:
+        StorageError: missing. FormatError: damaged, or it names no dataset or model.
+    """
+    values = read_json(path, "the configuration of DGL-KE")
+    if not isinstance(values, dict):
+        raise FormatError(f"{path} holds no configuration of DGL-KE: it is not a JSON object")
+
+    def first(*keys: str) -> Any:
+        return next((values[key] for key in keys if values.get(key) is not None), None)
+
+    def text(*keys: str) -> str | None:
+        value = first(*keys)
+        if value is not None and (not isinstance(value, str) or not value or "\0" in value):
+            raise FormatError(f"{path}: {keys[0]} is {value!r}; it should be a text")
+        return value
+
+    def number(*keys: str) -> float | None:
+        value = first(*keys)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise FormatError(f"{path}: {keys[0]} is {value!r}; it should be a number")
+        return value
+
+    dataset, model = text("dataset"), text("model", "model_name")
+    if dataset is None or model is None:
+        raise FormatError(f"{path} names no dataset, or no model: it is no whole configuration of DGL-KE")
+    if "/" in dataset or "/" in model:
+        raise FormatError(f"{path}: dataset {dataset!r} and model {model!r} are parts of the tables' names")
+    hidden = number("emb_size", "hidden_dim")
+    return TrainedWith(
+        dataset,
+        model,
+        None if hidden is None else int(hidden),
+        number("gamma"),
+        text("emap_file", "emp_file"),
+        text("rmap_file"),
+    )
+
+
+def convert_model(trained: TrainedWith, dim: int) -> tuple[Mapping[str, Any], int]:
+    """The decoder that scores alike, up to gamma, and the width of its relation rows.
+
+    Args:
+        trained: what config.json says.
+        dim: width of the table of entities.
+
+    Raises:
+        ConfigError: nothing here scores alike. FormatError: a width or gamma does not fit the model.
+    """
+    model = trained.model
+    if model in ("ComplEx", "RotatE") and dim % 2:
+        raise FormatError(f"the table of entities is {dim} wide; {model} needs an even width")
+    if model in ("TransE", "TransE_l2"):
+        return {"_target_": "transe", "norm": "l2"}, dim
+    if model == "TransE_l1":
+        return {"_target_": "transe", "norm": "l1"}, dim
+    if model == "DistMult":
+        return {"_target_": "distmult"}, dim
+    if model == "ComplEx":
+        return {"_target_": "complex"}, dim
+    if model == "RESCAL":
+        return {"_target_": "rescal"}, dim * dim
+    if model == "RotatE":
+        gamma, hidden = trained.gamma, trained.hidden_dim
+        if gamma is None or hidden is None or gamma + PHASE_EPSILON <= 0 or hidden < 1:
+            raise FormatError(
+                f"RotatE's phases need gamma and emb_size; the configuration has {gamma}, {hidden}"
+            )
+        scale = math.pi * hidden / (gamma + PHASE_EPSILON)
+        return {"_target_": "rotate", "norm": "moduli", "phase_scale": scale}, dim // 2
+    raise ConfigError(
+        f"the model {model} of DGL-KE has no equal here; TransE_l1, TransE_l2, DistMult, ComplEx, RESCAL and "
+        "RotatE have"
+    )
+
+
+# ---------------------------------------------------------------------- mappings and triples
+
+
+def _mapping_file(
+    what: str, given: Path | str | None, folders: Sequence[Path], named: str | None = None
+) -> Path:
+    """The mapping as given, else as named, else by its usual names."""
+    if given is not None:
+        return Path(given)
+    names = _MAPPINGS[what] if named is None else (Path(named).name, *_MAPPINGS[what])
+    for folder in folders:
+        for name in names:
+            if (folder / name).is_file():
+                return folder / name
+    places = " or ".join(str(folder) for folder in folders)
+    raise StorageError(f"none of {', '.join(dict.fromkeys(names))} is in {places}; say where: {what}=FILE")
+
+
+def read_mapping(path: Path, delimiter: str) -> list[str]:
+    """Names by number, of a file with a line "number, name" each.
+
+    Raises:
+        StorageError: missing. FormatError: the numbers are not 0, 1, 2, … or a line is malformed.
+    """
+    numbers, names = [], []
+    for block in _text_blocks(path, delimiter, [0, 1]):
+        numbers.append(_integers(block.head, path, "number"))
+        names += pc.utf8_trim_whitespace(block.tail).to_pylist()
+    order = np.concatenate(numbers)
+    if not np.array_equal(np.sort(order), np.arange(len(order))):
+        raise FormatError(f"{path} has {len(order)} lines, so its numbers should be 0 to {len(order) - 1}")
+    if len(set(names)) < len(names):
+        raise FormatError(f"{path} holds a name twice; names must be distinct")
+    found = [""] * len(names)
+    for number, name in zip(order.tolist(), names, strict=True):
+        found[number] = name
+    return found
+
+
+class _Triples:
+    """Reads triples of names or numbers as numbers."""
+
+    def __init__(self, entities: list[str], relations: list[str], format: str, delimiter: str) -> None:
+        self._numbered = format.startswith("udd")
+        order = "hrt" if format == "built_in" else format[-3:]
+        self._columns = [order.index(letter) for letter in "hrt"]
+        self._delimiter = delimiter
+        self._entities = pa.array(entities, pa.large_string())
+        self._relations = pa.array(relations, pa.large_string())
+
+    def blocks(self, path: Path) -> Iterator[NDArray[np.int64]]:
+        """Edges (n, 3) in blocks."""
+        for block in _text_blocks(path, self._delimiter, self._columns):
+            parts = (
+                (block.head, self._entities, "entity"),
+                (block.relation, self._relations, "relation"),
+                (block.tail, self._entities, "entity"),
+            )
+            columns = [self._numbers(path, block, *part) for part in parts]
+            yield np.stack(columns, axis=1)
+
+    def _numbers(self, path: Path, block: EdgeBlock, column: Any, names: Any, what: str) -> NDArray[np.int64]:
+        if self._numbered:
+            numbers = _integers(column, path, what)
+            wrong = np.flatnonzero((numbers < 0) | (numbers >= len(names)))
+        else:
+            texts = pc.utf8_trim_whitespace(column).cast(pa.large_string())
+            numbers = pc.fill_null(pc.index_in(texts, value_set=names), -1).to_numpy().astype(np.int64)
+            wrong = np.flatnonzero(numbers < 0)
+        if wrong.size:
+            row = int(wrong[0])
+            raise FormatError(
+                f"{path}, edge {block.first_row + row}: the {what} {column[row].as_py()!r} is in no mapping"
+            )
+        return numbers
+
+
+def _text_blocks(path: Path, delimiter: str, columns: Sequence[int]) -> Iterator[EdgeBlock]:
+    """Blocks of a text file without header, whose cells are never quoted."""
+    source = open_source(
+        path,
+        format="tsv",
+        delimiter=delimiter,
+        quoting=False,
+        header=False,
+        columns=list(columns),
+        block_bytes=_TEXT_BLOCK_BYTES,
+    )
+    return source.blocks()
+
+
+def _integers(column: Any, path: Path, what: str) -> NDArray[np.int64]:
+    try:
+        numbers: NDArray[np.int64] = pc.utf8_trim_whitespace(column).cast(pa.int64()).to_numpy()
+        return numbers
+    except pa.ArrowInvalid as error:
+        raise FormatError(f"{path}: a {what} is no whole number ({error})") from error

@@ -1,0 +1,213 @@
+"""What a PyTorch-BigGraph configuration says about its files (floor 5): config.json in, a `Schema` out.
+
+Only JSON is read: PyTorch-BigGraph writes it into the checkpoint's folder. A configuration in Python is code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from marius_py.errors import ConfigError, FormatError, StorageError
+from marius_py.importing.files import read_count, read_json
+
+CONFIG_NAME = "config.json"
+RELATION_COUNT = "dynamic_rel_count.txt"
+RELATION_NAMES = "dynamic_rel_names.json"
+OPERATORS = ("none", "diagonal", "translation", "complex_diagonal", "linear", "affine")
+COMPARATORS = ("dot", "cos", "l2", "squared_l2")
+
+_COUNT_FILE = re.compile(r"entity_count_(.+)_(\d+)\.txt")
+
+
+@dataclass(frozen=True, slots=True)
+class RelationType:
+    """One entry of the configuration's relations: types of its two sides, operator."""
+
+    name: str
+    lhs: str
+    rhs: str
+    operator: str
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The part of a configuration that its files' meaning depends on.
+
+    Attributes:
+        entities: number of partitions by entity type, in the configuration's order.
+        relations: relation types; one that stands for all if `dynamic`.
+        dynamic: relations are numbered in the entity folder, and each has an operator a side.
+        dimension, comparator, bias, global_emb, max_norm: of the model.
+        entity_path: folder of names and counts, as configured.
+    """
+
+    entities: Mapping[str, int]
+    relations: tuple[RelationType, ...]
+    dynamic: bool
+    dimension: int | None = None
+    comparator: str = "cos"
+    bias: bool = False
+    global_emb: bool = True
+    max_norm: float | None = None
+    entity_path: str | None = None
+
+
+def read_schema(path: Path) -> Schema:
+    """Read a configuration.
+
+    Raises:
+        StorageError: missing. ConfigError: a Python file. FormatError: no configuration, or with featurized
+        entities or dimensions by entity type, which have no equal here.
+    """
+    if path.suffix == ".py":
+        raise ConfigError(
+            f"config={path} is Python code, which is not run here; give the {CONFIG_NAME} that "
+            "PyTorch-BigGraph wrote into the folder of the checkpoint"
+        )
+    values = read_json(path, "the configuration of PyTorch-BigGraph")
+    if not isinstance(values, dict):
+        raise FormatError(f"{path} holds no configuration of PyTorch-BigGraph: it is not a JSON object")
+    read = _Reader(path)
+    entities = {
+        _entity_name(name, path): _partitions(name, read.mapping(value, f"entities.{name}"), read)
+        for name, value in read.mapping(values.get("entities"), "entities").items()
+    }
+    relations = values.get("relations")
+    if not entities or not isinstance(relations, list) or not relations:
+        raise FormatError(f"{path} names no entities, or no relations: it is no whole configuration")
+    types = tuple(_relation(value, number, entities, read) for number, value in enumerate(relations))
+    schema = Schema(
+        entities=entities,
+        relations=types,
+        dynamic=bool(values.get("dynamic_relations", False)),
+        dimension=read.whole(values.get("dimension"), "dimension"),
+        comparator=read.choice(values.get("comparator", "cos"), "comparator", COMPARATORS),
+        bias=bool(values.get("bias", False)),
+        global_emb=bool(values.get("global_emb", True)),
+        max_norm=read.number(values.get("max_norm"), "max_norm"),
+        entity_path=values.get("entity_path") if isinstance(values.get("entity_path"), str) else None,
+    )
+    if schema.dynamic and len(types) != 1:
+        raise FormatError(f"{path}: with dynamic_relations there is one relation, not {len(types)}")
+    if not schema.dynamic and len({one.name for one in types}) < len(types):
+        raise FormatError(f"{path}: two relations have the same name; names must be distinct")
+    return schema
+
+
+def infer_schema(folder: Path) -> Schema:
+    """The schema of one entity type, from the names of the files in its folder alone.
+
+    Raises:
+        StorageError: no such folder or no counts in it. ConfigError: several entity types, or no relations'
+        count: a configuration is needed.
+    """
+    if not folder.is_dir():
+        raise StorageError(f"entities={folder} is no folder")
+    found: dict[str, int] = {}
+    for entry in folder.iterdir():
+        match = _COUNT_FILE.fullmatch(entry.name)
+        if match is not None:
+            found[match[1]] = max(found.get(match[1], 0), int(match[2]) + 1)
+    if not found:
+        raise StorageError(f"entities={folder} holds no entity_count_TYPE_PART.txt")
+    dynamic = (folder / RELATION_COUNT).is_file()
+    if len(found) > 1 or not dynamic:
+        reason = f"entity types {', '.join(sorted(found))}" if len(found) > 1 else f"no {RELATION_COUNT}"
+        raise ConfigError(
+            f"entities={folder} has {reason}, so only the configuration tells what relations there are: "
+            f"give config=FILE, the {CONFIG_NAME} of the checkpoint"
+        )
+    (entity,) = found
+    return Schema(found, (RelationType("all", entity, entity, "none"),), True)
+
+
+def dynamic_names(folder: Path) -> list[str]:
+    """Names of dynamic relations; their numbers if there is no file of names.
+
+    Raises:
+        StorageError: no count. FormatError: counts differ, or names are no texts.
+    """
+    count = read_count(folder / RELATION_COUNT, "the number of relations")
+    if not (folder / RELATION_NAMES).is_file():
+        return [str(number) for number in range(count)]
+    return names_of(folder / RELATION_NAMES, count, "relations")
+
+
+def names_of(path: Path, count: int, what: str) -> list[str]:
+    """A JSON list of `count` names; FormatError otherwise."""
+    names = read_json(path, f"the names of {what}")
+    if not isinstance(names, list) or not all(isinstance(name, (str, int)) for name in names):
+        raise FormatError(f"{path} should hold a list of names of {what}")
+    if len(names) != count:
+        raise FormatError(f"{path} has {len(names)} names, but there are {count} {what}")
+    return [str(name) for name in names]
+
+
+class _Reader:
+    """Checks of plain values, naming the file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def mapping(self, value: Any, key: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise self._wrong(key, value, "an object")
+        return value
+
+    def whole(self, value: Any, key: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self._wrong(key, value, "a whole number from 1")
+        return value
+
+    def number(self, value: Any, key: str) -> float | None:
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+            raise self._wrong(key, value, "a number above 0, or null")
+        return float(value)
+
+    def choice(self, value: Any, key: str, known: tuple[str, ...]) -> str:
+        if value not in known:
+            raise self._wrong(key, value, ", ".join(known))
+        return str(value)
+
+    def refuse(self, key: str, value: Any, why: str) -> FormatError:
+        """The error for what has no equal here."""
+        return FormatError(f"{self._path}: {key} is {value!r}: {why}")
+
+    def _wrong(self, key: str, value: Any, allowed: str) -> FormatError:
+        return FormatError(f"{self._path}: {key} is {value!r}; allowed: {allowed}")
+
+
+def _entity_name(name: str, path: Path) -> str:
+    if not name or "/" in name or "\0" in name:
+        raise FormatError(f"{path}: the entity type {name!r} cannot be part of a file's name")
+    return name
+
+
+def _partitions(name: str, value: dict[str, Any], read: _Reader) -> int:
+    if value.get("featurized"):
+        raise read.refuse(f"entities.{name}.featurized", True, "entities made of features have no equal here")
+    if value.get("dimension") is not None:
+        raise read.refuse(
+            f"entities.{name}.dimension",
+            value["dimension"],
+            "a type's own width has no equal here",
+        )
+    return read.whole(value.get("num_partitions"), f"entities.{name}.num_partitions")
+
+
+def _relation(value: Any, number: int, entities: Mapping[str, int], read: _Reader) -> RelationType:
+    key = f"relations[{number}]"
+    fields = read.mapping(value, key)
+    known = tuple(entities)
+    return RelationType(
+        name=str(fields.get("name", number)),
+        lhs=read.choice(fields.get("lhs"), f"{key}.lhs", known),
+        rhs=read.choice(fields.get("rhs"), f"{key}.rhs", known),
+        operator=read.choice(fields.get("operator", "none"), f"{key}.operator", OPERATORS),
+    )

@@ -1,0 +1,67 @@
+"""marius-import: settings are checked before anything is read, and all are listed."""
+
+import pytest
+
+from marius_py import cli
+from marius_py.commands import importing
+from marius_py.errors import ConfigError
+
+PBG = ["from=pbg", "graph=g", "input.train=e"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["from=pbg", "graf=g"], "'graf=g' is no setting; did you mean graph?"),
+        (["from=pbg", "graph"], "'graph' is no setting"),
+        (["graph=g"], "from= is needed; allowed: pbg, dglke"),
+        (["from=marius", "graph=g"], "from=marius is needed"),
+        (["from=pbg"], "graph is missing"),
+        (["from=pbg", "graph=g"], "nothing to do"),
+        ([*PBG, "output=r"], "belong together"),
+        ([*PBG, "checkpoint=c"], "belong together"),
+        ([*PBG, "format=udd_hrt"], "format is of from=dglke"),
+        (["from=dglke", "graph=g", "input.train=e", "version=2"], "version is of from=pbg"),
+        (["from=dglke", "graph=g", "input.train=a", "input.train=b"], "given 2 times"),
+        (["from=pbg", "graph=g", "checkpoint=c", "output=r", "input.test=t"], "without input.train"),
+        ([*PBG, "graph=h"], "given twice"),
+        ([*PBG, "seed=-1"], "seed=-1; allowed: a whole number from 0"),
+        ([*PBG, "partitions=2000"], "from 1 to 1024"),
+        ([*PBG, "memory=much"], "memory=much"),
+        ([*PBG, "overwrite=yes"], "allowed: true, false"),
+        ([*PBG, "input.split=half"], "three shares"),
+    ],
+)
+def test_wrong_settings(capsys, words, message):
+    with pytest.raises(ConfigError, match=message.replace("?", r"\?")):
+        importing.parse(words)
+    assert cli.import_(words) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_parsing():
+    values = importing.parse(
+        [*PBG, "input.train=f=2", "input.split=[0.8,0.1,0.1]", "memory=64M", "version=null"]
+    )
+    assert values["input.train"] == ["e", "f=2"]
+    assert values["input.split"] == [0.8, 0.1, 0.1]
+    assert values["memory"] == 64 << 20
+    assert values["version"] is None
+    assert importing.parse(["from=dglke", "graph=g", "input.train=a"])["input.train"] == "a"
+
+
+def test_help_lists_every_key(capsys):
+    assert cli.import_(["--help"]) == 0
+    text = capsys.readouterr().out
+    for key, default in importing._KEYS.items():
+        assert f"  {key}={'' if default is None else default}" in text
+    assert "Exit codes" in text
+
+
+def test_a_missing_place(tmp_path, capsys):
+    words = ["from=pbg", f"graph={tmp_path / 'g'}", f"checkpoint={tmp_path}", f"output={tmp_path / 'r'}"]
+    assert cli.import_(words) == 1
+    assert "does not exist" in capsys.readouterr().err
+    words = ["from=dglke", f"graph={tmp_path / 'g'}", f"input.train={tmp_path / 'train.txt'}"]
+    assert cli.import_(words) == 1
+    assert "entities.dict" in capsys.readouterr().err

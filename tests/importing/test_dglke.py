@@ -1,0 +1,216 @@
+"""DGL-KE's files become graphs with the same triples and runs with the same scores."""
+
+import json
+
+import numpy as np
+import pytest
+
+import marius_py
+from marius_py import cli
+from marius_py.errors import ConfigError, FormatError, StorageError
+from marius_py.importing import dglke_graph, dglke_run
+from marius_py.verify import is_sound, verify
+from tests.importing.peers import dglke_score, write_dglke
+
+MODELS = ("TransE", "TransE_l1", "TransE_l2", "DistMult", "ComplEx", "RESCAL", "RotatE")
+
+
+def named(graph, split):
+    nodes, relations = graph.node_names(), graph.relation_names()
+    with graph.edges() as store:
+        return sorted((nodes[h], relations[r], nodes[t]) for h, r, t in store.read(split).tolist())
+
+
+@pytest.mark.parametrize(
+    ("format", "delimiter"),
+    [
+        ("built_in", "\t"),
+        ("raw_udd_hrt", "\t"),
+        ("raw_udd_trh", ","),
+        ("udd_hrt", "|"),
+        ("udd_htr", ";"),
+        ("udd_rth", "\t"),
+        ("udd_thr", "\t"),
+        ("raw_udd_rht", "\t"),
+    ],
+)
+def test_triples(tmp_path, format, delimiter):
+    data, _, names, relations, triples, *_ = write_dglke(
+        tmp_path, "DistMult", format=format, delimiter=delimiter
+    )
+    graph = dglke_graph(
+        data / "train.txt",
+        tmp_path / "g",
+        valid=data / "valid.txt",
+        test=data / "test.txt",
+        format=format,
+        delimiter=delimiter,
+        partitions=2,
+    )
+    assert sorted(graph.node_names()) == sorted(names)
+    assert graph.relation_names() == relations
+    for split, wanted in triples.items():
+        assert named(graph, split) == sorted(wanted)
+
+
+def test_edge_importance_is_left_out(tmp_path):
+    data, _, _, _, triples, *_ = write_dglke(tmp_path, "DistMult", format="udd_hrt")
+    text = (data / "train.txt").read_text()
+    (data / "train.txt").write_text("".join(f"{line}\t0.5 \n" for line in text.splitlines()))
+    graph = dglke_graph(data / "train.txt", tmp_path / "g", format="udd_hrt", split=(1, 0, 0))
+    assert named(graph, "train") == sorted(triples["train"])
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_scores(tmp_path, model):
+    data, save, names, relations, _, entity, relation = write_dglke(tmp_path, model)
+    graph = dglke_graph(data / "train.txt", tmp_path / "g", split=(1, 0, 0), partitions=4)
+    folder = dglke_run(save, graph, tmp_path / "run", data=data)
+    gamma = 12.0 if model.startswith(("TransE", "RotatE")) else 0.0
+    with marius_py.load(folder) as run:
+        edges = [(h, r, t) for h in (0, 4, 8) for r in range(3) for t in range(9)]
+        ours = run.score([(names[h], relations[r], names[t]) for h, r, t in edges])
+        wanted = [dglke_score(model, entity[h], relation[r], entity[t]) for h, r, t in edges]
+        np.testing.assert_allclose(ours + gamma, wanted, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(run.embedding(names[5]), entity[5].astype(np.float32))
+        assert run.result["imported"]["gamma"] == (gamma or None)
+        # Ranking agrees with the formula on both ends.
+        for side in ("head", "tail"):
+            known = {"relation": relations[1], "tail" if side == "head" else "head": names[2]}
+            answers = [getattr(one, side) for one in run.predict(**known, k=9)]
+            order = sorted(
+                range(9),
+                key=lambda i: (
+                    -dglke_score(
+                        model,
+                        entity[i if side == "head" else 2],
+                        relation[1],
+                        entity[2 if side == "head" else i],
+                    )
+                ),
+            )
+            assert answers == [names[i] for i in order]
+
+
+def test_the_command(tmp_path, capsys):
+    data, save, names, *_ = write_dglke(tmp_path, "RotatE")
+    words = ["from=dglke", f"input.train={data / 'train.txt'}", f"input.test={data / 'test.txt'}"]
+    words += [f"checkpoint={save}", f"graph={tmp_path / 'my graph'}", f"output={tmp_path / 'run'}"]
+    assert cli.main(["import", *words]) == 0
+    assert is_sound(verify(tmp_path / "run"))
+    assert cli.evaluate([f"run={tmp_path / 'run'}"]) == 0
+    assert cli.neighbors([str(tmp_path / "run"), "--node", names[0], "-k", "2"]) == 0
+    assert "entity" in capsys.readouterr().out
+    more = ["training.epochs=1", "negatives.count=5", "training.valid_every=0"]
+    assert cli.train([f"output={tmp_path / 'run'}", "resume=true", *more]) == 0
+    assert cli.import_(words) == 2
+    assert "not empty" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="holds a prepared graph already"):
+        dglke_graph(data / "train.txt", tmp_path / "my graph")
+
+
+@pytest.mark.parametrize("model", ["TransR", "SimplE", "ConvE"])
+def test_what_has_no_equal(tmp_path, model):
+    data, save, *_ = write_dglke(tmp_path, model)
+    graph = dglke_graph(data / "train.txt", tmp_path / "g", split=(1, 0, 0))
+    with pytest.raises(ConfigError, match=f"model {model} of DGL-KE has no equal here; TransE_l1"):
+        dglke_run(save, graph, tmp_path / "run", data=data)
+
+
+def test_newer_configurations(tmp_path):
+    """A later version dumps all arguments under their own names."""
+    data, save, *_ = write_dglke(tmp_path, "RotatE")
+    values = json.loads((save / "config.json").read_text())
+    values |= {"model_name": values.pop("model"), "hidden_dim": values.pop("emb_size")}
+    values |= {"emp_file": values.pop("emap_file")}
+    (save / "config.json").write_text(json.dumps(values))
+    graph = dglke_graph(data / "train.txt", tmp_path / "g", split=(1, 0, 0))
+    with marius_py.load(dglke_run(save, graph, tmp_path / "run", data=data)) as run:
+        assert run.settings["model.decoder"]["phase_scale"] == pytest.approx(np.pi * 3 / 14)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def archive(path):
+    with path.open("wb") as file:
+        np.savez(file, a=np.zeros(3))
+
+
+def change(save, **values):
+    path = save / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+DAMAGE = {
+    "half a table": (lambda data, save: cut(save / "mine_RotatE_entity.npy"), "half-written"),
+    "no table": (lambda data, save: (save / "mine_RotatE_relation.npy").unlink(), "relation.npy is missing"),
+    "pickled": (
+        lambda data, save: np.save(save / "mine_RotatE_entity.npy", np.array([{}], object)),
+        "half-written",
+    ),
+    "an archive": (
+        lambda data, save: archive(save / "mine_RotatE_entity.npy"),
+        "several arrays",
+    ),
+    "one dimension": (
+        lambda data, save: np.save(save / "mine_RotatE_entity.npy", np.zeros(9)),
+        r"holds float64 \(9,\)",
+    ),
+    "rows lack": (
+        lambda data, save: np.save(save / "mine_RotatE_entity.npy", np.zeros((8, 6), np.float32)),
+        r"entity.npy has shape \(8, 6\).*needs \(9, 6\)",
+    ),
+    "a wide relation": (
+        lambda data, save: np.save(save / "mine_RotatE_relation.npy", np.zeros((3, 6), np.float32)),
+        r"relation.npy has shape \(3, 6\).*needs \(3, 3\)",
+    ),
+    "an odd width": (
+        lambda data, save: np.save(save / "mine_RotatE_entity.npy", np.zeros((9, 5), np.float32)),
+        "RotatE needs an even width",
+    ),
+    "half a configuration": (lambda data, save: cut(save / "config.json"), "half-written"),
+    "no configuration": (lambda data, save: (save / "config.json").unlink(), "config.json is missing"),
+    "no model": (lambda data, save: change(save, model=None), "names no dataset, or no model"),
+    "a path": (lambda data, save: change(save, dataset="../mine"), "parts of the tables' names"),
+    "no gamma": (lambda data, save: change(save, gamma=None), "need gamma and emb_size"),
+    "no mapping": (lambda data, save: (data / "entities.dict").unlink(), "say where: entities=FILE"),
+    "holes": (lambda data, save: (data / "entities.dict").write_text("0\ta\n2\tb\n"), "should be 0 to 1"),
+    "no numbers": (lambda data, save: (data / "entities.dict").write_text("a\t0\n"), "no whole number"),
+    "one name twice": (
+        lambda data, save: (data / "entities.dict").write_text("0\ta\n1\ta\n"),
+        "a name twice",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_damaged_checkpoints(tmp_path, capsys, what):
+    data, save, *_ = write_dglke(tmp_path, "RotatE")
+    graph = dglke_graph(data / "train.txt", tmp_path / "g", split=(1, 0, 0))
+    damage, message = DAMAGE[what]
+    damage(data, save)
+    with pytest.raises((StorageError, FormatError), match=message):
+        dglke_run(save, graph, tmp_path / "run", data=data)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("format", "lines", "message"),
+    [
+        ("built_in", "entity 0\t_likes\tentity 99\n", "edge 1: the entity 'entity 99' is in no mapping"),
+        ("built_in", "entity 0\t_loves\tentity 1\n", "edge 1: the relation '_loves' is in no mapping"),
+        ("built_in", "entity 0\t_likes\n", "column"),
+        ("built_in", "entity 0\t_likes\tentity 1\nentity 0\t_li", "line 2"),
+        ("udd_hrt", "0\t0\t9\n", "edge 1: the entity '9' is in no mapping"),
+        ("udd_hrt", "0\tx\t1\n", "relation is no whole number"),
+        ("udd_hrt", "", "empty"),
+    ],
+)
+def test_damaged_triples(tmp_path, format, lines, message):
+    data, *_ = write_dglke(tmp_path, "DistMult", format=format)
+    (data / "train.txt").write_text(lines)
+    with pytest.raises(FormatError, match=message):
+        dglke_graph(data / "train.txt", tmp_path / "g", format=format)
+    assert not (tmp_path / "g").exists()
