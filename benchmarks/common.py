@@ -13,6 +13,7 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -237,6 +238,54 @@ def settings(words: Sequence[str], **given: Any) -> TrainConfig:
     """A configuration on the CPU from `marius-train`'s words; `given` has __ for the dots of a key."""
     own = [f"{key.replace('__', '.')}={value}" for key, value in given.items() if value is not None]
     return load_config(["graph=none", "device=cpu", "training.valid_every=0", *own, *words])
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A command that has run to its end: most resident bytes, seconds by the clock and of processor."""
+
+    peak_rss_bytes: int
+    seconds: float
+    cpu_s: float
+
+
+def run_command(words: Sequence[str]) -> Ended:
+    """Run a program; its output goes where this one's goes.
+
+    Raises:
+        SystemExit: it failed.
+    """
+    started = time.perf_counter()
+    process = subprocess.Popen(words)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"failed with exit code {process.returncode}: {' '.join(words)}")
+    return Ended(usage.ru_maxrss * 1024, time.perf_counter() - started, usage.ru_utime + usage.ru_stime)
+
+
+PREPARE_RMAT = """
+import sys
+from marius_py.generate import rmat_edges
+from marius_py.prepare import prepare_arrays
+nodes, edges, relations, partitions, test, folder = sys.argv[1:]
+prepare_arrays(rmat_edges(int(nodes), int(edges), int(relations), seed=0), folder,
+               test=rmat_edges(int(nodes), int(test), int(relations), seed=1),
+               num_nodes=int(nodes), num_relations=int(relations), partitions=int(partitions))
+"""
+
+
+def prepare_rmat(
+    folder: Path | str, num_nodes: int, num_edges: int, *, relations: int, partitions: int, test: int
+) -> Ended:
+    """Prepare an R-MAT graph, made block by block, in a process of its own."""
+    sizes = [num_nodes, num_edges, relations, partitions, test]
+    return run_command([sys.executable, "-c", PREPARE_RMAT, *map(str, sizes), str(folder)])
+
+
+def marius(command: str, *words: str) -> Ended:
+    """Run `marius-COMMAND` in a process of its own."""
+    return run_command([sys.executable, "-m", "marius_py", command, *words])
 
 
 # ---------------------------------------------------------------------- output

@@ -12,39 +12,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
-import time
+from dataclasses import asdict
 from pathlib import Path
+
+from common import MEBIBYTE, marius, prepare_rmat
 
 from marius_py.partitioning import Partitioning
 from marius_py.storage.protocols import NodeTable
 
-PREPARE = """
-import sys
-from marius_py.generate import rmat_edges
-from marius_py.prepare import prepare_arrays
-nodes, edges, relations, partitions, test, folder = sys.argv[1:]
-train = rmat_edges(int(nodes), int(edges), int(relations), seed=0)
-held_out = rmat_edges(int(nodes), int(test), int(relations), seed=1)
-prepare_arrays(train, folder, test=held_out, num_nodes=int(nodes), num_relations=int(relations),
-               partitions=int(partitions))
-"""
-MEBIBYTE = 2**20
 ALLOWANCE = 700 * MEBIBYTE
-
-
-def run(words: list[str]) -> tuple[int, float]:
-    """Run a command to its end; its peak resident bytes and its seconds."""
-    started = time.perf_counter()
-    process = subprocess.Popen(words)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit(f"failed with exit code {process.returncode}: {' '.join(words)}")
-    return usage.ru_maxrss * 1024, time.perf_counter() - started
 
 
 def main() -> int:
@@ -67,28 +45,40 @@ def main() -> int:
     bound = (args.capacity + 1) * partition_bytes + ALLOWANCE
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         graph, output = f"{folder}/graph", f"{folder}/run"
-        sizes = [args.nodes, args.edges, args.relations, args.partitions, args.test_edges]
-        figures = {"prepare": run([sys.executable, "-c", PREPARE, *map(str, sizes), graph])}
-        figures["train"] = run(
-            [sys.executable, "-m", "marius_py", "train", f"graph={graph}", f"output={output}",
-             "model.decoder=distmult", f"model.dim={args.dim}", f"storage.capacity={args.capacity}",
-             f"training.epochs={args.epochs}", "training.batch_size=10000", "negatives.chunks=10",
-             "negatives.count=100", "training.valid_every=0", *args.settings]
+        figures = {
+            "prepare": prepare_rmat(
+                graph,
+                args.nodes,
+                args.edges,
+                relations=args.relations,
+                partitions=args.partitions,
+                test=args.test_edges,
+            )
+        }
+        figures["train"] = marius(
+            "train", f"graph={graph}", f"output={output}",
+            "model.decoder=distmult", f"model.dim={args.dim}", f"storage.capacity={args.capacity}",
+            f"training.epochs={args.epochs}", "training.batch_size=10000", "negatives.chunks=10",
+            "negatives.count=100", "training.valid_every=0", *args.settings
         )  # fmt: skip
-        figures["evaluate"] = run([sys.executable, "-m", "marius_py", "evaluate", f"run={output}"])
+        figures["evaluate"] = marius("evaluate", f"run={output}")
         result = json.loads(Path(output, "result.json").read_text())
     print(f"\n{args.nodes:,} nodes, {args.edges:,} edges, dim {args.dim}")
     print(f"p = {args.partitions}, c = {args.capacity}")
     print(f"bound: {args.capacity + 1} partitions of {partition_bytes / MEBIBYTE:.0f} MiB with state "
           f"+ {ALLOWANCE // MEBIBYTE} MiB = {bound / MEBIBYTE:.0f} MiB")  # fmt: skip
-    for name, (peak, seconds) in figures.items():
-        print(f"{name:9} peak {peak / MEBIBYTE:6.0f} MiB  {peak / bound:6.1%} of the bound  {seconds:7.1f} s")
+    for name, ended in figures.items():
+        peak = ended.peak_rss_bytes
+        print(
+            f"{name:9} peak {peak / MEBIBYTE:6.0f} MiB  {peak / bound:6.1%} of the bound"
+            f"  {ended.seconds:7.1f} s"
+        )
     print(f"train     {result['train']['edges_per_second']:,.0f} edges/s")
     if args.json:
-        peaks = {name: {"peak_rss_bytes": peak, "seconds": s} for name, (peak, s) in figures.items()}
+        peaks = {name: asdict(ended) for name, ended in figures.items()}
         report = {"arguments": {k: str(v) for k, v in vars(args).items()}, "bound_bytes": bound, **peaks}
         args.json.write_text(json.dumps({**report, "result": result}, indent=2) + "\n")
-    return int(any(peak > bound for peak, _ in figures.values()))
+    return int(any(ended.peak_rss_bytes > bound for ended in figures.values()))
 
 
 if __name__ == "__main__":

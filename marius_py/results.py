@@ -179,6 +179,7 @@ def summarize(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "bytes_written": sum(line["bytes_written"] for line in history),
         "wait_disk_s": sum(line["wait_disk_s"] for line in history),
         "wait_device_s": sum(line["wait_device_s"] for line in history),
+        "cpu_s": sum(line.get("cpu_s", 0.0) for line in history),
         "peak_rss_bytes": peak_rss_bytes(),
         "peak_cuda_bytes": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0,
     }

@@ -68,6 +68,7 @@ class TrainerSettings:
 class EpochMetrics:
     """One line of metrics.jsonl; times in seconds, loss the mean an edge with both sides summed.
 
+    `cpu_s` are the seconds of processor that the whole process used in `seconds`, all threads together.
     `rate` is the factor of the learning rate at the epoch's end, `best_epoch` the number of epochs that were
     done at the best validation so far.
     """
@@ -82,6 +83,7 @@ class EpochMetrics:
     loads: int = 0
     wait_disk_s: float = 0.0
     wait_device_s: float = 0.0
+    cpu_s: float = 0.0
     rate: float = 1.0
     valid: Mapping[str, Any] | None = None
     best_epoch: int | None = None
@@ -249,9 +251,10 @@ class Trainer:
             return False
         best = validations[-1 - waited]
         log.info(
-            "stopping after epoch %d: validation MRR was best after epoch %d (%.4f) and has not been higher "
+            "stopping after epoch %d: %svalidation MRR was best after epoch %d (%.4f) and has not been higher "
             "in %d validations since (training.patience)",
             state.position.epoch,
+            "sampled " if any((line.get("valid") or {}).get("sampled") for line in state.history) else "",
             *best,
             waited,
         )
@@ -457,6 +460,7 @@ class Trainer:
             "loads": buffer.loads,
             "wait_disk_s": self._wait_disk_s,
             "wait_device_s": self._trace.seconds["wait for a place in flight"],
+            "cpu_s": time.process_time(),
         }
 
     def _note_waits(self, *, threaded: bool) -> None:
@@ -484,4 +488,5 @@ class Trainer:
             loads=current.loads + int(grown["loads"]),
             wait_disk_s=current.wait_disk_s + grown["wait_disk_s"],
             wait_device_s=current.wait_device_s + grown["wait_device_s"],
+            cpu_s=current.cpu_s + grown["cpu_s"],
         )
