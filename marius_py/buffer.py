@@ -23,7 +23,7 @@ from torch import Tensor
 
 from marius_py.errors import ScheduleError, StorageError
 from marius_py.storage.aligned import allocate
-from marius_py.storage.protocols import Float32, PartitionStore
+from marius_py.storage.protocols import Float32, NodeTable, PartitionStore
 from marius_py.swap import IOThread
 from marius_py.types import Step
 
@@ -57,7 +57,12 @@ class PartitionBuffer:
         capacity: c, partitions that are resident at once.
         io: the I/O thread to use; the caller shuts it down.
         dirty: whether leased partitions are written back (False for a read-only pass).
+
+    Attributes:
+        on_device: whether batches are indexed and rows changed where the buffer is, on a device.
     """
+
+    on_device = False
 
     def __init__(self, store: PartitionStore, capacity: int, io: IOThread) -> None:
         table = store.table
@@ -72,10 +77,8 @@ class PartitionBuffer:
         num_slots = capacity if capacity == num_partitions else capacity + 1
         rows = table.slot_rows
         self._slot_rows = rows
-        self._embeddings = allocate((num_slots, rows, table.dim))
-        self._state = allocate((num_slots, rows, table.state_dim))
-        self._flat_embeddings = torch.from_numpy(self._embeddings).view(num_slots * rows, table.dim)
-        self._flat_state = torch.from_numpy(self._state).view(num_slots * rows, table.state_dim)
+        self._num_slots = num_slots
+        self._allocate(table, num_slots)
         self._starts = table.partitioning.starts()
         self._slot_of: dict[int, int] = {}
         self._first_row = np.full(num_partitions, -1, dtype=np.int64)
@@ -91,24 +94,33 @@ class PartitionBuffer:
         self.waits: list[tuple[float, float]] = []
         """(start, end) of the schedule thread's waits for reads, in time.perf_counter() seconds."""
 
+    def _allocate(self, table: NodeTable, num_slots: int) -> None:
+        """Make the slots."""
+        rows = table.slot_rows
+        self._embeddings = allocate((num_slots, rows, table.dim))
+        self._state = allocate((num_slots, rows, table.state_dim))
+        self._flat_embeddings = torch.from_numpy(self._embeddings).view(num_slots * rows, table.dim)
+        self._flat_state = torch.from_numpy(self._state).view(num_slots * rows, table.state_dim)
+
     def fill_store(self, fill: Callable[[int, Float32, Float32], None]) -> None:
-        """Write a first version of every partition, made in the first slot; the buffer must be empty.
+        """Write a first version of every partition, made in one slot; the buffer must be empty.
 
         Args:
             fill: called with (first node id, rows (n, D), state (n, S)), to be filled in place.
         """
         partitioning = self.store.table.partitioning
+        embeddings, state = self._pages()
         for part in range(partitioning.num_partitions):
             size = partitioning.size(part)
-            fill(partitioning.start(part), self._embeddings[0, :size], self._state[0, :size])
-            self.bytes_written += self.store.write(part, self._embeddings[0], self._state[0])
+            fill(partitioning.start(part), embeddings[:size], state[:size])
+            self.bytes_written += self.store.write(part, embeddings, state)
 
     # ------------------------------------------------------------------ schedule thread
 
     @property
     def num_slots(self) -> int:
         """Slots: c, and one to read into where partitions are swapped."""
-        return len(self._embeddings)
+        return self._num_slots
 
     @property
     def num_rows(self) -> int:
@@ -143,7 +155,7 @@ class PartitionBuffer:
 
     def prefetch_for(self, upcoming: Step) -> None:
         """Queue the reads of the step to come, as far as the staging slot holds them."""
-        if len(upcoming.admit) <= len(self._embeddings) - self.capacity:
+        if len(upcoming.admit) <= self.num_slots - self.capacity:
             self.prefetch(upcoming.admit)
 
     def timed(self, future: Future[T]) -> T:
@@ -272,16 +284,30 @@ class PartitionBuffer:
         if not self._free:
             raise StorageError(f"no free slot to read partition {part} into; the schedule admits too many")
         slot = self._free.popleft()
-        self.bytes_read += self.store.read_into(part, self._embeddings[slot], self._state[slot])
+        self.bytes_read += self._load(part, slot)
         self.loads += 1
         return slot
 
     def _write(self, part: int, slot: int, release: int | None) -> None:
         self._wait_unleased(part)
-        self.bytes_written += self.store.write(part, self._embeddings[slot], self._state[slot])
+        self.bytes_written += self._save(part, slot)
         if release is not None:
             self._free.append(release)
 
     def _drop(self, part: int, slot: int) -> None:
         self._wait_unleased(part)
         self._free.append(slot)
+
+    # ------------------------------------------------------------------ between store and slots
+
+    def _pages(self) -> tuple[Float32, Float32]:
+        """Slot-shaped memory of the host, free before anything is resident."""
+        return self._embeddings[0], self._state[0]
+
+    def _load(self, part: int, slot: int) -> int:
+        """Read a partition into a slot; returns bytes read."""
+        return self.store.read_into(part, self._embeddings[slot], self._state[slot])
+
+    def _save(self, part: int, slot: int) -> int:
+        """Write a slot back as a partition; returns bytes written."""
+        return self.store.write(part, self._embeddings[slot], self._state[slot])
