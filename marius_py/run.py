@@ -28,7 +28,7 @@ from marius_py.storage.protocols import Checkpoint, Edges
 from marius_py.storage.reader import NodeReader, open_node_reader
 
 if TYPE_CHECKING:
-    from marius_py.predict import Metric, Neighbor, Prediction
+    from marius_py.predict import Metric, Neighbor, NeighborIndex, Prediction
     from marius_py.predict.answers import Names
 
 logger = logging.getLogger(__name__)
@@ -89,6 +89,11 @@ class Run:
     def dim(self) -> int:
         """Floats of a node row, D."""
         return self._reader.table.dim
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of all embeddings as they were at the opening: what is derived from them can be told stale."""
+        return self._reader.fingerprint
 
     @property
     def epochs(self) -> int:
@@ -332,16 +337,23 @@ class Run:
         )
 
     def neighbors(
-        self, nodes: str | Sequence[str], *, k: int = 10, metric: Metric = "cosine"
+        self,
+        nodes: str | Sequence[str],
+        *,
+        k: int = 10,
+        metric: Metric = "cosine",
+        index: NeighborIndex | None = None,
     ) -> list[Neighbor]:
-        """The k nodes nearest to each of `nodes`, by "cosine", "dot" or "l2"; exact.
+        """The k nodes nearest to each of `nodes`, by "cosine", "dot" or "l2".
+
+        Exact, or approximate by an `index` of `marius_py.predict.open_index(run, metric)`.
 
         Raises:
-            ConfigError: an unknown name or metric.
+            ConfigError: an unknown name or metric, or an index of another metric.
         """
         from marius_py.predict import neighbors
 
-        return neighbors(self, nodes, k=k, metric=metric)
+        return neighbors(self, nodes, k=k, metric=metric, index=index)
 
     def score(self, triples: Sequence[Sequence[str]] | NDArray[np.integer]) -> NDArray[np.float64]:
         """Scores (n,) float64 of edges given as names (head, relation, tail), or as ids (n, 3).

@@ -7,14 +7,18 @@ import sys
 from pathlib import Path
 
 from marius_py.commands.common import add_answer_flags, add_run_flags, answer_format, open_run
+from marius_py.errors import ConfigError
 from marius_py.progress import Bars
 
 PURPOSE = (
-    "Find the nodes whose embeddings are nearest to a node's. Exact: all embeddings stream by in blocks."
+    "Find the nodes whose embeddings are nearest to a node's. Exact: all embeddings stream by in blocks; "
+    "with --index faiss approximate, by an index built once: pip install 'marius_py[faiss]'."
 )
 EXAMPLES = """examples:
   marius-neighbors runs/mine --node Oslo
-  marius-neighbors runs/mine --node Oslo --node Bern -k 5 --metric l2 --format json"""
+  marius-neighbors runs/mine --node Oslo --node Bern -k 5 --metric l2 --format json
+  marius-neighbors runs/mine --node Oslo --index faiss
+  marius-neighbors runs/mine --node Oslo --index faiss --index-folder /fast --index-type HNSW32"""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -29,26 +33,69 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default="cosine",
         help="cosine and dot: higher is nearer; l2: euclidean distance, lower is nearer (default: cosine)",
     )
+    parser.add_argument(
+        "--index",
+        choices=("exact", "faiss"),
+        default="exact",
+        help="exact: no index; faiss: build or open one, approximate (default: exact)",
+    )
+    parser.add_argument("--index-folder", metavar="DIR", help="where indexes are kept (default: RUN/index)")
+    parser.add_argument(
+        "--index-type",
+        metavar="TYPE",
+        default="auto",
+        help="as faiss describes indexes, such as HNSW32 or IVF4096,PQ32 (default: auto, vectors in lists)",
+    )
+    parser.add_argument(
+        "--probes",
+        type=int,
+        metavar="N",
+        help="lists that are searched, of an index of lists: more are slower and nearer to exact "
+        "(default: a sixteenth, at least 16)",
+    )
     add_answer_flags(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     """Find and print the neighbours."""
-    from marius_py.predict import Neighbor, neighbors
+    from marius_py.predict import Neighbor, neighbors, open_index
     from marius_py.predict.files import AnswerWriter
 
+    _check(options)
     output = None if options.output is None else Path(options.output)
     writer = AnswerWriter(output, answer_format(options), Neighbor, sys.stdout)
     with open_run(options) as opened, Bars() as bars, writer:
+        index = None
+        if options.index == "faiss":
+            index = open_index(
+                opened,
+                options.metric,
+                folder=options.index_folder,
+                factory=options.index_type,
+                probes=options.probes,
+                memory_bytes=options.memory,
+                progress=lambda done, total: bars("index", done, total, "nodes"),
+            )
         writer.write(
             neighbors(
                 opened,
                 options.node,
                 k=options.k,
                 metric=options.metric,
+                index=index,
                 memory_bytes=options.memory,
                 progress=lambda done, total: bars("search", done, total, "nodes"),
             )
         )
     if output is not None:
         sys.stdout.write(f"{output}\n")
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Refuse flags of an index where there is none."""
+    if options.index == "exact":
+        for flag in ("index_folder", "probes"):
+            if getattr(options, flag) is not None:
+                raise ConfigError(f"--{flag.replace('_', '-')} is of --index faiss, which is not given")
+        if options.index_type != "auto":
+            raise ConfigError("--index-type is of --index faiss, which is not given")

@@ -3,6 +3,7 @@
 from marius_py.predict.answers import Neighbor, Prediction, neighbors, predict, score
 from marius_py.predict.calibration import Calibration, fit_temperature
 from marius_py.predict.completion import complete_nodes, complete_relations, score_edges
+from marius_py.predict.index import NeighborIndex, open_index
 from marius_py.predict.neighbors import METRICS, Metric, find_neighbors
 from marius_py.predict.topk import TopK, top_k
 
@@ -11,6 +12,7 @@ __all__ = [
     "Calibration",
     "Metric",
     "Neighbor",
+    "NeighborIndex",
     "Prediction",
     "TopK",
     "complete_nodes",
@@ -18,6 +20,7 @@ __all__ = [
     "find_neighbors",
     "fit_temperature",
     "neighbors",
+    "open_index",
     "predict",
     "score",
     "score_edges",

@@ -24,6 +24,7 @@ from marius_py.predict.topk import TopK
 from marius_py.ranking.candidates import Ids
 
 if TYPE_CHECKING:
+    from marius_py.predict.index import NeighborIndex
     from marius_py.run import Run
 
 logger = logging.getLogger(__name__)
@@ -193,25 +194,32 @@ def neighbors(
     *,
     k: int = 10,
     metric: Metric = "cosine",
+    index: NeighborIndex | None = None,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     progress: Progress | None = None,
 ) -> list[Neighbor]:
-    """The k nearest nodes of each of `nodes`, itself left out; exact.
+    """The k nearest nodes of each of `nodes`, itself left out; exact without an index.
 
     Args:
         run: an open run.
         nodes: name or names.
         k: neighbours a node.
         metric: "cosine", "dot" or "l2".
+        index: what `open_index` gave for this run and metric; the answer is then approximate.
         memory_bytes: bound of the working memory, at least 16 MiB.
         progress: called with (nodes done, N) in each pass.
 
     Raises:
-        ConfigError: an unknown name or metric.
+        ConfigError: an unknown name or metric, or an index of another metric.
     """
     names = [nodes] if isinstance(nodes, str) else list(nodes)
     ids = run.node_ids(names)
-    best = find_neighbors(run, ids, k, metric, memory_bytes=memory_bytes, progress=progress)
+    if index is None:
+        best = find_neighbors(run, ids, k, metric, memory_bytes=memory_bytes, progress=progress)
+    elif index.metric != metric:
+        raise ConfigError(f"metric is {metric!r}, but the index {index.path} is for {index.metric!r}")
+    else:
+        best = index.neighbors(run, ids, k)
     answers = names_of(run, best.ids)
     sign = -1.0 if metric == "l2" else 1.0
     return [

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from marius_py.errors import StorageError
@@ -79,6 +80,11 @@ class NodeReader:
     def generation(self) -> int:
         """Number of the commit that is read."""
         return self._manifest.generation
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of all embeddings of the commit, by the hashes of their partitions; nothing is read for it."""
+        return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(self._manifest.hashes[:, 0]).tobytes())
 
     def checkpoint(self) -> Checkpoint:
         """A copy of what was committed with the nodes."""

@@ -1,0 +1,142 @@
+"""An index finds nearly what the exact search finds, is built once a commit, and says what is wrong."""
+
+import json
+import logging
+import sys
+
+import numpy as np
+import pytest
+
+import marius_py
+from marius_py import cli, load
+from marius_py.errors import ConfigError, StorageError
+from marius_py.predict import find_neighbors, open_index
+from marius_py.storage.hdf5_nodes import open_node_store
+from tests.small_runs import write_run
+
+faiss = pytest.importorskip("faiss", reason="faiss is not installed")
+
+METRICS = ("cosine", "dot", "l2")
+COUNT = 3000
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    names = [f"node {i}" for i in range(COUNT)]
+    return write_run(tmp_path_factory.mktemp("run"), names=names, dim=8, partitions=5)
+
+
+@pytest.fixture
+def run(written):
+    with load(written[0]) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_all_vectors_give_the_exact_answer(run, tmp_path, metric):
+    ids = np.arange(0, COUNT, 50)
+    index = open_index(run, metric, folder=tmp_path)
+    assert index.factory == "Flat"
+    found, exact = index.neighbors(run, ids, 10), find_neighbors(run, ids, 10, metric)
+    np.testing.assert_allclose(found.scores, exact.scores, rtol=1e-4, atol=1e-4)
+    assert (found.ids == exact.ids).mean() > 0.99
+    assert not (found.ids == ids[:, None]).any()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("factory", ["IVF64,Flat", "HNSW32"])
+def test_recall(run, tmp_path, metric, factory):
+    ids = np.arange(0, COUNT, 10)
+    exact = find_neighbors(run, ids, 10, metric).ids
+    index = open_index(run, metric, folder=tmp_path, factory=factory, memory_bytes=16 << 20)
+    found = index.neighbors(run, ids, 10).ids
+    recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found.tolist(), exact.tolist(), strict=True)])
+    assert recall > 0.8
+    if factory.startswith("IVF"):
+        every = open_index(run, metric, folder=tmp_path, factory=factory, probes=64)
+        np.testing.assert_array_equal(np.sort(every.neighbors(run, ids, 10).ids), np.sort(exact))
+
+
+def test_built_once_and_again_when_the_run_moves_on(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    folder = write_run(tmp_path)[0]
+    with load(folder) as run:
+        path = open_index(run, "dot").path
+        assert path == folder / "index" / "dot-Flat.faiss"
+        made = path.stat().st_mtime_ns
+        assert open_index(run, "dot").path.stat().st_mtime_ns == made
+        found = run.neighbors("Oslo", k=3, metric="dot", index=open_index(run, "dot"))
+        exact = run.neighbors("Oslo", k=3, metric="dot")
+        assert [one.neighbor for one in found] == [one.neighbor for one in exact]
+        assert [one.score for one in found] == pytest.approx([one.score for one in exact])
+    with open_node_store(folder / "checkpoint") as store:
+        table = store.table
+        rows = np.ones((table.slot_rows, table.dim), np.float32)
+        store.write(1, rows, np.empty((table.slot_rows, 0), np.float32))
+        store.commit(store.checkpoint())
+    with load(folder) as run:
+        caplog.clear()
+        assert open_index(run, "dot").path.stat().st_mtime_ns > made
+        assert "of another commit of the run" in caplog.text
+
+
+@pytest.mark.parametrize("damage", ["half", "facts", "no facts"])
+def test_a_damaged_file_is_built_again(tmp_path, caplog, damage):
+    with load(write_run(tmp_path)[0]) as run:
+        path = open_index(run, "l2").path
+        facts = path.with_name(path.name + ".json")
+        if damage == "half":
+            path.write_bytes(path.read_bytes()[:50])
+        elif damage == "facts":
+            facts.write_text("{")
+        else:
+            facts.unlink()
+        index = open_index(run, "l2")
+        exact = find_neighbors(run, np.arange(10), 3, "l2")
+        np.testing.assert_array_equal(index.neighbors(run, np.arange(10), 3).ids, exact.ids)
+        assert json.loads(facts.read_text())["metric"] == "l2"
+    assert ("built again" in caplog.text) == (damage != "no facts")
+
+
+def test_more_than_there_are(run, tmp_path):
+    index = open_index(run, "l2", folder=tmp_path, factory="IVF64,Flat", probes=1)
+    best = index.neighbors(run, np.array([0, 1]), COUNT - 1)
+    assert best.ids.shape == (2, COUNT - 1)
+    assert (best.ids[:, -1] == -1).all()
+    assert np.isneginf(best.scores[:, -1]).all()
+
+
+def test_what_is_wrong(run, tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match="metric is 'l1'"):
+        open_index(run, "l1", folder=tmp_path)
+    with pytest.raises(ConfigError, match="cannot build the index 'Nonsense'"):
+        open_index(run, "l2", folder=tmp_path, factory="Nonsense")
+    with pytest.raises(ConfigError, match="probes is for an index of lists"):
+        open_index(run, "l2", folder=tmp_path, probes=3)
+    with pytest.raises(ConfigError, match="probes is 65; allowed: 1 to 64"):
+        open_index(run, "l2", folder=tmp_path, factory="IVF64,Flat", probes=65)
+    with pytest.raises(ConfigError, match=r"metric is 'dot', but the index .* is for 'l2'"):
+        run.neighbors("node 1", metric="dot", index=open_index(run, "l2", folder=tmp_path))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="writing the index"):
+        open_index(run, "l2", folder=tmp_path / "file")
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(ConfigError, match=r"pip install 'marius_py\[faiss\]'"):
+        open_index(run, "l2", folder=tmp_path)
+
+
+def test_the_command(written, tmp_path, capsys):
+    words = [str(written[0]), "--node", "node 7", "--format", "tsv", "-k", "4"]
+    assert cli.neighbors(words) == 0
+    exact = [line.split("\t")[:3] for line in capsys.readouterr().out.splitlines()]
+    assert cli.neighbors([*words, "--index", "faiss", "--index-folder", str(tmp_path)]) == 0
+    found = [line.split("\t")[:3] for line in capsys.readouterr().out.splitlines()]
+    assert found == exact
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [
+        "cosine-Flat.faiss",
+        "cosine-Flat.faiss.json",
+    ]
+    assert cli.neighbors([*words, "--probes", "3"]) == 2
+    assert "--probes is of --index faiss" in capsys.readouterr().err
+    assert cli.neighbors([*words, "--index-type", "HNSW32"]) == 2
+    assert marius_py.load(written[0]).fingerprint
