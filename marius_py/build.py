@@ -36,6 +36,7 @@ from marius_py.generate import planted_graph
 from marius_py.graph import Graph, open_graph
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.parts import (
+    DEMO_PARTITIONS,
     automatic_capacity,
     available_cores,
     check_resumable,
@@ -44,12 +45,14 @@ from marius_py.parts import (
     log_memory,
     make_model,
     make_ordering,
+    number_of,
     partitioning_of,
     resolve_device,
     spare_slots,
 )
 from marius_py.pipeline.runner import stage_of
 from marius_py.pipeline.watchdog import Watchdog
+from marius_py.planning import resolve_auto
 from marius_py.results import (
     CHECKPOINT_FOLDER,
     METRICS_FILE,
@@ -90,7 +93,6 @@ from marius_py.trainer import Trainer, TrainerSettings
 log = logging.getLogger(__name__)
 
 DEMO_FOLDER = "graph"
-DEMO_PARTITIONS = 8
 
 
 class Watcher:
@@ -136,6 +138,7 @@ def train(config: TrainConfig, watcher: Watcher | None = None) -> dict[str, Any]
     check_free(folder, resume=config.resume)
     if config.graph is not None:
         open_graph(config.graph)  # before the folder is made
+    config = resolve_auto(config, folder)
     with claimed(folder), Watchdog(config.pipeline.stall_seconds, watcher.on_hang) as watchdog:
         return _train(config, components, folder, device, watcher, watchdog)
 
@@ -193,7 +196,7 @@ def demo_graph(folder: Path, config: TrainConfig, watcher: Watcher) -> Graph:
     return planted_graph(
         path,
         seed=config.training.seed,
-        partitions=config.storage.partitions or DEMO_PARTITIONS,
+        partitions=number_of(config, "partitions") or DEMO_PARTITIONS,
         progress=watcher.on_stage,
     )
 
@@ -243,7 +246,7 @@ def open_store(
 
 def capacity_of(config: TrainConfig, store: Hdf5PartitionStore) -> int:
     """The buffer's capacity: as asked for, else as many as fit, and no more than before in a resumed run."""
-    capacity = config.storage.capacity
+    capacity = number_of(config, "capacity")
     if capacity is None:
         capacity = automatic_capacity(store.table)
         checkpoint = store.checkpoint()

@@ -35,6 +35,8 @@ from marius_py.types import Schedule
 
 log = logging.getLogger(__name__)
 
+DEMO_PARTITIONS = 8
+
 MEMORY_SHARE = 0.5
 """Share of the available memory that an automatic capacity may fill with the buffer."""
 
@@ -55,9 +57,21 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def number_of(config: TrainConfig, name: str) -> int | None:
+    """`storage.partitions` or `.capacity` of a run that is under way.
+
+    Raises:
+        ConfigError: it is still "auto" (`planning.resolve_auto` replaces that when a run starts).
+    """
+    value: int | str | None = getattr(config.storage, name)
+    if isinstance(value, str):
+        raise ConfigError(f"storage.{name}={value} is chosen when a run starts; give a number or null here")
+    return value
+
+
 def partitioning_of(graph: Graph, config: TrainConfig) -> Partitioning:
     """The node ranges of the run: the graph's own, or another number of them over the same ids."""
-    number = config.storage.partitions
+    number = number_of(config, "partitions")
     return graph.partitioning if number is None else Partitioning(graph.num_nodes, number)
 
 
@@ -124,7 +138,7 @@ def spare_slots(config: TrainConfig, table: NodeTable) -> int:
     """
     p = table.partitioning.num_partitions
     steps = config.checkpoint.every_steps
-    capacity = config.storage.capacity or automatic_capacity(table)
+    capacity = number_of(config, "capacity") or automatic_capacity(table)
     check_buffer(p, capacity)
     return p if steps is None else min(p, steps + 2 * capacity)
 

@@ -6,18 +6,20 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from marius_py.config import TrainConfig, make_components
+from marius_py.config import AUTO, TrainConfig, make_components, saved_settings
 from marius_py.data.batches import BatchSettings
 from marius_py.errors import ConfigError
 from marius_py.graph import Graph, open_graph
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
 from marius_py.parts import (
+    DEMO_PARTITIONS,
     MEMORY_SHARE,
     available_cores,
     available_memory,
@@ -29,6 +31,9 @@ from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
 from marius_py.storage.protocols import NodeTable
 from marius_py.trainer import Trainer, TrainerSettings
 
+log = logging.getLogger(__name__)
+
+_GIB = 1 << 30
 _PROBE_ROW_BYTES = 256 << 20
 """Rows of the probe: enough that they do not fit in a processor's cache."""
 _PROBE_S = 1.0
@@ -67,11 +72,75 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
         machine,
         batch_size=config.training.batch_size,
         own_partitions=graph.partitioning.num_partitions,
-        partitions=config.storage.partitions,
-        capacity=config.storage.capacity,
+        partitions=_number(config.storage.partitions),
+        capacity=_number(config.storage.capacity),
         order=config.ordering.name,
     )
     return found, machine
+
+
+def resolve_auto(config: TrainConfig, folder: Path) -> TrainConfig:
+    """`config` with numbers for "auto" in `storage.partitions` and `storage.capacity`; logged in one line.
+
+    A run that has begun keeps the numbers it has: they are among its settings. Otherwise everything stays in
+    memory in the graph's own partitions if that fits, without measuring; if not, `plan` chooses.
+
+    Args:
+        config: settings as given.
+        folder: the run folder.
+
+    Raises:
+        ConfigError: no plan fits in memory. StorageError: the disk cannot be measured.
+    """
+    storage = config.storage
+    if AUTO not in (storage.partitions, storage.capacity):
+        return config
+    begun = (saved_settings(folder) if config.resume else None) or {}
+    chosen = {name: begun.get("storage", {}).get(name) for name in ("partitions", "capacity")}
+    given = {name: _number(getattr(storage, name)) for name in chosen}
+    if chosen["partitions"] is not None:
+        found = {name: chosen[name] if given[name] is None else given[name] for name in chosen}
+        why = "as the run began"
+    else:
+        found, why = _chosen(config, given["partitions"], given["capacity"])
+    log.info(
+        "plan: storage.partitions=%s storage.capacity=%s, %s", found["partitions"], found["capacity"], why
+    )
+    return replace(
+        config, storage=replace(storage, partitions=found["partitions"], capacity=found["capacity"])
+    )
+
+
+def _chosen(
+    config: TrainConfig, partitions: int | None, capacity: int | None
+) -> tuple[dict[str, int | None], str]:
+    """Numbers for a new run, and why these."""
+    if config.graph is None:
+        number = partitions or DEMO_PARTITIONS
+        return {"partitions": number, "capacity": capacity or number}, "the demo graph fits in any memory"
+    graph = open_graph(config.graph)
+    number = partitions or graph.partitioning.num_partitions
+    model = make_model(config, make_components(config), graph, torch.device("cpu"))
+    table = NodeTable(Partitioning(graph.num_nodes, number), model.dim, model.node_state_dim)
+    size, budget = number * table.slot_bytes, int(available_memory() * MEMORY_SHARE)
+    if capacity is None and size <= budget:
+        return (
+            {"partitions": number, "capacity": number},
+            f"everything in memory: {size / _GIB:.2f} GiB of the {budget / _GIB:.2f} that may be taken",
+        )
+    if config.storage.partitions is None:  # the graph's own
+        config = replace(config, storage=replace(config.storage, partitions=number))
+    chosen, machine = plan(config)
+    return (
+        {"partitions": chosen.partitions, "capacity": chosen.capacity},
+        f"{chosen.buffer_bytes / _GIB:.2f} GiB of the {machine.memory_bytes / _GIB:.2f} that may be taken, "
+        f"{chosen.loads} loads and about {chosen.epoch_s:.0f} s an epoch",
+    )
+
+
+def _number(value: int | str | None) -> int | None:
+    """A number that was given; None for auto."""
+    return None if isinstance(value, str) else value
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from marius_py.config.compose import (
 from marius_py.config.fields import Component, build, plain
 from marius_py.config.registry import Components, make_components
 from marius_py.config.schema import (
+    AUTO,
     CheckpointConfig,
     DatasetConfig,
     EvaluateConfig,
@@ -32,6 +33,7 @@ from marius_py.config.schema import (
 )
 
 __all__ = [
+    "AUTO",
     "CONFIG_FILE",
     "CheckpointConfig",
     "Component",

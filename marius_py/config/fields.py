@@ -153,6 +153,8 @@ def allowed(hint: Any, item: Field[Any]) -> str:
     """What a field takes, in words: type, range, unit."""
     data = item.metadata
     options, optional = _alternatives(hint)
+    named = _words(options)
+    options = options[:1]
     choices = _choices(hint, item)
     if choices:
         words = "one of " + ", ".join(choices)
@@ -172,6 +174,7 @@ def allowed(hint: Any, item: Field[Any]) -> str:
         words = "a mapping"
     if data["unit"]:
         words += f" ({data['unit']})"
+    words += "".join(f", or {name}" for name in named)
     return words + (", or null" if optional else "")
 
 
@@ -186,6 +189,8 @@ def coerce(value: Any, hint: Any, key: str, item: Field[Any]) -> Any:
         if optional:
             return None
         raise ConfigError(f"{key}=null is not allowed: it takes {allowed(hint, item)}")
+    if isinstance(value, str) and value in _words(options):
+        return value
     kind = options[0]
     if kind is Component:
         return Component.parse(value, key)
@@ -298,6 +303,11 @@ def _alternatives(hint: Any) -> tuple[tuple[Any, ...], bool]:
     if get_origin(hint) is Literal:
         return (str,), False
     return (hint,), False
+
+
+def _words(options: tuple[Any, ...]) -> tuple[str, ...]:
+    """The words that a field takes besides what its first type allows: those of `int | Literal["auto"]`."""
+    return tuple(word for one in options[1:] if get_origin(one) is Literal for word in get_args(one))
 
 
 def _choices(hint: Any, item: Field[Any]) -> tuple[str, ...]:

@@ -185,18 +185,26 @@ class TrainingConfig(_Checked):
     regularizer: RegularizerConfig = section(RegularizerConfig)
 
 
+AUTO = "auto"
+"""Of partitions and capacity: what `planning.resolve_auto` replaces by numbers when a run starts."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StorageConfig(_Checked):
     """Partitions on disk and in the buffer."""
 
     PREFIX: ClassVar[str] = "storage"
 
-    partitions: int | None = setting(
-        None, "partitions of the node table; null = as the graph was prepared", unit="partitions", low=1
-    )
-    capacity: int | None = setting(
+    partitions: int | Literal["auto"] | None = setting(
         None,
-        "partitions in the buffer; = partitions: all in memory; null = chosen from the memory available",
+        "partitions of the node table; null = as the graph was prepared; auto = planned for this machine",
+        unit="partitions",
+        low=1,
+    )
+    capacity: int | Literal["auto"] | None = setting(
+        None,
+        "partitions in the buffer; = partitions: all in memory; null = as many as fit in half of the "
+        "available memory at each start; auto = planned once",
         unit="partitions",
         low=1,
     )
@@ -204,7 +212,7 @@ class StorageConfig(_Checked):
 
     def check(self) -> None:
         """The buffer has to hold both ends of a bucket."""
-        if self.partitions is not None and self.capacity is not None:
+        if isinstance(self.partitions, int) and isinstance(self.capacity, int):
             check_buffer(self.partitions, self.capacity)
 
 

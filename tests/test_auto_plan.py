@@ -1,0 +1,102 @@
+"""storage.partitions=auto: numbers are chosen once, stored with the run, and never change it afterwards."""
+
+import numpy as np
+import pytest
+import yaml
+
+from marius_py import cli, load_config
+from marius_py.errors import ConfigError
+from marius_py.graph import open_graph
+from marius_py.parts import partitioning_of
+from marius_py.prepare import prepare_arrays
+
+LIMIT = 4 << 20
+"""Bytes; the table with its state takes 40,000 · 32 · 4 = 5.1 million."""
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    """40,000 nodes, 3000 edges, 4 partitions."""
+    rng = np.random.default_rng(0)
+    edges = np.stack(
+        [rng.integers(40_000, size=3000), np.zeros(3000, int), rng.integers(40_000, size=3000)], axis=1
+    )
+    folder = tmp_path_factory.mktemp("auto") / "graph"
+    prepare_arrays(edges, folder, partitions=4, num_nodes=40_000)
+    return folder
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    """Sets the bytes that are available, of which half may be taken."""
+    monkeypatch.setattr("marius_py.planning._PROBE_S", 0.01)
+    monkeypatch.setattr("marius_py.plan._PROBE_BYTES", 1 << 20)
+
+    def limit(num_bytes):
+        monkeypatch.setattr("marius_py.planning.available_memory", lambda: num_bytes)
+
+    return limit
+
+
+def train(graph, run, *words):
+    given = ["model.decoder=distmult", "model.dim=16", "training.epochs=1", "training.valid_every=0"]
+    code = cli.train([f"graph={graph}", f"output={run}", "negatives.count=16", *given, *words])
+    assert code == 0
+    return yaml.safe_load((run / "config.yaml").read_text())["storage"]
+
+
+def plans(capsys):
+    """Lines of the log since the last call that tell of a plan."""
+    return [line for line in capsys.readouterr().err.splitlines() if " plan: " in line]
+
+
+def test_everything_stays_in_memory_if_it_fits(graph, tmp_path, capsys):
+    storage = train(graph, tmp_path / "run", "storage.partitions=auto")
+    assert (storage["partitions"], storage["capacity"]) == (4, 4)
+    (line,) = plans(capsys)
+    assert "everything in memory" in line
+
+
+def test_a_run_keeps_what_was_chosen_for_it(graph, tmp_path, memory, capsys):
+    memory(2 * LIMIT)
+    run = tmp_path / "run"
+    first = train(graph, run, "storage.partitions=auto")
+    slots = -(-40_000 // first["partitions"]) * 128 * (first["capacity"] + 1)
+    assert 2 <= first["capacity"] < first["partitions"]
+    assert slots <= LIMIT
+    assert len(plans(capsys)) == 1
+    memory(1 << 30)
+    again = train(graph, run, "resume=true", "training.epochs=2", "storage.partitions=auto")
+    assert again == first
+    (line,) = plans(capsys)
+    assert "as the run began" in line
+    assert train(graph, run, "resume=true", "training.epochs=3") == first
+    assert not plans(capsys)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["storage.capacity=auto"], (4, 2)),
+        (["storage.partitions=8", "storage.capacity=auto"], (8, 5)),
+        (["storage.partitions=auto", "storage.capacity=2"], (4, 2)),
+    ],
+)
+def test_what_is_given_is_kept(graph, tmp_path, memory, words, expected):
+    memory(2 * LIMIT)
+    storage = train(graph, tmp_path / "run", *words)
+    assert (storage["partitions"], storage["capacity"]) == expected
+
+
+def test_what_does_not_fit_is_said(graph, tmp_path, memory, capsys):
+    memory(1000)
+    assert cli.train([f"graph={graph}", f"output={tmp_path / 'run'}", "storage.partitions=auto"]) == 2
+    assert "the buffer needs" in capsys.readouterr().err
+
+
+def test_other_words_are_refused(graph, capsys):
+    assert cli.train([f"graph={graph}", "storage.partitions=many"]) == 2
+    assert "an integer at least 1 (partitions), or auto, or null" in capsys.readouterr().err
+    config = load_config([f"graph={graph}", "storage.partitions=auto"])
+    with pytest.raises(ConfigError, match="chosen when a run starts"):
+        partitioning_of(open_graph(graph), config)
