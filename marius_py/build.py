@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -89,6 +89,7 @@ from marius_py.storage.hdf5_store import Hdf5PartitionStore
 from marius_py.storage.protocols import NodeTable
 from marius_py.storage.reader import open_node_reader
 from marius_py.trainer import Trainer, TrainerSettings
+from marius_py.validation import VALIDATION_META, ValidationPlan, gap_of, plan_validation
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +165,11 @@ def _train(
         write_yaml(settings, folder / CONFIG_FILE)
         with edges_of(graph, partitioning, folder) as edges:
             check_validation(config, edges)
-            join = Joint(config, components, model, graph, edges, folder, device, meta, watcher, watchdog)
+            plan = plan_validation(config, graph, committed_meta(store))
+            meta |= {VALIDATION_META: plan.to_meta()}
+            join = Joint(
+                config, components, model, graph, edges, folder, device, meta, watcher, watchdog, plan
+            )
             try:
                 history = join.train(store, capacity)
             except BaseException:
@@ -175,8 +180,10 @@ def _train(
             log_memory(table, capacity)
             with stage_of("evaluate", watchdog):
                 test = join.evaluate("test") if edges.num_edges("test") else None
+                valid = join.full_validation(history)
                 best = join.best()
         result = {"test": test, "train": summarize(history), "versions": versions()}
+        result |= {"valid": valid} if valid else {}
         result |= {"best": best} if best else {}
         write_json(folder / RESULT_FILE, result)
         record(store, {RESULT_META: plain_json(result)})
@@ -257,6 +264,12 @@ def capacity_of(config: TrainConfig, store: Hdf5PartitionStore) -> int:
     return capacity
 
 
+def committed_meta(store: Hdf5PartitionStore) -> Mapping[str, Any]:
+    """Metadata of the last commit; empty before the first."""
+    checkpoint = store.checkpoint()
+    return {} if checkpoint is None else checkpoint.meta
+
+
 def check_validation(config: TrainConfig, edges: Hdf5EdgeStore) -> None:
     """Refuse settings that go by validation on a graph that has no validation edges.
 
@@ -290,19 +303,22 @@ class Joint:
     meta: Mapping[str, Any]
     watcher: Watcher
     watchdog: Watchdog
+    validation: ValidationPlan
 
-    def evaluate(self, split: str, folder: Path | None = None) -> dict[str, Any]:
-        """Metrics of the last commit in the run folder, or in a snapshot's."""
+    def evaluate(
+        self, split: str, folder: Path | None = None, plan: ValidationPlan | None = None
+    ) -> dict[str, Any]:
+        """Metrics of the last commit in the run folder, or in a snapshot's; of a sample if `plan` is one."""
         settings = self.config.evaluation
+        how = {"mode": settings.mode, "candidates": settings.candidates} if plan is None else plan.arguments()
         return evaluate_split(
             folder or self.folder,
             self.graph,
             self.edges,
             self.model,
             split,
-            mode=settings.mode,
+            **how,
             ks=settings.ks,
-            candidates=settings.candidates,
             memory_bytes=settings.memory_bytes,
             seed=self.config.training.seed,
             progress=self.watcher.on_stage,
@@ -330,12 +346,35 @@ class Joint:
         every = self.config.training.valid_every
         if not every or epochs_done % every or not self.edges.num_edges("valid"):
             return None
-        return self.evaluate("valid")
+        return self.evaluate("valid", plan=self.validation)
+
+    def full_validation(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+        """Metrics of the last commit on all validation edges, and how far the sample's were off.
+
+        None where the validations ranked all anyway, or the gap is not asked for.
+        """
+        settings, plan = self.config.evaluation, self.validation
+        wanted = settings.valid.gap and settings.mode == "full" and self.config.training.valid_every > 0
+        if not (wanted and plan.sampled and self.edges.num_edges("valid")):
+            return None
+        sampled = (history[-1].get("valid") if history else None) or self.evaluate("valid", plan=plan)
+        full = self.evaluate("valid")
+        gap = gap_of(sampled, full)
+        log.info(
+            "validation MRR of the last epoch: %.4f (%s), %.4f with all edges and nodes: off by %+.4f",
+            sampled["mrr"],
+            sampled["protocol"],
+            full["mrr"],
+            gap["difference"]["mrr"],
+        )
+        return {**full, "gap": gap}
 
     def train(self, store: Hdf5PartitionStore, capacity: int) -> list[dict[str, Any]]:
         """Train to the end; an epoch that began under other settings is first finished under those."""
         checkpoint = store.checkpoint()
         epochs = self.config.training.epochs
+        if self.config.training.valid_every and self.edges.num_edges("valid"):
+            log.info("validation: %s", self.validation.describe(self.edges.num_edges("valid")))
         self.write_history(store)
         if checkpoint is not None and checkpoint.meta["position"][0] < epochs:
             record(store, {}, drop=(RESULT_META,))

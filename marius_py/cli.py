@@ -169,6 +169,10 @@ def _run_train(config: Any) -> float | None:
 
     with Bars() as bars, CommandWatcher(bars, config.training.epochs) as watcher:
         result = run(config, watcher)
+    if result.get("valid"):
+        print_metrics(result["valid"], "valid")
+        gap = result["valid"]["gap"]
+        _say(f"the sample's MRR was off by {gap['difference']['mrr']:+.4f} ({gap['sampled']['protocol']})")
     print_metrics(result.get("test"), "test")
     _say(f"run: {result['output']}")
     mrr = (result.get("test") or {}).get("mrr")

@@ -65,7 +65,8 @@ def loss_figure(history: Sequence[Mapping[str, Any]]) -> Figure:
         right = axes.twinx()
         right.spines["top"].set_visible(False)
         right.plot(*zip(*valid, strict=True), color=COLORS[1], marker="s", markersize=3)
-        right.set_ylabel("validation MRR", color=COLORS[1])
+        sampled = any((line.get("valid") or {}).get("sampled") for line in history)
+        right.set_ylabel("validation MRR (sampled)" if sampled else "validation MRR", color=COLORS[1])
     return figure
 
 

@@ -182,14 +182,17 @@ class Trackers:
         self._each("start", folder, flat(settings, "."))
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """A line of metrics.jsonl, whose epoch counts from 0."""
+        """A line of metrics.jsonl, whose epoch counts from 0; of a sample it is "valid_sampled/mrr", …"""
+        if (line.get("valid") or {}).get("sampled"):
+            line = {("valid_sampled" if name == "valid" else name): value for name, value in line.items()}
         values = {name: value for name, value in _numbers(flat(line, "/")).items() if name != "epoch"}
         self._each("log", int(line["epoch"]) + 1, values)
 
     def finish(self, result: Mapping[str, Any] | None) -> None:
         """The content of result.json, or None if the run failed."""
         test = (result or {}).get("test") or {}
-        self._each("finish", _numbers(flat({"test": test}, "/")))
+        name = "test_sampled" if test.get("sampled") else "test"
+        self._each("finish", _numbers(flat({name: test}, "/")))
 
     def _each(self, method: str, *arguments: Any) -> None:
         for tracker in list(self._trackers):

@@ -251,8 +251,8 @@ class Trainer:
             return False
         best = validations[-1 - waited]
         log.info(
-            "stopping after epoch %d: %svalidation MRR was best after epoch %d (%.4f) and has not been higher "
-            "in %d validations since (training.patience)",
+            "stopping after epoch %d: %svalidation MRR was best after epoch %d (%.4f) and has not been "
+            "higher in %d validations since (training.patience)",
             state.position.epoch,
             "sampled " if any((line.get("valid") or {}).get("sampled") for line in state.history) else "",
             *best,

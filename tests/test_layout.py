@@ -59,6 +59,7 @@ FLOORS: dict[str, int] = {
     "tracking": 5,
     "extending": 5,
     "importing": 5,
+    "validation": 5,
     "planning": 5,
     "progress": 6,
     "watch": 6,

@@ -280,6 +280,34 @@ class CheckpointConfig(_Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ValidationConfig(_Checked):
+    """What is ranked between epochs; early stopping and the best epoch go by it."""
+
+    PREFIX: ClassVar[str] = "evaluation.valid"
+
+    mode: Literal["auto", "full", "edges", "candidates"] = setting(
+        "auto",
+        "full: all validation edges against all nodes; edges: a fixed sample of them against all nodes; "
+        "candidates: against a sample of the nodes; auto: full where cheap, else edges, else candidates",
+    )
+    share: float = setting(
+        0.1, "most work of a validation that auto takes, in that of the training between two", above=0.0
+    )
+    max_edges: int | None = setting(None, "edges of the sample; null = by share", unit="edges", low=1)
+    gap: bool = setting(
+        True, "after training, rank all validation edges too and report how far the sample was off"
+    )
+
+    def check(self) -> None:
+        """A sample's size belongs to a sample."""
+        if self.mode == "full" and self.max_edges is not None:
+            raise ConfigError(
+                f"evaluation.valid.max_edges={self.max_edges} needs a sample: set evaluation.valid.mode to "
+                "edges, candidates or auto, or leave it out"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluationConfig(_Checked):
     """Link-prediction metrics."""
 
@@ -293,6 +321,7 @@ class EvaluationConfig(_Checked):
     memory_bytes: int = setting(
         256 * MEBIBYTE, "bound of the evaluator's working memory", unit="bytes", low=MEBIBYTE
     )
+    valid: ValidationConfig = section(ValidationConfig)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,165 @@
+"""Validation at little cost: which plan a graph gets, that it stays, that its figures say what they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from marius_py import cli
+from marius_py.build import train
+from marius_py.config import TrainConfig, load_config
+from marius_py.evaluating import evaluate
+from marius_py.prepare import prepare
+from marius_py.trackers import Trackers
+from marius_py.validation import CHEAP_SCORES, LEAST_EDGES, ValidationPlan, plan_validation
+
+FB15K_237 = (14_541, 272_115, 17_535)
+FREEBASE = (86_000_000, 304_000_000, 17_000_000)
+
+
+def _graph(nodes: int, train_edges: int, valid: int) -> Any:
+    return SimpleNamespace(num_nodes=nodes, num_edges={"train": train_edges, "valid": valid})
+
+
+def _plan(
+    counts: tuple[int, int, int], *words: str, committed: dict[str, Any] | None = None
+) -> ValidationPlan:
+    return plan_validation(load_config(["graph=g", *words]), _graph(*counts), committed or {})
+
+
+def test_a_small_graph_is_validated_in_full() -> None:
+    assert _plan(FB15K_237) == ValidationPlan("full", None, 1000)
+    assert _plan((40_559, 86_835, 3_034)).mode == "full"
+    assert _plan(FB15K_237, "training.valid_every=1", "evaluation.valid.share=0.5").mode == "full"
+
+
+def test_a_large_graph_gets_a_sample_of_edges_for_its_share_of_the_work() -> None:
+    plan = _plan(FREEBASE)
+    assert plan.mode == "edges"
+    assert plan.max_edges is not None
+    scores = 2 * plan.max_edges * FREEBASE[0]
+    assert 0.09 < scores / (5 * FREEBASE[1] * 1000 * 4) <= 0.1
+    half = _plan(FREEBASE, "evaluation.valid.share=0.05")
+    assert half.max_edges == pytest.approx(plan.max_edges / 2, abs=1)
+
+
+def test_candidates_are_sampled_only_where_few_edges_cost_too_much() -> None:
+    plan = _plan(FREEBASE, "negatives.count=10", "training.valid_every=1")
+    assert plan.mode == "candidates"
+    assert plan.max_edges is not None
+    assert plan.max_edges >= LEAST_EDGES
+
+
+def test_what_is_asked_for_is_done() -> None:
+    assert _plan(FREEBASE, "evaluation.valid.mode=full") == ValidationPlan("full", None, 1000)
+    assert _plan(FB15K_237, "evaluation.valid.max_edges=700") == ValidationPlan("edges", 700, 1000)
+    assert _plan(FB15K_237, "evaluation.valid.max_edges=99999").mode == "full"
+    assert _plan(FB15K_237, "evaluation.valid.mode=candidates", "evaluation.candidates=50") == ValidationPlan(
+        "candidates", None, 50
+    )
+    assert _plan(FB15K_237, "evaluation=sampled") == ValidationPlan("candidates", None, 1000)
+    assert _plan(FREEBASE, "negatives=all").mode == "full"  # beside such a training anything is cheap
+    edges = _plan((CHEAP_SCORES, 1, 10_000), "evaluation.valid.mode=edges")
+    assert edges == ValidationPlan("edges", LEAST_EDGES, 1000)
+
+
+def test_a_run_goes_on_with_the_plan_that_it_began_with() -> None:
+    begun = ValidationPlan("edges", 321, 1000)
+    assert _plan(FB15K_237, committed={"validation": begun.to_meta(), "history": []}) == begun
+    before_plans = {"history": [{"valid": {"mrr": 0.5}}]}
+    assert _plan(FREEBASE, committed=before_plans) == ValidationPlan("full", None, 1000)
+    assert _plan(FREEBASE, "evaluation=sampled", committed=before_plans).mode == "candidates"
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("validation")
+    rng = np.random.default_rng(0)
+    head, relation = rng.integers(0, 80, 900), rng.integers(0, 3, 900)
+    tail = (head * (relation + 2) + rng.integers(0, 3, 900)) % 80
+    lines = [f"n{h}\tr{r}\tn{t}\n" for h, r, t in zip(head, relation, tail, strict=True)]
+    (folder / "e.tsv").write_text("".join(lines))
+    prepare(folder / "e.tsv", folder / "graph", split=(0.6, 0.3, 0.1), partitions=2, header=False)
+    return folder / "graph"
+
+
+def _config(graph: Path, output: Path, *words: str) -> TrainConfig:
+    small = ("model.dim=8", "negatives.count=16", "training.batch_size=128", "pipeline.mode=inline")
+    more = ("training.valid_every=1", "pipeline.compute_threads=1", "device=cpu")
+    return load_config([f"graph={graph}", f"output={output}", *small, *more, *words])
+
+
+def test_sampled_figures_say_so_and_the_gap_is_measured(graph: Path, tmp_path: Path, capsys: Any) -> None:
+    run = tmp_path / "run"
+    words = ["evaluation.valid.max_edges=40", "training.epochs=2"]
+    result = train(_config(graph, run, *words))
+    history = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for line in history:
+        assert line["valid"]["sampled"]
+        assert line["valid"]["protocol"].startswith("sampled: 40 of ")
+        assert line["valid"]["count"] == 80
+    full, gap = result["valid"], result["valid"]["gap"]
+    assert not full["sampled"]
+    assert full["count"] > 80
+    assert gap["sampled"]["mrr"] == history[-1]["valid"]["mrr"]
+    assert gap["difference"]["mrr"] == pytest.approx(gap["sampled"]["mrr"] - full["mrr"])
+    assert not result["test"]["sampled"]
+    assert json.loads((run / "result.json").read_text())["valid"] == full
+
+    # Resumed under other settings, it is still measured by the same edges.
+    train(
+        _config(
+            graph,
+            run,
+            "resume=true",
+            "training.epochs=3",
+            "evaluation.valid.mode=full",
+            "evaluation.valid.max_edges=null",
+        )
+    )
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["valid"]["protocol"] == history[0]["valid"]["protocol"]
+    capsys.readouterr()
+    repeated = evaluate_again(run, 40)
+    assert repeated == pytest.approx(last["valid"]["mrr"])
+
+
+def evaluate_again(run: Path, max_edges: int) -> float:
+    """The same sample, drawn once more by the command's own code."""
+    from marius_py.config import EvaluateConfig
+
+    config = EvaluateConfig(run=str(run), split="valid", max_edges=max_edges, device="cpu", compute_threads=1)
+    return float(evaluate(config)["mrr"])
+
+
+def test_the_command_prints_the_gap(graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [f"graph={graph}", f"output={tmp_path / 'run'}", "model.dim=4", "negatives.count=4", "device=cpu"]
+    words += ["training.epochs=1", "training.valid_every=1", "evaluation.valid.max_edges=20"]
+    assert cli.train([*words, "pipeline.mode=inline", "pipeline.compute_threads=1"]) == 0
+    out = capsys.readouterr().out
+    assert "the sample's MRR was off by" in out
+    assert "sampled: 20 of" in out
+
+
+def test_trackers_hear_of_samples_under_another_name() -> None:
+    class Recorder:
+        def __init__(self) -> None:
+            self.seen: list[dict[str, float]] = []
+
+        def log(self, epoch: int, values: dict[str, float]) -> None:
+            self.seen.append(values)
+
+        def finish(self, values: dict[str, float]) -> None:
+            self.seen.append(values)
+
+    recorder = Recorder()
+    trackers = Trackers([recorder])  # type: ignore[list-item]
+    trackers.log({"epoch": 0, "valid": {"mrr": 0.5, "sampled": True}})
+    trackers.log({"epoch": 1, "valid": {"mrr": 0.25, "sampled": False}})
+    trackers.finish({"test": {"mrr": 0.75, "sampled": True}})
+    assert recorder.seen == [{"valid_sampled/mrr": 0.5}, {"valid/mrr": 0.25}, {"test_sampled/mrr": 0.75}]
