@@ -25,7 +25,7 @@ from marius_py.data.step_edges import (
     read_block,
     split_step,
 )
-from marius_py.nn.known_edges import KnownEdges, keep_all_but_own
+from marius_py.nn.known_edges import KnownEdges, own_answers
 from marius_py.nn.negatives import NegativeSampler, ResidentNodes
 from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.streams import Purpose, stream, stream_seed
@@ -190,13 +190,13 @@ class BatchSource:
         B = len(edges)
         ids = np.ascontiguousarray(edges.T, dtype=np.int64)  # (3, B)
         drawn: dict[Side, Ids] = {}
-        keep: dict[Side, NDArray[np.bool_]] = {}
+        dropped: dict[Side, Ids] = {}
         for side in SIDES:
             drawn[side] = self._sampler.sample(ids.T, nodes, side, rng)  # (C, K)
             if known is not None:
-                keep[side] = known.keep(ids.T, drawn[side], side)  # (C, P, K)
+                dropped[side] = known.false_negatives(ids.T, drawn[side], side)
             elif self._sampler.holds_answers:
-                keep[side] = keep_all_but_own(ids.T, drawn[side], side)
+                dropped[side] = own_answers(ids.T, drawn[side], side)
         everything = np.concatenate([ids[0], ids[2], *(drawn[side].ravel() for side in SIDES)])
         rows = self._buffer.index(everything)
         index, local = self._distinct(rows)
@@ -218,7 +218,7 @@ class BatchSource:
             relation=ids[1],
             tail=local[B : 2 * B],
             negatives=negatives,
-            keep=keep,
+            dropped=dropped,
             importance=importance,
             seed=stream_seed(seed, Purpose.DROPOUT, *here),
             lease=self._buffer.lease(resident),

@@ -34,7 +34,8 @@ class EdgeBatch:
         index: (U,) buffer rows of the batch's distinct nodes.
         head, tail: (B,) indices into `index`. relation: (B,) relation ids.
         negatives: corrupted side → (C, K) indices into `index`.
-        keep: corrupted side → (C, P, K) bool, False for known edges; sides that mask nothing are left out.
+        dropped: corrupted side → (M,) positions in the flattened (C, P, K) of negatives that do not count,
+            since they make known edges; ascending, distinct. Sides where all count are left out.
         importance: corrupted side → what its negatives count; sides whose negatives count alike are left out.
         seed: seed of the batch's dropout stream.
         lease: released when the batch's update has been added.
@@ -46,7 +47,7 @@ class EdgeBatch:
     relation: Ids
     tail: Ids
     negatives: dict[Side, Ids]
-    keep: dict[Side, NDArray[np.bool_]]
+    dropped: dict[Side, Ids]
     importance: dict[Side, SlotWeights]
     seed: int
     lease: Lease

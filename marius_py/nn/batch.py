@@ -46,11 +46,41 @@ class Corruption:
         nodes: (C, K) int64, local indices into `Batch.rows`.
         keep: (C, P, K) bool, False where the corrupted edge is known to be true; None keeps all.
         importance: what the negatives count; None counts all alike.
+        dropped: (M,) int64, ascending and distinct: positions in the flattened (C, P, K) that do not count
+            either. Known edges are few among the negatives, and a list of them is made and read in no time
+            where a mask takes as long as a pass over the scores. None drops nothing.
     """
 
     nodes: Tensor
     keep: Tensor | None = None
     importance: Importance | None = None
+    dropped: Tensor | None = None
+
+    def mask(self, num_edges: int) -> Tensor | None:
+        """What `keep` and `dropped` say together of a batch of B edges: (C, P, K) bool, or None."""
+        if self.dropped is None:
+            return self.keep
+        shape = (self.nodes.shape[0], num_edges // self.nodes.shape[0], self.nodes.shape[1])
+        kept = self.nodes.new_ones(shape, dtype=torch.bool) if self.keep is None else self.keep.clone()
+        kept.view(-1).index_fill_(0, self.dropped, False)
+        return kept
+
+    def part(self, chunks: slice, inside: slice, chunk_edges: int) -> Corruption:
+        """That of the edges `inside` each of the `chunks`, of chunks of P = `chunk_edges`."""
+        dropped = self.dropped
+        if dropped is not None:
+            count = self.nodes.shape[1]
+            chunk, within = dropped // (chunk_edges * count), dropped // count % chunk_edges
+            mine = (chunk >= chunks.start) & (chunk < chunks.stop)
+            mine &= (within >= inside.start) & (within < inside.stop)
+            edge = (chunk - chunks.start) * (inside.stop - inside.start) + within - inside.start
+            dropped = (edge * count + dropped % count)[mine]
+        return Corruption(
+            self.nodes[chunks],
+            None if self.keep is None else self.keep[chunks, inside].contiguous(),
+            None if self.importance is None else self.importance.part(chunks, inside),
+            dropped,
+        )
 
 
 @dataclass(frozen=True, slots=True)

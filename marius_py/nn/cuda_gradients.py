@@ -151,7 +151,7 @@ def _contrast(
         query.values.view(num_chunks, -1, dim),
         candidates.view(num_chunks, count, dim),
         positive.view(num_chunks, -1),
-        keep=negatives.keep,
+        keep=negatives.mask(edges),
         group=None if importance is None else importance.group,
         weight=None if importance is None else importance.weight,
         margin=objective.margin if isinstance(objective, LogisticObjective) else None,

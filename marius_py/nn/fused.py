@@ -1,14 +1,14 @@
 """Loss and gradients of a batch in closed form (floor 1): the fast path, equal to `autograd_gradients`.
 
-A batch is worked through in blocks of edges of one chunk, each block in one go: rows gathered, queries made,
-scores by one matrix product, weights in place, gradients of queries and candidates by two more products,
-gradients added to their rows. A block's tensors stay in cache; nothing of size (C, P, K), (C, K, D) or (B, D)
-is ever whole, no autograd graph is built, and all scratch is reused.
+A batch is worked through in groups of chunks: rows gathered and queries made for a whole group, then, in
+blocks of edges whose scores stay in cache, scores by one matrix product, weights in place, gradients of queries
+and candidates by two more products; last the group's gradients are added to their rows. Nothing of size
+(C, P, K), (C, K, D) or (B, D) is ever whole, no autograd graph is built, and all scratch is reused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,8 +24,8 @@ from marius_py.nn.losses import Loss
 from marius_py.nn.regularizers import Regularizer
 from marius_py.types import Side
 
-BLOCK_SCORES = {"cpu": 1 << 18, "cuda": 1 << 27}
-"""Scores a block: a MiB stays in a core's cache; a device wants few launches."""
+BLOCK_SCORES = {"cpu": 1 << 19, "cuda": 1 << 27}
+"""Scores a block: 2 MiB stay in a core's cache; a device wants few launches."""
 
 LEAST_EDGES = 128
 """Edges a block at least: with fewer, reading all candidates once a block costs more than their products."""
@@ -72,13 +72,9 @@ def fused_gradients(
     d_relations = workspace.zeros("d_relations", *given.relations.shape)
     contrasts = {side: _Contrast(form, given, side, d_rows, workspace) for side in given.sides}
     losses: list[Tensor] = []
-    for chunks, blocks in _blocks(contrasts.values(), d_rows.device.type):
-        for contrast in contrasts.values():
-            contrast.load(chunks)
-        for block in blocks:
-            losses += _block(given, contrasts, chunks, block, d_rows, d_relations, workspace)
-        for contrast in contrasts.values():
-            contrast.flush()
+    groups, blocks = _divide(list(contrasts.values()), d_rows.device.type)
+    for chunks in groups:
+        losses += _group(given, contrasts, chunks, blocks, d_rows, d_relations, workspace)
     for regularizer in regularizers:
         nodes, relations = penalty_factors(regularizer, given)
         of_nodes = regularizer.gradient(batch.rows, form.decoder.complex_halves)
@@ -88,31 +84,31 @@ def fused_gradients(
     return Gradients(d_rows, d_relations, torch.cat(losses).sum() / len(batch.head))
 
 
-def _blocks(contrasts: Collection[_Contrast], device: str) -> Iterator[tuple[slice, list[slice]]]:
-    """Groups of chunks and blocks of each chunk's edges: many small chunks at once, large ones in parts."""
+def _divide(contrasts: Sequence[_Contrast], device: str) -> tuple[list[slice], list[slice]]:
+    """Groups of chunks, and blocks of each chunk's edges: many small chunks at once, large ones in parts."""
     limit = BLOCK_SCORES.get(device, BLOCK_SCORES["cuda"])
-    num_chunks, chunk_edges = next((contrast.num_chunks, contrast.chunk_edges) for contrast in contrasts)
+    num_chunks, chunk_edges = contrasts[0].num_chunks, contrasts[0].chunk_edges
     scores = max(1, chunk_edges * max(contrast.count for contrast in contrasts))
     group = max(1, limit // scores)
+    group = -(-num_chunks // -(-num_chunks // group))  # groups of nearly equal size
     size = max(-(-chunk_edges // (1 if group > 1 else -(-scores // limit))), min(LEAST_EDGES, chunk_edges))
-    blocks = [slice(first, min(first + size, chunk_edges)) for first in range(0, chunk_edges, size)]
-    for first in range(0, num_chunks, group):
-        yield slice(first, min(first + group, num_chunks)), blocks
+    groups = [slice(first, min(first + group, num_chunks)) for first in range(0, num_chunks, group)]
+    return groups, [slice(first, min(first + size, chunk_edges)) for first in range(0, chunk_edges, size)]
 
 
-def _block(
+def _group(
     given: StepInput,
     contrasts: dict[Side, _Contrast],
     chunks: slice,
-    block: slice,
+    blocks: Sequence[slice],
     d_rows: Tensor,
     d_relations: Tensor,
     workspace: Workspace,
 ) -> list[Tensor]:
-    """Both sides of a block's edges; adds to d_rows (U, D) and d_relations (V, Dr), returns their losses."""
+    """Both sides of a group's edges; adds to d_rows (U, D) and d_relations (V, Dr), returns their losses."""
     batch = given.batch
     chunk_edges = len(batch.head) // next(iter(contrasts.values())).num_chunks
-    edges = slice(chunks.start * chunk_edges + block.start, (chunks.stop - 1) * chunk_edges + block.stop)
+    edges = slice(chunks.start * chunk_edges, chunks.stop * chunk_edges)
     head = _Rows("head", batch.rows, batch.head[edges], workspace)
     tail = _Rows("tail", batch.rows, batch.tail[edges], workspace)
     losses = []
@@ -120,7 +116,7 @@ def _block(
         relation = _Rows("relation", given.relations, given.relation_index[group[0]][edges], workspace)
         for side in group:
             known, answer = (head, tail) if side == "tail" else (tail, head)
-            losses.append(contrasts[side].block(block, known, answer, relation))
+            losses.append(contrasts[side].contrast(chunks, blocks, known, answer, relation))
         relation.add_gradient(d_relations)
     head.add_gradient(d_rows)
     tail.add_gradient(d_rows)
@@ -186,36 +182,63 @@ class _Query:
 
 
 class _Scratch:
-    """Scratch of a block of g chunks of P edges with K candidates, and the views of it that are used.
+    """Scratch of a group of g chunks of P edges with K candidates, and the views of it that are used.
 
     Views are made once for each shape: a step would otherwise spend a few per cent of its time on them.
     """
 
     def __init__(
-        self, chunks: int, edges: int, count: int, dim: int, widths: tuple[int, int], ws: Workspace
+        self,
+        chunks: int,
+        edges: int,
+        count: int,
+        dim: int,
+        widths: tuple[int, int],
+        blocks: Sequence[slice],
+        ws: Workspace,
     ) -> None:
         width, gradient_width = widths
         flat = chunks * edges
         self.pairs = ws.take("pairs", flat, dim)
-        self.scores = ws.take("scores", chunks, edges, count)
-        self.inverse = ws.take("inverse", chunks, edges, count)
-        self.counts = ws.take("counts", chunks, edges, count)
-        self.softplus = ws.take("softplus", chunks, edges, count)
         self.extended = ws.take("query", flat, width)
         self.query = self.extended[:, :dim]
-        self.unscaled = self.extended[:, :gradient_width]
-        self.queries = self.extended.view(chunks, edges, width)
-        self.scaled = ws.take("scaled", flat, gradient_width)
-        self.scaled_queries = self.scaled.view(chunks, edges, gradient_width)
         gradient = ws.take("d_query", flat, gradient_width)
         self.d_query = gradient[:, :dim]
-        self.d_queries = gradient.view(chunks, edges, gradient_width)
         self.positive_query = ws.take("positive_query", flat, dim)
         self.d_positive_query = ws.take("d_positive_query", flat, dim)
+        queries, gradients = (one.view(chunks, edges, -1) for one in (self.extended, gradient))
+        self.blocks = [
+            _BlockScratch(queries[:, block], gradients[:, block], block, edges, count, ws) for block in blocks
+        ]
+
+
+class _BlockScratch:
+    """Scratch of n edges of each of g chunks.
+
+    Attributes:
+        edges: (start, stop) of its edges among those of one chunk. span: whether it is all of them.
+        query, d_query: views of the group's, (g, n, W) and (g, n, G). unscaled: the query's first G columns.
+        scaled: (g, n, G). scores, inverse, counts, softplus: (g, n, K).
+    """
+
+    def __init__(
+        self, query: Tensor, d_query: Tensor, edges: slice, chunk_edges: int, count: int, ws: Workspace
+    ) -> None:
+        self.edges = edges
+        self.first, self.stop = edges.start * count, edges.stop * count
+        self.query, self.d_query = query, d_query
+        self.unscaled = query[..., : d_query.shape[-1]]
+        self.scaled = ws.take("scaled", *d_query.shape)
+        shape = (query.shape[0], query.shape[1], count)
+        self.scores = ws.take("scores", *shape)
+        self.flat = self.scores.view(-1)
+        self.inverse = ws.take("inverse", *shape)
+        self.counts = ws.take("counts", *shape)
+        self.softplus = ws.take("softplus", *shape)
 
 
 class _Contrast:
-    """One corrupted side of a batch: the candidates of the current chunks and what is added up for them."""
+    """One corrupted side of a batch."""
 
     def __init__(
         self, form: ClosedForm, given: StepInput, side: Side, d_rows: Tensor, workspace: Workspace
@@ -223,7 +246,7 @@ class _Contrast:
         self._form = form
         self._side = given.query_side(side)
         self._rows = given.batch.rows
-        self._negatives = given.batch.negatives[side]
+        self._negatives = negatives = given.batch.negatives[side]
         self._masks = given.masks.sides[side]
         self._name = side
         self._d_rows = d_rows
@@ -231,44 +254,42 @@ class _Contrast:
         self._dim = d_rows.shape[1]
         self._widths = form.similarity.widths(self._dim)
         self._workspace = workspace
-        self.num_chunks, self.count = self._negatives.nodes.shape
+        self.num_chunks, self.count = negatives.nodes.shape
         self.chunk_edges = self._edges // self.num_chunks
+        # A list of positions is found by the block where it lies on the host; a device would have to wait.
+        on_host = d_rows.device.type == "cpu"
+        self._dropped = negatives.dropped if on_host else None
+        self._keep = negatives.keep if on_host else negatives.mask(self._edges)
 
-    def load(self, chunks: slice) -> None:
-        """Gather the candidates of a group of chunks."""
-        similarity, dim = self._form.similarity, self._dim
-        nodes = self._negatives.nodes[chunks]
-        shape = (len(nodes), self.count)
-        self._chunks = chunks
-        self._nodes = nodes.reshape(-1)
-        self._mask = self._masks.candidates.take(len(self._nodes))
-        gathered = self._workspace.take("gathered", len(self._nodes), dim)
-        torch.index_select(self._rows, 0, self._nodes, out=gathered)
-        self._candidates = self._workspace.take(f"candidates_{self._name}", *shape, self._widths[0])
-        plain = self._candidates[..., :dim]
-        if self._mask is None:
-            plain.copy_(gathered.view(*shape, dim))
+    def _load(self, chunks: slice) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Rows, extended, of a group's candidates (g, K, W), their nodes (g · K,) and dropout masks."""
+        similarity, dim, count = self._form.similarity, self._dim, self.count
+        nodes = self._negatives.nodes[chunks].reshape(-1)
+        mask = self._masks.candidates.take(len(nodes))
+        gathered = self._workspace.take("gathered", len(nodes), dim)
+        torch.index_select(self._rows, 0, nodes, out=gathered)
+        candidates = self._workspace.take("candidates", len(nodes), self._widths[0])
+        if mask is None:
+            candidates[:, :dim].copy_(gathered)
         else:
-            torch.mul(gathered.view(*shape, dim), self._mask.view(*shape, dim), out=plain)
-        similarity.extend_candidates(self._candidates, dim)
-        self._sums = self._workspace.zeros(f"candidate_sums_{self._name}", *shape, self._widths[1])
-        importance = self._negatives.importance
-        self._members = None if importance is None else importance.members(chunks)
+            torch.mul(gathered, mask, out=candidates[:, :dim])
+        candidates = candidates.view(-1, count, self._widths[0])
+        similarity.extend_candidates(candidates, dim)
+        return candidates, nodes, mask
 
-    def _scratch(self, edges: int) -> _Scratch:
-        chunks = len(self._candidates)
-        key = ("block", chunks, edges, self.count, self._dim, *self._widths)
-        return self._workspace.remember(
-            key,
-            lambda: _Scratch(chunks, edges, self.count, self._dim, self._widths, self._workspace),
+    def _scratch(self, chunks: int, blocks: Sequence[slice]) -> _Scratch:
+        key = ("group", chunks, self.chunk_edges, self.count, self._dim, *self._widths, len(blocks))
+        make = lambda: _Scratch(  # noqa: E731
+            chunks, self.chunk_edges, self.count, self._dim, self._widths, blocks, self._workspace
         )
+        return self._workspace.remember(key, make)
 
-    def block(self, block: slice, known: _Rows, answer: _Rows, relation: _Rows) -> Tensor:
-        """Contrast the edges of a block; adds to the gradients of the rows, returns their losses (n,)."""
-        similarity, objective, decoder = self._form.similarity, self._form.objective, self._form.decoder
-        dim, candidates, masks, side = self._dim, self._candidates, self._masks, self._side
-        scratch = self._scratch(len(known.values) // len(candidates))
-        scores = scratch.scores
+    def contrast(
+        self, chunks: slice, blocks: Sequence[slice], known: _Rows, answer: _Rows, relation: _Rows
+    ) -> Tensor:
+        """Contrast the edges of a group; adds to the gradients of all rows, returns the losses (n,)."""
+        similarity, decoder, masks, side = self._form.similarity, self._form.decoder, self._masks, self._side
+        scratch = self._scratch(chunks.stop - chunks.start, blocks)
         node, of_relation = known.use("node", masks.node), relation.use("relation", masks.relation)
         answer_use = answer.use("answer", masks.answer)
         query = asked = _Query(decoder, side, node, of_relation, scratch.query)
@@ -277,30 +298,14 @@ class _Contrast:
             of_relation = relation.use("positive_relation", masks.positive_relation)
             asked = _Query(decoder, side, node, of_relation, scratch.positive_query)
         positive = similarity.positive(asked.values, answer_use.values, scratch.pairs)
-        similarity.extend_queries(scratch.extended, dim, objective.shift(positive))
+        similarity.extend_queries(scratch.extended, self._dim, self._form.objective.shift(positive))
 
-        similarity.scores(scratch.queries, candidates, dim, scores, scratch.inverse)
-        counts = self._counts(block, scratch)
-        losses = objective.weigh(scores, counts, scratch.softplus)
-        row_sums = similarity.query_gradient(
-            scores, scratch.queries, candidates, dim, scratch.d_queries, scratch.inverse
-        )
-        loss, factor, d_positive = objective.reduce(
-            positive.view(-1, 1),
-            row_sums.reshape(-1, 1),
-            None if losses is None else losses.view(-1, 1),
-            self._counted(counts) if objective.averages else None,
-        )
-        factor = factor / self._edges
-        torch.mul(scratch.unscaled, factor, out=scratch.scaled)
-        similarity.candidate_gradient(scores, scratch.scaled_queries, self._sums)
-
+        loss, factor, d_positive = self._products(chunks, scratch, positive)
         d_query = d_asked = scratch.d_query.mul_(factor)
         if asked is not query:
             d_asked = scratch.d_positive_query.zero_()
-        own = d_positive.div_(self._edges)
         similarity.positive_gradient(
-            asked.values, answer_use.values, own, d_asked, answer_use.gradient, scratch.pairs
+            asked.values, answer_use.values, d_positive, d_asked, answer_use.gradient, scratch.pairs
         )
         query.backward(d_query)
         if asked is not query:
@@ -308,29 +313,86 @@ class _Contrast:
         answer_use.close()
         return loss.view(-1)
 
-    def _counts(self, block: slice, scratch: _Scratch) -> Tensor | None:
-        """What each negative counts for each edge (g, P, K): int8 if it counts or not, or float32."""
-        keep, importance = self._negatives.keep, self._negatives.importance
+    def _products(self, chunks: slice, scratch: _Scratch, positive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """All that touches scores: fills d_query but for its factor, adds to the candidates' gradients.
+
+        Returns:
+            Losses, the factors of d_query, and the gradients of the positive scores, all (n, 1).
+        """
+        similarity, objective, dim = self._form.similarity, self._form.objective, self._dim
+        candidates, nodes, mask = self._load(chunks)
+        sums = self._workspace.zeros("candidate_sums", *candidates.shape[:2], self._widths[1])
+        members = None
+        if self._negatives.importance is not None:
+            members = self._negatives.importance.members(chunks)
+        positives = positive.view(len(candidates), -1)
+        dropped = self._dropped_of(chunks, scratch)
+        results = []
+        for block, left_out in zip(scratch.blocks, dropped, strict=True):
+            scores = block.scores
+            similarity.scores(block.query, candidates, dim, scores, block.inverse)
+            counts = self._counts(chunks, block, members)
+            losses = objective.weigh(scores, counts, left_out, block.softplus)
+            row_sums = similarity.query_gradient(
+                scores, block.query, candidates, dim, block.d_query, block.inverse
+            )
+            loss, factor, d_positive = objective.reduce(
+                positives[:, block.edges].unsqueeze(-1),
+                row_sums.unsqueeze(-1),
+                None if losses is None else losses.unsqueeze(-1),
+                self._counted(counts, left_out, block) if objective.averages else None,
+            )
+            factor = factor.div_(self._edges)
+            torch.mul(block.unscaled, factor, out=block.scaled)
+            similarity.candidate_gradient(scores, block.scaled, sums)
+            results.append((loss, factor, d_positive.div_(self._edges)))
+        self._add_candidates(similarity.finish_candidates(sums, candidates, dim), nodes, mask)
+        if len(results) == 1:
+            loss, factor, d_positive = results[0]
+        else:
+            loss, factor, d_positive = (torch.cat(parts, 1) for parts in zip(*results, strict=True))
+        return loss.view(-1, 1), factor.view(-1, 1), d_positive.view(-1, 1)
+
+    def _dropped_of(self, chunks: slice, scratch: _Scratch) -> list[Tensor | None]:
+        """Positions that each block leaves out, in its own flattened (g, n, K)."""
+        if self._dropped is None:
+            return [None] * len(scratch.blocks)
+        # Blocks of a group of more than one chunk are whole chunks: each lies in one piece.
+        size = self.chunk_edges * self.count
+        last = (chunks.stop - chunks.start - 1) * size
+        first = [chunks.start * size + block.first for block in scratch.blocks]
+        bounds = [*first, chunks.start * size + last + scratch.blocks[-1].stop]
+        cuts = torch.searchsorted(self._dropped, torch.tensor(bounds)).tolist()
+        return [
+            self._dropped[low:high] - offset if low < high else None
+            for low, high, offset in zip(cuts[:-1], cuts[1:], first, strict=True)
+        ]
+
+    def _counts(self, chunks: slice, block: _BlockScratch, members: Tensor | None) -> Tensor | None:
+        """What each negative counts for each edge (g, n, K): int8 if it counts or not, or float32."""
+        keep, importance = self._keep, self._negatives.importance
         if keep is not None:
-            keep = keep[self._chunks, block].view(torch.int8)
-        if importance is None or self._members is None:
+            keep = keep[chunks, block.edges].view(torch.int8)
+        if importance is None or members is None:
             return keep
         # A product with rows of which one is 1 looks the weight up, faster than indexing does.
-        torch.bmm(importance.weight[self._chunks, block], self._members, out=scratch.counts)
-        return scratch.counts if keep is None else scratch.counts.mul_(keep)
+        torch.bmm(importance.weight[chunks, block.edges], members, out=block.counts)
+        return block.counts if keep is None else block.counts.mul_(keep)
 
-    def _counted(self, counts: Tensor | None) -> Tensor:
-        """Number of negatives that count, for each edge (n, 1) or for all ()."""
-        if counts is None:
+    def _counted(self, counts: Tensor | None, left_out: Tensor | None, block: _BlockScratch) -> Tensor:
+        """Number of negatives that count, for each edge (g, n, 1) or for all ()."""
+        if left_out is None and counts is None:
             return torch.tensor(self.count, device=self._d_rows.device)
-        return counts.sum(-1).view(-1, 1)
+        if left_out is not None:
+            counts = torch.ones_like(block.scores) if counts is None else counts
+            counts.view(-1).index_fill_(0, left_out, 0)
+        return counts.sum(-1, keepdim=True)
 
-    def flush(self) -> None:
-        """Add the candidates' gradients to their rows."""
-        gradient = self._form.similarity.finish_candidates(self._sums, self._candidates, self._dim)
-        flat = self._workspace.take("gathered", len(self._nodes), self._dim)  # index_add_ wants it contiguous
-        if self._mask is None:
+    def _add_candidates(self, gradient: Tensor, nodes: Tensor, mask: Tensor | None) -> None:
+        """Add the candidates' gradients (g, K, D) to their rows."""
+        flat = self._workspace.take("gathered", len(nodes), self._dim)  # index_add_ wants it contiguous
+        if mask is None:
             flat.view_as(gradient).copy_(gradient)
         else:
-            torch.mul(gradient, self._mask.view_as(gradient), out=flat.view_as(gradient))
-        self._d_rows.index_add_(0, self._nodes, flat)
+            torch.mul(gradient, mask.view_as(gradient), out=flat.view_as(gradient))
+        self._d_rows.index_add_(0, nodes, flat)

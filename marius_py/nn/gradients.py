@@ -114,7 +114,8 @@ def _contrast(
     num_chunks, count = negatives.nodes.shape
     candidates = masked(rows[negatives.nodes.flatten()], masks.candidates.take(num_chunks * count))
     scores = decoder.compare(query.view(num_chunks, -1, dim), candidates.view(num_chunks, count, dim))
-    keep = None if negatives.keep is None else negatives.keep.view(-1, count)
+    keep = negatives.mask(edges)
+    keep = None if keep is None else keep.view(-1, count)
     if negatives.importance is None:
         return loss(positive, scores.reshape(-1, count), keep)
     weight = torch.bmm(negatives.importance.weight, negatives.importance.members())

@@ -1,4 +1,4 @@
-"""Known edges among negatives (floor 1): edges and shared negatives in, keep masks out; numpy only.
+"""Known edges among negatives (floor 1): edges and shared negatives in, positions to leave out, out; numpy only.
 
 A drawn negative may be a true answer; training against it teaches a falsehood. `KnownEdges` indexes the
 edges at hand, those of a step, and finds the negatives that make one of them.
@@ -84,11 +84,11 @@ class KnownEdges:
             side: the corrupted end.
 
         Returns:
-            (M,) int64 positions in the flattened (C, P, K), in no order; an own answer may stand twice.
+            (M,) int64 positions in the flattened (C, P, K), ascending and distinct.
         """
         index = self._index[side]
-        anchor, own = _anchor_and_answer(edges, side)
-        repeated = own_answers(own, negatives)
+        anchor, _ = _anchor_and_answer(edges, side)
+        repeated = own_answers(edges, negatives, side)
         num_keys = len(index.keys)
         if num_keys == 0:
             return repeated
@@ -107,44 +107,24 @@ class KnownEdges:
         asked = asked[found]
         position, hit = _concatenate_ranges(first[asked], askers[asked])
         known: np.ndarray = asks[order[position]] * negatives.shape[1] + column[hit]
-        return np.concatenate((known, repeated))
-
-    def keep(self, edges: np.ndarray, negatives: np.ndarray, side: Side) -> np.ndarray:
-        """Which negatives count: (C, P, K) bool, False at `false_negatives`."""
-        dropped = self.false_negatives(edges, negatives, side)
-        return _keep(dropped, len(edges), negatives)
+        return np.unique(np.concatenate((known, repeated)))
 
 
-def own_answers(answers: np.ndarray, negatives: np.ndarray) -> np.ndarray:
-    """Where a negative is the edge's own answer: (M,) int64 positions in the flattened (C, P, K).
-
-    Args:
-        answers: (B,) int64 true ends of the edges.
-        negatives: (C, K) int64 node ids.
-    """
-    chunk = np.arange(len(answers)) // (len(answers) // len(negatives))
-    edge, column = _find(answers, chunk, negatives)
-    flat: np.ndarray = edge * negatives.shape[1] + column
-    return flat
-
-
-def keep_all_but_own(edges: np.ndarray, negatives: np.ndarray, side: Side) -> np.ndarray:
-    """As `KnownEdges.keep` with nothing known but the edges themselves: (C, P, K) bool.
+def own_answers(edges: np.ndarray, negatives: np.ndarray, side: Side) -> np.ndarray:
+    """As `KnownEdges.false_negatives` with nothing known but the edges themselves.
 
     Args:
         edges: (B, 3) int64 head, relation, tail.
         negatives: (C, K) int64 node ids.
         side: the corrupted end.
+
+    Returns:
+        (M,) int64 positions in the flattened (C, P, K), ascending and distinct.
     """
-    own = _anchor_and_answer(edges, side)[1]
-    return _keep(own_answers(own, negatives), len(edges), negatives)
-
-
-def _keep(dropped: np.ndarray, num_edges: int, negatives: np.ndarray) -> np.ndarray:
-    num_chunks, count = negatives.shape
-    keep = np.ones(num_edges * count, np.bool_)
-    keep[dropped] = False
-    return keep.reshape(num_chunks, num_edges // num_chunks, count)
+    answers = _anchor_and_answer(edges, side)[1]
+    chunk = np.arange(len(answers)) // (len(answers) // len(negatives))
+    edge, column = _find(answers, chunk, negatives)
+    return np.sort(edge * negatives.shape[1] + column)
 
 
 def _find(nodes: np.ndarray, chunk: np.ndarray, negatives: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

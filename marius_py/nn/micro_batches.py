@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 
-from marius_py.nn.batch import Batch, Corruption
+from marius_py.nn.batch import Batch
 from marius_py.nn.decoders.base import Decoder
 from marius_py.nn.gradients import Gradients, StepInput, penalty_factors, relations_are_complex
 from marius_py.nn.regularizers import Regularizer
@@ -101,11 +101,7 @@ def _part_of(make: Callable[[], StepInput], part: Part) -> StepInput:
     for side, corruption in batch.negatives.items():
         masks.sides[side].skip(part.edges.start, part.chunks.start * corruption.nodes.shape[1])
     negatives = {
-        side: Corruption(
-            one.nodes[part.chunks],
-            None if one.keep is None else one.keep[part.chunks, part.inside].contiguous(),
-            None if one.importance is None else one.importance.part(part.chunks, part.inside),
-        )
+        side: one.part(part.chunks, part.inside, len(batch.head) // len(one.nodes))
         for side, one in batch.negatives.items()
     }
     edges = part.edges

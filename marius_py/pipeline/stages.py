@@ -70,11 +70,11 @@ def training_stages(
         rows, state = buffer.gather(torch.from_numpy(ids.index))
         negatives: dict[Side, Corruption] = {}
         for side, nodes in ids.negatives.items():
-            keep = ids.keep.get(side)
+            dropped = ids.dropped.get(side)
             negatives[side] = Corruption(
                 to_device(torch.from_numpy(nodes)),
-                None if keep is None else to_device(torch.from_numpy(keep)),
-                _importance(ids.importance.get(side), to_device),
+                importance=_importance(ids.importance.get(side), to_device),
+                dropped=None if dropped is None else to_device(torch.from_numpy(dropped)),
             )
         return Gathered(
             ids,

@@ -50,7 +50,10 @@ def random_batch(
             weight = rng.uniform(0.3, 3.0, (chunks, chunk_edges, groups)).astype(np.float32)
             importance = Importance(group, torch.from_numpy(weight))
         drawn = torch.from_numpy(rng.integers(0, nodes, (chunks, count)))
-        negatives[side] = Corruption(drawn, kept, importance)
+        dropped = None
+        if kept is not None and side == "tail":  # one side says it by a mask, the other by a list
+            kept, dropped = None, torch.nonzero(~kept.view(-1)).view(-1)
+        negatives[side] = Corruption(drawn, kept, importance, dropped)
     return Batch(
         rows=torch.from_numpy((scale * rng.standard_normal((nodes, dim))).astype(np.float32)),
         state=torch.zeros(nodes, state_dim),

@@ -177,5 +177,6 @@ def test_blocks_keep_enough_edges(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = {"chunks": 2, "chunk_edges": 7, "count": 9, "keep": True}
     assert_paths_equal(ComplEx(6), SoftmaxLoss(), shape, dropout=True)
     contrast = SimpleNamespace(num_chunks=2, chunk_edges=7, count=9)
-    blocks = [block for _, parts in fused_module._blocks([contrast], "cpu") for block in parts]  # type: ignore[list-item]
-    assert blocks == [slice(0, 3), slice(3, 6), slice(6, 7)] * 2
+    groups, blocks = fused_module._divide([contrast], "cpu")  # type: ignore[list-item]
+    assert groups == [slice(0, 1), slice(1, 2)]
+    assert blocks == [slice(0, 3), slice(3, 6), slice(6, 7)]

@@ -10,7 +10,7 @@ from hypothesis.strategies import DrawFn
 
 from marius_py.errors import ConfigError
 from marius_py.nn import AllNegatives, DegreeNegatives, NegativeSampler, ResidentNodes, UniformNegatives
-from marius_py.nn.known_edges import KnownEdges, keep_all_but_own
+from marius_py.nn.known_edges import KnownEdges, own_answers
 from marius_py.nn.negatives import chunks_of
 from marius_py.nn.registry import SAMPLERS
 from marius_py.types import SIDES, Side
@@ -143,18 +143,28 @@ def contrasts(draw: DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return known, batch, generator.integers(0, nodes, (chunks, count)) + offset
 
 
+def kept(dropped: np.ndarray, num_edges: int, negatives: np.ndarray) -> np.ndarray:
+    """(C, P, K) bool, False at the positions that are dropped; these must be ascending and distinct."""
+    assert (np.diff(dropped) > 0).all()
+    keep = np.ones(num_edges * negatives.shape[1], np.bool_)
+    keep[dropped] = False
+    return keep.reshape(len(negatives), -1, negatives.shape[1])
+
+
 @settings(deadline=None)
 @given(contrasts(), st.sampled_from(SIDES))
 def test_known_edges_are_left_out_and_nothing_else(
     case: tuple[np.ndarray, np.ndarray, np.ndarray], side: Side
 ) -> None:
     known, batch, negatives = case
-    keep, all_but_own = (
-        KnownEdges(known).keep(batch, negatives, side),
-        keep_all_but_own(batch, negatives, side),
-    )
     chunk_edges = len(batch) // len(negatives)
-    assert keep.shape == (len(negatives), chunk_edges, negatives.shape[1])
+    keep, all_but_own = (
+        kept(dropped, len(batch), negatives)
+        for dropped in (
+            KnownEdges(known).false_negatives(batch, negatives, side),
+            own_answers(batch, negatives, side),
+        )
+    )
     true = {tuple(edge) for edge in known.tolist()}
     for number, edge in enumerate(batch.tolist()):
         for column, node in enumerate(negatives[number // chunk_edges].tolist()):
@@ -172,7 +182,8 @@ def test_known_edges_of_hubs_are_left_out(side: Side) -> None:
     known[:, 1] = 0
     known[:, 0 if side == "tail" else 2] %= 3  # three questions with thousands of answers
     batch, negatives = known[:40].astype(np.int64), generator.integers(0, 4000, (2, 500))
-    keep = KnownEdges(known).keep(batch, negatives, side).reshape(40, 500)
+    dropped = KnownEdges(known).false_negatives(batch, negatives, side)
+    keep = kept(dropped, len(batch), negatives).reshape(40, 500)
     true = {tuple(edge) for edge in known.tolist()}
     for number, (head, relation, tail) in enumerate(batch.tolist()):
         nodes = negatives[number // 20].tolist()

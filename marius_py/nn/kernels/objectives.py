@@ -27,12 +27,15 @@ class Objective(Protocol):
     def shift(self, positive: Tensor) -> Tensor | float:
         """What is added to the scores of an edge's negatives, given positive scores (B,)."""
 
-    def weigh(self, scores: Tensor, counts: Tensor | None, scratch: Tensor) -> Tensor | None:
+    def weigh(
+        self, scores: Tensor, counts: Tensor | None, dropped: Tensor | None, scratch: Tensor
+    ) -> Tensor | None:
         """Replace shifted scores (g, P, K) by weights in place.
 
         Args:
             scores: overwritten.
             counts: (g, P, K) int8, 0 where the negative must not count, or float32, what it counts.
+            dropped: (M,) int64 positions in the flattened (g, P, K) that must not count either.
             scratch: (g, P, K), undefined.
 
         Returns:
@@ -42,16 +45,17 @@ class Objective(Protocol):
     def reduce(
         self, positive: Tensor, row_sums: Tensor, losses: Tensor | None, kept: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Finish whole rows; all (n, 1), edges of all chunks of the block one after another.
+        """Finish whole rows; all (g, P, 1).
 
         Args:
             positive: scores of the true edges.
             row_sums: Σ_k weight_k.
             losses: what `weigh` returned.
-            kept: sum of the negatives' counts, of every edge, (n, 1), or of all, (); None unless `averages`.
+            kept: sum of the negatives' counts, of every edge, (g, P, 1), or of all, (); None unless
+                `averages`.
 
         Returns:
-            Loss, factor, and gradient of the positive score, of each edge alone, (n, 1).
+            Loss, factor, and gradient of the positive score, of each edge alone, (g, P, 1).
         """
 
 
@@ -68,11 +72,15 @@ class SoftmaxObjective:
         """Minus the positive scores."""
         return -positive
 
-    def weigh(self, scores: Tensor, counts: Tensor | None, scratch: Tensor) -> Tensor | None:
+    def weigh(
+        self, scores: Tensor, counts: Tensor | None, dropped: Tensor | None, scratch: Tensor
+    ) -> Tensor | None:
         """Exponentials."""
         scores.exp_()
         if counts is not None:
             scores.mul_(counts)
+        if dropped is not None:
+            scores.view(-1).index_fill_(0, dropped, 0)
         return None
 
     def reduce(
@@ -99,13 +107,18 @@ class LogisticObjective:
         """The margin."""
         return self.margin
 
-    def weigh(self, scores: Tensor, counts: Tensor | None, scratch: Tensor) -> Tensor | None:
+    def weigh(
+        self, scores: Tensor, counts: Tensor | None, dropped: Tensor | None, scratch: Tensor
+    ) -> Tensor | None:
         """Sigmoids; softplus(x) = max(x, 0) + log1p(e^−|x|) is summed on the way."""
         torch.abs(scores, out=scratch).neg_().exp_().log1p_().add_(torch.clamp_min(scores, 0))
         scores.sigmoid_()
         if counts is not None:
             scratch.mul_(counts)
             scores.mul_(counts)
+        if dropped is not None:
+            scratch.view(-1).index_fill_(0, dropped, 0)
+            scores.view(-1).index_fill_(0, dropped, 0)
         return scratch.sum(-1)
 
     def reduce(
