@@ -16,21 +16,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from marius_py import __version__
 from marius_py.errors import ConfigError, StorageError
 from marius_py.report_figures import (
     bands_figure,
     bytes_figure,
+    degree_rank_figure,
     loss_figure,
     map_figure,
+    metrics_figure,
     new_figure,
-    principal_components,
     ranks_figure,
     save_figure,
     speed_figure,
     timeline_figure,
 )
+from marius_py.report_map import Method, check_method, map_rows
 from marius_py.results import TRACE_FILE
 from marius_py.run import Run
 from marius_py.streams import Purpose, stream
@@ -49,10 +52,14 @@ body { color: #1e293b; background: #fff; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .2rem .8rem .2rem 0; text-align: right; border-bottom: 1px solid #e2e8f0; }
-th:first-child, td:first-child { text-align: left; }
-img { max-width: 100%; height: auto; } .note { color: #64748b; }
+th { vertical-align: bottom; } td { vertical-align: top; white-space: nowrap; }
+th:first-child, td:first-child, .facts td { text-align: left; }
+td:first-child { white-space: normal; overflow-wrap: anywhere; }
+.wide { overflow-x: auto; } .note, figcaption { color: #64748b; }
+figure { margin: 1.2rem 0; } img { width: 100%; max-width: 50rem; height: auto; }
 """
 _MAX_RELATIONS = 40
+_DEGREE_BLOCK = 1 << 20
 
 
 class _Page:
@@ -70,17 +77,24 @@ class _Page:
         self._parts.append(f'<p class="note">{html.escape(text)}</p>')
 
     def table(self, heading: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """A table; one without a heading holds facts, a name and a value a row."""
         head = "".join(f"<th>{html.escape(cell)}</th>" for cell in heading)
+        head = f"<thead><tr>{head}</tr></thead>" if heading else ""
+        kind = "wide" if heading else "facts"
         body = "".join(
             "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows
         )
-        self._parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>")
+        self._parts.append(f'<div class="{kind}"><table>{head}<tbody>\n{body}</tbody></table></div>')
 
     def figure(self, name: str, text: str, figure: Figure) -> None:
         content = save_figure(figure, "svg")
         # As an image of its own, so that the names inside one figure do not meet those of another.
         data = base64.b64encode(content).decode("ascii")
-        self._parts.append(f'<img alt="{html.escape(text)}" src="data:image/svg+xml;base64,{data}">')
+        caption = html.escape(text)
+        self._parts.append(
+            f'<figure><img alt="{caption}" src="data:image/svg+xml;base64,{data}">'
+            f"<figcaption>{caption}</figcaption></figure>"
+        )
         if self._figures is not None:
             path = self._figures / f"{name}.png"
             path.write_bytes(save_figure(figure, "png"))
@@ -103,6 +117,7 @@ def write_report(
     overwrite: bool = False,
     max_edges: int = 2000,
     max_nodes: int = 2000,
+    map: Method = "pca",
     seed: int = 0,
     progress: Progress | None = None,
 ) -> list[Path]:
@@ -115,6 +130,7 @@ def write_report(
         overwrite: replace `output` if it exists.
         max_edges: test edges that are ranked for the rank figures, a random sample.
         max_nodes: nodes on the map, a random sample.
+        map: "pca", principal components, or "umap", if umap-learn is installed.
         seed: of the samples.
         progress: called with ("rank", edges done, edges, "edges").
 
@@ -122,9 +138,11 @@ def write_report(
         The files written, `output` first.
 
     Raises:
-        ConfigError: matplotlib is missing, or `output` exists. StorageError: reading or writing failed.
+        ConfigError: matplotlib or umap-learn is missing, or `output` exists. StorageError: reading or writing
+        failed.
     """
     new_figure()  # says that matplotlib is missing before anything is read
+    check_method(map)
     target = Path(output)
     if target.exists() and not overwrite:
         raise ConfigError(f"output: {target} exists; choose another name, or replace it with --overwrite")
@@ -140,7 +158,7 @@ def write_report(
         _training(page, run)
         _timeline(page, run)
         _ranking(page, run, max_edges, seed, progress)
-        _map(page, run, max_nodes, seed)
+        _map(page, run, max_nodes, map, seed)
         temporary.write_text(page.render(f"Run {run.path.name}"), encoding="utf-8")
         temporary.replace(target)
     except OSError as error:
@@ -165,10 +183,14 @@ def _summary(page: _Page, run: Run) -> None:
         ("decoder", str(decoder.get("_target_") if isinstance(decoder, Mapping) else decoder)),
         ("dim", str(run.dim)),
         ("epochs", f"{run.epochs}{'' if result else ' (not finished)'}"),
-        *((key, str(value)) for key, value in settings.items() if key not in ("model.decoder", "model.dim")),
+        *(
+            (key, json.dumps(value) if isinstance(value, bool) else str(value))
+            for key, value in settings.items()
+            if key not in ("model.decoder", "model.dim")
+        ),
         ("marius_py", __version__),
     ]
-    page.table(("", ""), rows)
+    page.table((), rows)
     if not result:
         page.note(f"The run has not finished; this is its last commit, after {run.epochs} epochs.")
         return
@@ -195,6 +217,8 @@ def _training(page: _Page, run: Run) -> None:
         return
     page.title("Training")
     page.figure("loss", "Loss and validation MRR by epoch", loss_figure(history))
+    if any(line.get("valid") for line in history):
+        page.figure("metrics", "Validation metrics by epoch", metrics_figure(history))
     page.title("Throughput")
     page.figure("speed", "Edges a second and waiting by epoch", speed_figure(history))
     page.figure("bytes", "GiB read and written by epoch", bytes_figure(history))
@@ -225,11 +249,16 @@ def _ranking(page: _Page, run: Run, max_edges: int, seed: int, progress: Progres
         progress=None if progress is None else lambda done, total: progress("rank", done, total, "edges"),
     )
     page.title("Ranks")
-    page.note(f"{len(metrics.edges):,} of {count:,} test edges, {metrics.protocol}")
+    page.note(metrics.protocol if metrics.sampled else f"All {count:,} test edges, {metrics.protocol}")
     page.figure("ranks", "Ranks of the true answers", ranks_figure(metrics.ranks))
     bands = [(bound, part.mrr, part.count) for bound, part in metrics.bands.items()]
     if bands:
         page.figure("degrees", "MRR by degree of the answer", bands_figure(bands))
+    answers = np.concatenate((metrics.edges[:, 0], metrics.edges[:, 2])).astype(np.int64)
+    ranks = metrics.ranks.T.reshape(-1)
+    if answers.size:
+        figure = degree_rank_figure(_degrees(run, answers), ranks)
+        page.figure("degree_rank", "Rank against degree of the answer", figure)
     if not run.graph.has_relations:
         return
     names = run.relation_names
@@ -238,37 +267,48 @@ def _ranking(page: _Page, run: Run, max_edges: int, seed: int, progress: Progres
     if len(ordered) > _MAX_RELATIONS:
         page.note(f"The {_MAX_RELATIONS} of {len(ordered)} relations with most of these edges.")
     page.table(
-        ("relation", "ranks", "MRR", "mean rank"),
+        ("relation", "kind", "ranks", "MRR", "MRR heads", "MRR tails", "Hits@10", "mean rank"),
         [
-            (names[number], f"{part.count:,}", f"{part.mrr:.4f}", f"{part.mean_rank:,.1f}")
+            (
+                names[number],
+                metrics.category_of.get(number, ""),
+                f"{part.count:,}",
+                _number(part.mrr),
+                _number(None if part.head is None else part.head.mrr),
+                _number(None if part.tail is None else part.tail.mrr),
+                _number(part.hits.get(10)),
+                f"{part.mean_rank:,.1f}",
+            )
             for number, part in ordered[:_MAX_RELATIONS]
         ],
     )
 
 
-def _map(page: _Page, run: Run, max_nodes: int, seed: int) -> None:
+def _degrees(run: Run, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Train degrees (n,) of node ids (n,), read in blocks."""
+    degrees = np.empty(ids.shape, dtype=np.int64)
+    with run.graph.edges() as store:
+        for start in range(0, run.num_nodes, _DEGREE_BLOCK):
+            stop = min(start + _DEGREE_BLOCK, run.num_nodes)
+            chosen = (ids >= start) & (ids < stop)
+            if chosen.any():
+                degrees[chosen] = store.degrees(start, stop)[ids[chosen] - start]
+    return degrees
+
+
+def _map(page: _Page, run: Run, max_nodes: int, method: Method, seed: int) -> None:
     from marius_py.predict.answers import names_of
 
     count = min(max_nodes, run.num_nodes)
     if count < 3:
         return
     ids = np.sort(stream(seed, Purpose.EVALUATE, 3).choice(run.num_nodes, count, replace=False))
-    points, shares = principal_components(run.embeddings(ids))
+    placed = map_rows(run.embeddings(ids), method, seed)
     names = names_of(run, ids)
-    with run.graph.edges() as store:
-        step = 1 << 20
-        degrees = np.concatenate(
-            [
-                store.degrees(start, min(start + step, run.num_nodes))[
-                    ids[(ids >= start) & (ids < start + step)] - start
-                ]
-                for start in range(0, run.num_nodes, step)
-            ]
-        )
     page.title("Embeddings")
     page.note(
-        f"{count:,} of {run.num_nodes:,} nodes on the first two principal components, which hold "
-        f"{100 * shares[0]:.1f} and {100 * shares[1]:.1f} % of the variance; color: train degree, "
-        "names: the nodes of highest degree."
+        f"{count:,} of {run.num_nodes:,} nodes {placed.note}; color: train degree, names: the nodes of "
+        "highest degree."
     )
-    page.figure("map", "Map of the embeddings", map_figure(points, [names[i] for i in ids.tolist()], degrees))
+    figure = map_figure(placed.points, [names[i] for i in ids.tolist()], _degrees(run, ids), placed.axes)
+    page.figure("map", "Map of the embeddings", figure)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 COLORS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#64748b")
 _STAGE_LIMIT = 4000
 _LABELED = 25
+_CANDIDATES = 400
+_LABEL_SIZE = np.array([0.11, 0.025])
+"""Width and height of a name, as shares of a map's."""
 
 
 def new_figure(width: float = 7.0, height: float = 3.2) -> tuple[Figure, Any]:
@@ -147,28 +150,71 @@ def bands_figure(bands: Sequence[tuple[int, float, int]]) -> Figure:
     return figure
 
 
-def map_figure(points: NDArray[np.float64], names: Sequence[str], degrees: NDArray[np.int64]) -> Figure:
-    """Embeddings on two axes (n, 2); the nodes with most edges carry their names."""
-    figure, axes = new_figure(height=5.5)
-    color = np.log1p(degrees)
-    axes.scatter(points[:, 0], points[:, 1], c=color, s=6, cmap="viridis", alpha=0.7, linewidths=0)
-    for place in np.argsort(-degrees, kind="stable")[:_LABELED].tolist():
-        name = names[place] if len(names[place]) <= 24 else names[place][:23] + "…"
-        # A "$" would begin mathematics.
-        axes.annotate(name.replace("$", r"\$"), points[place], fontsize=6, alpha=0.9)
-    axes.set_xlabel("first principal component")
-    axes.set_ylabel("second principal component")
+def degree_rank_figure(degrees: NDArray[np.int64], ranks: NDArray[np.float64]) -> Figure:
+    """Rank of each answer (n,) against its train degree (n,), both logarithmic; the line is the median."""
+    figure, axes = new_figure(height=3.6)
+    shown = np.isfinite(ranks)
+    x, y = np.log10(degrees[shown] + 1.0), np.log10(ranks[shown])
+    bins = axes.hexbin(x, y, gridsize=(36, 18), bins="log", cmap="Blues", vmin=0.3, mincnt=1, linewidths=0.1)
+    figure.colorbar(bins, ax=axes, label="answers")
+    edges = np.linspace(x.min(), x.max() + 1e-9, 13) if x.size else np.zeros(1)
+    band = np.digitize(x, edges)
+    middle = [(float(np.mean(x[band == i])), float(np.median(y[band == i]))) for i in np.unique(band)]
+    axes.plot(*zip(*middle, strict=True), color=COLORS[1], marker="o", markersize=3, label="median")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.get_major_locator().set_params(integer=True)
+        axis.set_major_formatter(lambda value, _: f"{10**value:,.0f}")
+    axes.set_xlabel("train degree of the answer + 1")
+    axes.set_ylabel("rank of the answer")
+    axes.legend(frameon=False)
     return figure
 
 
-def principal_components(rows: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Rows (n, D) on their two first principal components (n, 2), and these' shares of variance (2,)."""
-    centered = rows.astype(np.float64) - rows.mean(axis=0, dtype=np.float64)
-    _, values, axes = np.linalg.svd(centered, full_matrices=False)
-    points = np.zeros((len(rows), 2))
-    used = min(2, len(values))
-    points[:, :used] = centered @ axes[:used].T
-    variance = values**2
-    shares = np.zeros(2)
-    shares[:used] = variance[:used] / max(float(variance.sum()), 1e-300)
-    return points, shares
+def metrics_figure(history: Sequence[Mapping[str, Any]]) -> Figure:
+    """Validation MRR and Hits@k by epoch; `history` needs a line with `valid`."""
+    figure, axes = new_figure()
+    valid = [(int(line["epoch"]) + 1, line["valid"]) for line in history if line.get("valid")]
+    names = [name for name in valid[0][1] if name == "mrr" or name.startswith("hits@")]
+    for number, name in enumerate(names):
+        values = [(epoch, line[name]) for epoch, line in valid if isinstance(line.get(name), (int, float))]
+        label = "MRR" if name == "mrr" else name.replace("hits", "Hits")
+        color = COLORS[number % len(COLORS)]
+        axes.plot(*zip(*values, strict=True), color=color, marker="o", markersize=3, label=label)
+    axes.set_xlabel("epoch")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("on validation edges")
+    axes.legend(frameon=False)
+    return figure
+
+
+def map_figure(
+    points: NDArray[np.float64],
+    names: Sequence[str],
+    degrees: NDArray[np.int64],
+    labels: tuple[str, str],
+) -> Figure:
+    """Embeddings on two axes (n, 2), called by `labels`; the nodes with most edges carry their names."""
+    figure, axes = new_figure(height=5.5)
+    color = np.log1p(degrees)
+    size = 6 if len(points) > 500 else 16
+    axes.scatter(points[:, 0], points[:, 1], c=color, s=size, cmap="viridis", alpha=0.7, linewidths=0)
+    for place in _apart(points, np.argsort(-degrees, kind="stable"))[:_LABELED]:
+        name = names[place] if len(names[place]) <= 24 else names[place][:23] + "…"
+        # A "$" would begin mathematics.
+        axes.annotate(name.replace("$", r"\$"), points[place], fontsize=6, alpha=0.9)
+    axes.set_xlabel(labels[0])
+    axes.set_ylabel(labels[1])
+    return figure
+
+
+def _apart(points: NDArray[np.float64], order: NDArray[np.integer]) -> list[int]:
+    """Places in `order` whose labels would not lie on an earlier one; looks at the first few hundred."""
+    span = np.ptp(points, axis=0)
+    scaled = (points - points.min(axis=0)) / np.where(span > 0, span, 1)
+    kept: list[int] = []
+    for place in order[:_CANDIDATES].tolist():
+        away = np.abs(scaled[kept] - scaled[place]) > _LABEL_SIZE
+        if away.any(axis=1).all():
+            kept.append(place)
+    return kept

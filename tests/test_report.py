@@ -4,6 +4,7 @@ import base64
 import re
 import sys
 from html.parser import HTMLParser
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -13,10 +14,13 @@ import marius_py
 from marius_py import cli
 from marius_py.errors import ConfigError
 from marius_py.report import write_report
-from marius_py.report_figures import principal_components
+from marius_py.report_map import principal_components, umap_points
 from tests.small_runs import write_run
 
 pytest.importorskip("matplotlib", reason="reports need matplotlib")
+
+
+PICTURES = ("bytes", "degree_rank", "degrees", "loss", "map", "metrics", "ranks", "speed", "timeline")
 
 
 class Page(HTMLParser):
@@ -63,18 +67,70 @@ def test_everything(trained, tmp_path, capsys):
     assert page.titles == ["Test", "Training", "Throughput", "Pipeline", "Ranks", "Relations", "Embeddings"]
     assert {"r0", "r1", "r2", "complex"} <= set(page.cells)
     assert not re.search(r"https?://", re.sub(r'src="data:[^"]*"', "", text))
-    assert len(page.images) == 7
+    assert len(page.images) == 9
     for source in page.images:
         kind, _, data = source.partition(",")
         assert kind == "data:image/svg+xml;base64"
         ElementTree.fromstring(base64.b64decode(data))
     pictures = sorted(path.name for path in figures.iterdir())
-    assert pictures == [f"{n}.png" for n in ("bytes", "degrees", "loss", "map", "ranks", "speed", "timeline")]
+    assert pictures == [f"{name}.png" for name in PICTURES]
     assert all((figures / name).read_bytes()[:4] == b"\x89PNG" for name in pictures)
     assert capsys.readouterr().out.splitlines()[0] == str(tmp_path / "r.html")
     assert cli.main(["report", *words]) == 2
     assert "exists" in capsys.readouterr().err
     assert cli.main(["report", *words, "--overwrite"]) == 0
+
+
+def test_pictures_lie_beside_the_page(trained, tmp_path, capsys):
+    page = tmp_path / "r.html"
+    assert cli.report([str(trained), "--output", str(page)]) == 0
+    written = capsys.readouterr().out.splitlines()
+    assert written[0] == str(page)
+    assert sorted(written[1:]) == [str(tmp_path / "r_figures" / f"{name}.png") for name in PICTURES]
+    assert cli.report([str(trained), "--output", str(tmp_path / "s.html"), "--no-figures"]) == 0
+    assert not (tmp_path / "s_figures").exists()
+    assert cli.report([str(trained), "--no-figures", "--figures", str(tmp_path)]) == 2
+    assert "leave one of them out" in capsys.readouterr().err
+
+
+class FakeUmap:
+    """Stands in for umap-learn: remembers how it was called."""
+
+    def __init__(self, **arguments):
+        FakeUmap.arguments = arguments
+
+    def fit_transform(self, rows):
+        return rows[:, :2]
+
+
+def test_a_map_by_umap(trained, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "umap", SimpleNamespace(UMAP=FakeUmap))
+    with marius_py.load(trained) as run:
+        write_report(run, tmp_path / "r.html", map="umap", seed=3)
+    assert "by UMAP (cosine)" in (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert FakeUmap.arguments["n_neighbors"] == 15
+    assert FakeUmap.arguments["random_state"] == 3
+    assert FakeUmap.arguments["init"] == "random"
+    monkeypatch.setitem(sys.modules, "umap", None)
+    with marius_py.load(trained) as run:
+        with pytest.raises(ConfigError, match=r"pip install 'marius_py\[umap\]'"):
+            write_report(run, tmp_path / "s.html", map="umap")
+        with pytest.raises(ConfigError, match="map is 'tsne'; allowed: pca, umap"):
+            write_report(run, tmp_path / "s.html", map="tsne")
+
+
+@pytest.mark.slow
+def test_umap_keeps_groups_together():
+    pytest.importorskip("umap", reason="umap-learn is not installed")
+    rng = np.random.default_rng(0)
+    centers = rng.normal(size=(3, 8))
+    kinds = np.repeat(np.arange(3), 40)
+    rows = (centers[kinds] + 0.05 * rng.normal(size=(120, 8))).astype(np.float32)
+    points = umap_points(rows, 0)
+    assert points.shape == (120, 2)
+    distances = np.linalg.norm(points[:, None] - points[None], axis=2)
+    same = kinds[:, None] == kinds
+    assert np.median(distances[same]) < 0.3 * np.median(distances[~same])
 
 
 def test_an_unfinished_run_without_loss(tmp_path):

@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 
 from marius_py.commands.common import say_if_unfinished
+from marius_py.errors import ConfigError
 from marius_py.progress import Bars
 
 PURPOSE = """Draw a run: settings, test metrics, loss, throughput, timeline, ranks, relations and a map of the
-embeddings, in one HTML file that opens without a network. Needs matplotlib: pip install 'marius_py[plot]'."""
+embeddings, in one HTML file that opens without a network, and the figures as PNGs beside it. Needs
+matplotlib: pip install 'marius_py[plot]'."""
 EXAMPLES = """examples:
   marius-report runs/mine
   marius-report runs/mine --output mine.html --figures figures"""
@@ -21,7 +23,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="folder that marius-train wrote")
     parser.add_argument("--graph", metavar="DIR", help="the prepared graph, if it has moved since training")
     parser.add_argument("--output", metavar="FILE", help="HTML file (default: RUN/report.html)")
-    parser.add_argument("--figures", metavar="DIR", help="write the figures as PNGs to DIR too")
+    parser.add_argument(
+        "--figures", metavar="DIR", help="folder for the figures as PNGs (default: STEM_figures beside FILE)"
+    )
+    parser.add_argument("--no-figures", action="store_true", help="write no PNGs")
+    parser.add_argument(
+        "--map",
+        choices=("pca", "umap"),
+        default="pca",
+        help="map of the embeddings: principal components, or UMAP if umap-learn is installed (default: pca)",
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
     parser.add_argument(
         "--edges", type=int, default=2000, metavar="N", help="test edges to rank, a sample (default: 2000)"
@@ -36,15 +47,20 @@ def run(options: argparse.Namespace) -> None:
     from marius_py.report import write_report
     from marius_py.run import load
 
+    if options.no_figures and options.figures is not None:
+        raise ConfigError("--figures names a folder and --no-figures wants none: leave one of them out")
+    output = Path(options.run) / "report.html" if options.output is None else Path(options.output)
+    figures = None if options.no_figures else options.figures or output.with_name(f"{output.stem}_figures")
     with load(options.run, graph=options.graph) as opened, Bars() as bars:
         say_if_unfinished(opened)
         files = write_report(
             opened,
-            Path(options.run) / "report.html" if options.output is None else options.output,
-            figures=options.figures,
+            output,
+            figures=figures,
             overwrite=options.overwrite,
             max_edges=options.edges,
             max_nodes=options.nodes,
+            map=options.map,
             progress=bars,
         )
     for path in files:
