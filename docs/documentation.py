@@ -1,0 +1,127 @@
+"""What the documentation takes from the program: tables of settings, choices of groups, help of commands.
+
+In: the text of a page with placeholders such as `{settings TrainConfig}` in lines of their own, or a
+docstring. Out: Markdown, or reStructuredText.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import re
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from unittest import mock
+
+from marius_py import config
+from marius_py.config.compose import conf_dir, group_options, groups_of
+from marius_py.config.fields import allowed, default_of, keys_of, type_of
+from marius_py.config.help import shown
+from marius_py.errors import ConfigError
+
+PLACEHOLDER = re.compile(r"^\{(settings|groups|help) ([\w-]+)\}$", re.MULTILINE)
+
+_CODE = re.compile(r"(``[^`]*``|`[^`]+`)")
+_ROLE = re.compile(r":\w+:$")
+
+
+def fill_placeholders(page: str) -> str:
+    """Replace every placeholder of a page by what it stands for.
+
+    Raises:
+        ConfigError: a placeholder names a configuration class or command that does not exist.
+    """
+    return PLACEHOLDER.sub(lambda match: _MAKERS[match[1]](match[2]), page)
+
+
+def settings_tables(name: str) -> str:
+    """A table for each section of a configuration class: key, default, what it takes, what it does."""
+    tables: list[str] = []
+    section = None
+    for key, owner, item in keys_of(_kind(name)):
+        if item.name == getattr(owner, "SPREAD", None):
+            continue
+        if owner is not section:
+            section = owner
+            prefix = getattr(owner, "PREFIX", "")
+            purpose = (owner.__doc__ or "").strip().splitlines()[0]
+            if prefix:
+                tables += ["", f"### `{prefix}`", "", purpose]
+            tables += ["", "| key | default | takes | what |", "|---|---|---|---|"]
+        takes = allowed(type_of(owner, item.name), item)
+        cells = (f"`{key}`", f"`{shown(default_of(item))}`", takes, item.metadata["text"])
+        tables.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(tables).strip()
+
+
+def groups_table(name: str) -> str:
+    """The groups of a configuration class and their choices, each with the comment on top of its file."""
+    lines = ["| group | choices |", "|---|---|"]
+    for group in sorted(groups_of(_kind(name))):
+        choices = ", ".join(f"`{choice}`" for choice in group_options(conf_dir(), group))
+        lines.append(f"| `{group}` | {choices} |")
+    return "\n".join(lines)
+
+
+def command_help(command: str) -> str:
+    """What `COMMAND --help` prints, as a block of text."""
+    if command not in COMMANDS:
+        raise ConfigError(f"no command is called {command!r}; there are {', '.join(COMMANDS)}")
+    with contextlib.redirect_stdout(io.StringIO()) as text, mock.patch.dict("os.environ", {"COLUMNS": "100"}):
+        function_of(command)(["--help"])
+    return f"```text\n{text.getvalue().rstrip()}\n```"
+
+
+def function_of(command: str) -> Callable[[Sequence[str] | None], int]:
+    """The function behind a command."""
+    module, _, name = COMMANDS[command].partition(":")
+    found: Callable[[Sequence[str] | None], int] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def as_restructured_text(lines: list[str]) -> None:
+    """Rewrite a docstring in place: names in single backquotes become code, other marks are taken literally.
+
+    Docstrings are written to be read in the source; there `*` is a shape, `|x|` a length, and what is
+    indented after a colon and a blank line is code.
+    """
+    literal: int | None = None
+    for number, line in enumerate(lines):
+        depth = len(line) - len(line.lstrip())
+        if literal is not None and (depth > literal or not line.strip()):
+            continue
+        literal = None
+        if line.lstrip().startswith((">>>", "...")):
+            continue
+        parts = _CODE.split(line)
+        for place, part in enumerate(parts):
+            if place % 2 == 0:
+                parts[place] = re.sub(r"[*|]|(?<=\w)_(?!\w)", lambda mark: "\\" + mark[0], part)
+            elif not part.startswith("``") and not _ROLE.search(parts[place - 1]):
+                parts[place] = f"`{part}`"
+        lines[number] = "".join(parts)
+        following = lines[number + 1 : number + 3]
+        opens = line.endswith(":") and len(following) == 2 and not following[0].strip()
+        if opens and len(following[1]) - len(following[1].lstrip()) > depth:
+            lines[number] += ":"
+            literal = depth
+
+
+def _kind(name: str) -> type:
+    kind = getattr(config, name, None)
+    if not isinstance(kind, type):
+        raise ConfigError(f"no configuration class is called {name!r}")
+    return kind
+
+
+_MAKERS: dict[str, Callable[[str], str]] = {
+    "settings": settings_tables,
+    "groups": groups_table,
+    "help": command_help,
+}
+COMMANDS: dict[str, str] = tomllib.loads(
+    (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+)["project"]["scripts"]
+"""Every command and its function, "marius-train" → "marius_py.cli:train"."""
