@@ -8,9 +8,13 @@ by processor seconds hold where those by the clock do not.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
+import math
+import mmap
 import os
 import platform
+import shlex
 import statistics
 import subprocess
 import sys
@@ -109,6 +113,57 @@ def copy_rate(seconds: float = 0.3, size: int = 128 * MEBIBYTE) -> Rate:
         return 2.0 * size
 
     return Rate.of(work, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskRates:
+    """Bytes a second of a plain program that writes a file from beginning to end and reads it back."""
+
+    read: float
+    write: float
+
+
+def disk_rates(folder: Path, size: int, block: int = 8 * MEBIBYTE) -> DiskRates:
+    """Write `size` bytes in order, sync, drop them from the page cache, read them in order.
+
+    This is what `dd` does with conv=fsync. The blocks differ, so that nothing is compressed away.
+    """
+    path = folder / "sequential.tmp"
+    data = np.random.default_rng(0).integers(0, 256, block, dtype=np.uint8)
+    count = max(1, size // block)
+    try:
+        started = time.perf_counter()
+        with path.open("wb", buffering=0) as file:
+            for number in range(count):
+                data[:8] = np.frombuffer(number.to_bytes(8, "little"), np.uint8)
+                file.write(data)
+            os.fsync(file.fileno())
+        write_s = time.perf_counter() - started
+        with path.open("rb", buffering=0) as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            started = time.perf_counter()
+            while file.readinto(data):
+                pass
+            read_s = time.perf_counter() - started
+    finally:
+        path.unlink(missing_ok=True)
+    return DiskRates(count * block / read_s, count * block / write_s)
+
+
+def cached_bytes(path: Path) -> int:
+    """Bytes of a file that the page cache holds."""
+    size = path.stat().st_size
+    page = mmap.PAGESIZE
+    resident = np.zeros(-(-size // page), np.uint8)
+    libc = ctypes.CDLL(None, use_errno=True)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) as view:
+        address = np.frombuffer(view, np.uint8)
+        place = ctypes.c_void_p(address.ctypes.data)
+        code = libc.mincore(place, ctypes.c_size_t(size), resident.ctypes.data_as(ctypes.c_void_p))
+        del address
+    if code:
+        raise OSError(ctypes.get_errno(), f"mincore of {path} failed")
+    return int((resident & 1).sum()) * page
 
 
 # ---------------------------------------------------------------------- graphs and training
@@ -288,6 +343,37 @@ def marius(command: str, *words: str) -> Ended:
     return run_command([sys.executable, "-m", "marius_py", command, *words])
 
 
+# ---------------------------------------------------------------------- peers
+
+
+def run_peer(peer: str, job: Mapping[str, Any], edges: Edges, folder: Path) -> dict[str, Any]:
+    """What another program makes of the same job; README.md says what the program has to do.
+
+    Args:
+        peer: NAME=COMMAND.
+        job: settings.
+        edges: written into `folder` as edges.npy.
+
+    Raises:
+        SystemExit: it failed, or its last line is no JSON object with edges_per_second.
+    """
+    name, _, command = peer.partition("=")
+    np.save(folder / "edges.npy", edges.train)
+    facts = {"num_nodes": edges.num_nodes, "num_relations": edges.num_relations, "edges": "edges.npy"}
+    (folder / "job.json").write_text(json.dumps({**facts, **job}))
+    words = [*shlex.split(command), str(folder / "job.json")]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
+    lines = done.stdout.strip().splitlines()
+    try:
+        found = json.loads(lines[-1]) if lines and done.returncode == 0 else {}
+    except ValueError:
+        found = {}
+    if not isinstance(found, dict) or "edges_per_second" not in found:
+        raise SystemExit(f"peer {name}: exit code {done.returncode}; its last line must be JSON with "
+                         f"edges_per_second")  # fmt: skip
+    return {"name": name, **found}
+
+
 # ---------------------------------------------------------------------- output
 
 
@@ -315,6 +401,14 @@ def repeats_of(options: argparse.Namespace) -> int:
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Median, least and most of some measurements."""
     return {"median": statistics.median(values), "least": min(values), "most": max(values)}
+
+
+def slope(sizes: Sequence[float], costs: Sequence[float]) -> float:
+    """Exponent of the power law that fits best: the slope of log cost against log size."""
+    x = np.log(np.asarray(sizes, dtype=np.float64))
+    y = np.log(np.asarray(costs, dtype=np.float64))
+    x -= x.mean()
+    return float((x * (y - y.mean())).sum() / (x * x).sum()) if len(x) > 1 else math.nan
 
 
 def machine() -> dict[str, Any]:

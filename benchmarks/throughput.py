@@ -34,6 +34,7 @@ from common import (
     parser,
     products_rate,
     repeats_of,
+    run_peer,
     settings,
     sgemm_rate,
     spread,
@@ -141,6 +142,7 @@ def main() -> int:
         limits = {"products_flop_per_second": products_rate(*shape).by_clock}
         result = measure(config, edges, options) | limits
         show(result, limits)
+        result["peers"] = [_peer(peer, config, edges, options) for peer in options.peer]
         results.append(result)
     report = {
         "graph": edges.name,
@@ -150,6 +152,23 @@ def main() -> int:
     }
     finish(report, options)
     return 0
+
+
+def _peer(peer: str, config: TrainConfig, edges: Edges, options: argparse.Namespace) -> dict[str, Any]:
+    """Run and show another program on the same job."""
+    job = {
+        "decoder": options.decoder,
+        "dim": config.model.dim,
+        "negatives": config.negatives.count,
+        "chunks": config.negatives.chunks,
+        "batch_size": config.training.batch_size,
+        "epochs": 1 + repeats_of(options),
+        "threads": options.threads,
+    }
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        found = run_peer(peer, job, edges, Path(folder))
+    print(f"  {found['name']}: {found['edges_per_second']:,.0f} edges/s")
+    return found
 
 
 def _options() -> argparse.ArgumentParser:
@@ -171,6 +190,9 @@ def _options() -> argparse.ArgumentParser:
         "--limit-threads", type=int, help="threads of the SGEMM compared with; default --threads"
     )
     made.add_argument("--limit-seconds", type=float, default=0.5, help="of each measurement of SGEMM")
+    made.add_argument(
+        "--peer", action="append", default=[], metavar="NAME=COMMAND", help="another program, see README.md"
+    )
     made.add_argument("settings", nargs="*", help="further settings of marius-train, key=value")
     return made
 
