@@ -57,12 +57,7 @@ class PartitionBuffer:
         capacity: c, partitions that are resident at once.
         io: the I/O thread to use; the caller shuts it down.
         dirty: whether leased partitions are written back (False for a read-only pass).
-
-    Attributes:
-        on_device: whether batches are indexed and rows changed where the buffer is, on a device.
     """
-
-    on_device = False
 
     def __init__(self, store: PartitionStore, capacity: int, io: IOThread) -> None:
         table = store.table
@@ -203,9 +198,27 @@ class PartitionBuffer:
 
     # ------------------------------------------------------------------ gather and scatter threads
 
-    def gather(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Copy rows (U, D) and state (U, S) at buffer indices (U,) int64 out of the slots."""
-        return self._flat_embeddings.index_select(0, index), self._flat_state.index_select(0, index)
+    def gather(self, index: Tensor, empty: Callable[..., Tensor] = torch.empty) -> tuple[Tensor, Tensor]:
+        """Copy rows (U, D) and state (U, S) at buffer indices (U,) int64 out of the slots.
+
+        `empty`, called with a shape and dtype=, makes the memory that they are copied to.
+        """
+        rows, state = (
+            torch.index_select(table, 0, index, out=empty((len(index), table.shape[1]), dtype=table.dtype))
+            for table in (self._flat_embeddings, self._flat_state)
+        )
+        return rows, state
+
+    def gather_rows(self, index: Tensor, out: Tensor) -> Tensor:
+        """Copy the rows at buffer indices (U,) int64 to `out` (U, D), which is returned."""
+        return torch.index_select(self._flat_embeddings, 0, index, out=out)
+
+    def change(self, change: Callable[[Tensor, Tensor], None]) -> None:
+        """Let `change` alter leased rows in place, in the buffer's (num_rows, D) rows and (num_rows, S) state.
+
+        One thread at a time.
+        """
+        change(self._flat_embeddings, self._flat_state)
 
     def scatter_add(self, index: Tensor, d_rows: Tensor, d_state: Tensor) -> None:
         """Add deltas (U, D) and (U, S) at distinct buffer indices (U,). One thread at a time."""

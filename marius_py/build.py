@@ -128,10 +128,9 @@ def train(config: TrainConfig, watcher: Watcher | None = None) -> dict[str, Any]
     """
     watcher = watcher or Watcher()
     device = resolve_device(config.device)
-    if config.storage.device == "cuda":
+    if config.storage.device == "cuda" and device.type != "cuda":
         raise ConfigError(
-            "storage.device=cuda: a buffer in device memory is not available; set storage.device=cpu, which "
-            f"keeps it in RAM and moves each batch's rows to device={config.device}"
+            "storage.device=cuda, but this machine has no usable CUDA device: set storage.device=cpu"
         )
     torch.set_num_threads(config.pipeline.compute_threads or available_cores())
     components = make_components(config)
@@ -255,7 +254,7 @@ def capacity_of(config: TrainConfig, store: Hdf5PartitionStore) -> int:
     """The buffer's capacity: as asked for, else as many as fit, and no more than before in a resumed run."""
     capacity = number_of(config, "capacity")
     if capacity is None:
-        capacity = automatic_capacity(store.table)
+        capacity = automatic_capacity(store.table, config.storage.device)
         checkpoint = store.checkpoint()
         if checkpoint is not None and EPOCH_META in checkpoint.meta:
             capacity = min(capacity, EpochSettings.from_meta(checkpoint.meta[EPOCH_META]).capacity)
@@ -426,6 +425,7 @@ class Joint:
                 self.folder / "trace.json" if config.pipeline.trace else None,
                 self.components.rate,
                 config.training.patience,
+                config.storage.device == "cuda",
             ),
             device=self.device,
             degrees=self.edges.degrees if self.components.sampler.needs_degrees else None,

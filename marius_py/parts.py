@@ -100,13 +100,20 @@ def make_model(
         initializer=components.initializer,
         device=device,
         seed=config.training.seed,
+        kernels=config.pipeline.kernels,
+        precision=config.pipeline.precision,
     )
 
 
-def automatic_capacity(table: NodeTable) -> int:
-    """All partitions if the table fits in half of the available memory, else as many as do; at least 2."""
+def automatic_capacity(table: NodeTable, device: str = "cpu") -> int:
+    """All partitions if the table fits in half of the available memory, else as many as do; at least 2.
+
+    Args:
+        table: shape of the node table.
+        device: `storage.device`, whose memory it is.
+    """
     p = table.partitioning.num_partitions
-    budget = int(available_memory() * MEMORY_SHARE)
+    budget = int(available_memory(device) * MEMORY_SHARE)
     if p * table.slot_bytes <= budget:
         return p
     capacity = max(2, min(p, budget // table.slot_bytes - 1))
@@ -114,8 +121,13 @@ def automatic_capacity(table: NodeTable) -> int:
     return capacity
 
 
-def available_memory() -> int:
-    """Bytes of memory that can be taken without swapping, the control group's limit included."""
+def available_memory(device: str = "cpu") -> int:
+    """Bytes of memory that can be taken without swapping, the control group's limit included.
+
+    On "cuda": bytes of the device's memory that are free, where there is one.
+    """
+    if device == "cuda" and torch.cuda.is_available():
+        return int(torch.cuda.mem_get_info()[0])
     limits = []
     try:
         facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
@@ -138,7 +150,7 @@ def spare_slots(config: TrainConfig, table: NodeTable) -> int:
     """
     p = table.partitioning.num_partitions
     steps = config.checkpoint.every_steps
-    capacity = number_of(config, "capacity") or automatic_capacity(table)
+    capacity = number_of(config, "capacity") or automatic_capacity(table, config.storage.device)
     check_buffer(p, capacity)
     return p if steps is None else min(p, steps + 2 * capacity)
 

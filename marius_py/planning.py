@@ -57,7 +57,7 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
         place = place.parent
     read_rate, write_rate = measure_disk(place)
     machine = Machine(
-        memory_bytes=int(available_memory() * MEMORY_SHARE),
+        memory_bytes=int(available_memory(config.storage.device) * MEMORY_SHARE),
         disk_free_bytes=free_bytes(place),
         cores=available_cores(),
         gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else None,
@@ -122,7 +122,8 @@ def _chosen(
     number = partitions or graph.partitioning.num_partitions
     model = make_model(config, make_components(config), graph, torch.device("cpu"))
     table = NodeTable(Partitioning(graph.num_nodes, number), model.dim, model.node_state_dim)
-    size, budget = number * table.slot_bytes, int(available_memory() * MEMORY_SHARE)
+    size = number * table.slot_bytes
+    budget = int(available_memory(config.storage.device) * MEMORY_SHARE)
     if capacity is None and size <= budget:
         return (
             {"partitions": number, "capacity": number},

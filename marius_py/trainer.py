@@ -22,16 +22,19 @@ from numpy.typing import NDArray
 
 from marius_py.buffer import PartitionBuffer
 from marius_py.data.batches import BatchSettings, BatchSource
+from marius_py.device_buffer import DeviceBuffer
 from marius_py.errors import ConfigError, InterruptedRunError, StalledError
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.negatives import NegativeSampler
 from marius_py.nn.schedules import RateSchedule, since_best
+from marius_py.pipeline.device_stages import DeviceStages
 from marius_py.pipeline.runner import run_inline, run_threaded, stage_of
 from marius_py.pipeline.stages import Done, training_stages
 from marius_py.pipeline.trace import Trace, overlap_s
 from marius_py.pipeline.watchdog import Watchdog
 from marius_py.storage.protocols import Checkpoint, EdgeStore, PartitionStore
 from marius_py.swap import IOThread
+from marius_py.transfer import transfer_to
 from marius_py.types import Position, Schedule
 
 log = logging.getLogger(__name__)
@@ -52,6 +55,7 @@ class TrainerSettings:
         trace: where to write a Chrome trace, or None.
         rate: factor of the learning rate over the run; None: always 1.
         patience: end after so many validations in a row without a new best MRR; None: never.
+        device_buffer: keep the buffer where batches are computed, not in RAM.
     """
 
     capacity: int
@@ -62,6 +66,7 @@ class TrainerSettings:
     trace: Path | None = None
     rate: RateSchedule | None = None
     patience: int | None = None
+    device_buffer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +199,12 @@ class Trainer:
         self._watchdog = watchdog or Watchdog()
         self._trace = Trace(keep_events=settings.trace is not None, current=self._watchdog.current)
         self._io = IOThread(self._watchdog.current)
-        self._buffer = PartitionBuffer(store, settings.capacity, self._io)
+        self._buffer: PartitionBuffer
+        if settings.device_buffer:
+            self._buffer = DeviceBuffer(store, settings.capacity, self._io, transfer_to(self._device))
+        else:
+            self._buffer = PartitionBuffer(store, settings.capacity, self._io)
+        self._weigh = batches.weigh
         self._source = BatchSource(self._buffer, edges, self._io, sampler, batches, degrees)
         self._committed_at = time.monotonic()
         self._wait_disk_s = 0.0
@@ -346,7 +356,12 @@ class Trainer:
             state.position = done.position
             self._on_progress(done.num_edges)
 
-        stages = training_stages(self._buffer, self._model, self._device, on_done, self._rates())
+        on_device: DeviceStages | None = None
+        if isinstance(self._buffer, DeviceBuffer):
+            on_device = DeviceStages(self._buffer, self._model, on_done, self._rates(), weigh=self._weigh)
+            stages = on_device.stages()
+        else:
+            stages = training_stages(self._buffer, self._model, self._device, on_done, self._rates())
         source = self._source.run(schedule, state.position, pause)
         if settings.mode == "inline":
             run_inline(source, stages, self._trace)
@@ -359,6 +374,8 @@ class Trainer:
                 on_error=self._buffer.abort,
                 watchdog=self._watchdog,
             )
+        if on_device is not None:
+            on_device.finish()
         self._io.raise_failure()
         self._note_waits(threaded=settings.mode != "inline")
         if not paused:

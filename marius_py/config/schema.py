@@ -253,6 +253,12 @@ class PipelineConfig(_Checked):
         unit="seconds",
         above=0.0,
     )
+    kernels: Literal["auto", "triton", "torch"] = setting(
+        "auto", "what computes batches on a CUDA device; auto = Triton if it is installed"
+    )
+    precision: Literal["float32", "tf32", "bfloat16"] = setting(
+        "tf32", "of the products of scores in Triton's kernels; sums are float32"
+    )
     trace: bool = setting(False, "write trace.json, a timeline of every stage, for Perfetto or Chrome")
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from marius_py.buffer import PartitionBuffer
 from marius_py.data.distinct import DistinctIndex
+from marius_py.data.drawn_batch import DrawnBatch
 from marius_py.data.edge_batch import EdgeBatch, Ids, SlotWeights
 from marius_py.data.importance import slot_weights
 from marius_py.data.plan import spread_spans, whole_spans
@@ -25,6 +26,7 @@ from marius_py.data.step_edges import (
     read_block,
     split_step,
 )
+from marius_py.device_buffer import DeviceBuffer
 from marius_py.nn.known_edges import KnownEdges, own_answers
 from marius_py.nn.negatives import NegativeSampler, ResidentNodes
 from marius_py.storage.protocols import Edges, EdgeStore
@@ -83,7 +85,7 @@ class BatchSource:
         self._degrees = degrees
         self._degree_cumsum: dict[int, NDArray[np.int64]] = {}
         self._counts = edges.bucket_counts()
-        self._distinct = DistinctIndex(buffer.num_rows)
+        self._distinct = DistinctIndex(buffer.num_rows, ascending=True)
         self._known: ResidentEdges | None = None
         if settings.mask_known:
             self._known = ResidentEdges(edges, self._counts, settings.block_edges)
@@ -91,7 +93,7 @@ class BatchSource:
 
     def run(
         self, schedule: Schedule, start: Position, pause: Callable[[Position], bool]
-    ) -> Iterator[EdgeBatch]:
+    ) -> Iterator[EdgeBatch | DrawnBatch]:
         """Yield the batches of an epoch from `start` on, until its end or until `pause()` is true.
 
         Args:
@@ -161,7 +163,7 @@ class BatchSource:
         skip: int,
         resident: tuple[int, ...],
         known: KnownEdges | None,
-    ) -> Iterator[EdgeBatch]:
+    ) -> Iterator[EdgeBatch | DrawnBatch]:
         bounds = batch_bounds(len(edges), self._settings.batch_size, self._settings.chunks)
         if skip >= len(bounds):
             return
@@ -183,8 +185,11 @@ class BatchSource:
         nodes: ResidentNodes,
         known: KnownEdges | None,
         resident: tuple[int, ...],
-    ) -> EdgeBatch:
-        """Draw negatives, translate ids to buffer rows, find the distinct ones, take the lease."""
+    ) -> EdgeBatch | DrawnBatch:
+        """Draw negatives, translate ids to buffer rows, find the distinct ones, take the lease.
+
+        Where the buffer is on a device, translating and finding are left to that.
+        """
         seed = self._settings.seed
         rng = stream(seed, Purpose.NEGATIVES, *here)
         B = len(edges)
@@ -193,10 +198,22 @@ class BatchSource:
         dropped: dict[Side, Ids] = {}
         for side in SIDES:
             drawn[side] = self._sampler.sample(ids.T, nodes, side, rng)  # (C, K)
+            # Their order means nothing, and rows are read and added to faster in the order of memory.
+            drawn[side].sort(axis=1)
             if known is not None:
                 dropped[side] = known.false_negatives(ids.T, drawn[side], side)
             elif self._sampler.holds_answers:
                 dropped[side] = own_answers(ids.T, drawn[side], side)
+        if isinstance(self._buffer, DeviceBuffer):
+            return DrawnBatch(
+                position=after,
+                ids=ids,
+                negatives=drawn,
+                dropped=dropped,
+                first_row=self._buffer.first_rows(),
+                seed=stream_seed(seed, Purpose.DROPOUT, *here),
+                lease=self._buffer.lease(resident),
+            )
         everything = np.concatenate([ids[0], ids[2], *(drawn[side].ravel() for side in SIDES)])
         rows = self._buffer.index(everything)
         index, local = self._distinct(rows)

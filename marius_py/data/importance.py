@@ -12,6 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+def slot_shares(num_partitions: int, capacity: int) -> tuple[float, float, float] | None:
+    """What a negative counts: from a partition of the edge's own; from another, where both of the edge's ends
+    lie in one partition; from another, where they lie in two. None: see `slot_weights`.
+
+    >>> slot_shares(8, 4)
+    (0.5, 1.1666666666666667, 1.5)
+    """
+    if capacity >= num_partitions or capacity < 3:
+        return None
+    inside, between = (
+        capacity * (num_partitions - own) / (num_partitions * (capacity - own)) for own in (1, 2)
+    )
+    return capacity / num_partitions, inside, between
+
+
 def slot_weights(
     head_slot: NDArray[np.int64],
     tail_slot: NDArray[np.int64],
@@ -36,11 +51,12 @@ def slot_weights(
         (B, S) float32. None where nothing is to be corrected (c = p) or where it cannot be: with c = 2 an
         edge between two partitions never meets a node of another.
     """
-    if capacity >= num_partitions or capacity < 3:
+    shares = slot_shares(num_partitions, capacity)
+    if shares is None:
         return None
-    own = np.where(head_slot == tail_slot, 1, 2)
-    others = capacity * (num_partitions - own) / (num_partitions * (capacity - own))
+    own, inside, between = shares
+    others = np.where(head_slot == tail_slot, inside, between)
     weights = np.repeat(others.astype(np.float32)[:, None], num_slots, axis=1)
     edges = np.arange(len(weights))
-    weights[edges, head_slot] = weights[edges, tail_slot] = capacity / num_partitions
+    weights[edges, head_slot] = weights[edges, tail_slot] = own
     return weights

@@ -17,7 +17,7 @@ from marius_py.nn.cuda_kernels import Kernels
 from marius_py.nn.decoders.base import ClosedFormDecoder
 from marius_py.nn.fused import ClosedForm
 from marius_py.nn.gradients import Gradients, StepInput, relations_are_complex
-from marius_py.nn.kernels.objectives import LogisticObjective, SoftmaxObjective
+from marius_py.nn.kernels.objectives import LogisticObjective, Objective, SoftmaxObjective
 from marius_py.nn.kernels.similarity import DotSimilarity
 from marius_py.nn.regularizers import Regularizer
 from marius_py.types import Side
@@ -29,6 +29,13 @@ def takes(form: ClosedForm | None) -> bool:
         form is not None
         and isinstance(form.similarity, DotSimilarity)
         and isinstance(form.objective, SoftmaxObjective | LogisticObjective)
+    )
+
+
+def _shift(objective: Objective) -> float:
+    """What is added to the candidates' scores."""
+    return float(
+        getattr(objective, "log_weight" if isinstance(objective, SoftmaxObjective) else "margin", 0.0)
     )
 
 
@@ -154,7 +161,8 @@ def _contrast(
         keep=negatives.mask(edges),
         group=None if importance is None else importance.group,
         weight=None if importance is None else importance.weight,
-        margin=objective.margin if isinstance(objective, LogisticObjective) else None,
+        softmax=isinstance(objective, SoftmaxObjective),
+        shift=_shift(objective),
         scale=1 / edges,
     )
     own = slopes.view(-1, 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from functools import cache
 from importlib.util import find_spec
 from typing import Any, Literal, Protocol
@@ -48,7 +49,8 @@ class Kernels(Protocol):
         keep: Tensor | None,
         group: Tensor | None,
         weight: Tensor | None,
-        margin: float | None,
+        softmax: bool,
+        shift: float,
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """As `torch_contrast`."""
@@ -76,7 +78,8 @@ def torch_contrast(
     keep: Tensor | None,
     group: Tensor | None,
     weight: Tensor | None,
-    margin: float | None,
+    softmax: bool,
+    shift: float,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Loss and gradients of queries that are contrasted with the candidates of their chunk, by dot products.
@@ -88,8 +91,9 @@ def torch_contrast(
         keep: (C, P, K) bool, False where a candidate must not count; None: all do.
         group: (C, K) integers in [0, G), the group of each candidate; None without `weight`.
         weight: (C, P, G), what a candidate of each group counts for an edge, positive; None: 1.
-        margin: None for the softmax loss, log(1 + Σ_k n_k e^(s_k − s⁺)); otherwise that of the logistic loss,
-            softplus(−s⁺ − margin) + Σ_k n_k softplus(s_k + margin) / max(1, Σ_k n_k), n_k being the counts.
+        softmax: whether the loss is log(1 + Σ_k n_k e^(s_k + shift − s⁺)); otherwise it is logistic,
+            softplus(−s⁺ − shift) + Σ_k n_k softplus(s_k + shift) / max(1, Σ_k n_k). n_k are the counts.
+        shift: see there.
         scale: factor of all gradients.
 
     Returns:
@@ -103,7 +107,8 @@ def torch_contrast(
         counts = torch.gather(weight, 2, at)
     if keep is not None:
         counts = keep.to(scores.dtype) if counts is None else counts * keep
-    if margin is None:
+    shifted = scores.add_(shift) if shift else scores
+    if softmax:
         if keep is not None:
             scores.masked_fill_(~keep, -math.inf)
         highest = torch.maximum(scores.amax(2), positive)
@@ -116,15 +121,14 @@ def torch_contrast(
         slopes = -total / denominator
         factor = scale / denominator
     else:
-        shifted = scores.add_(margin)
         each = functional.softplus(shifted)
         weights = shifted.sigmoid_()
         if counts is not None:
             each, weights = each.mul_(counts), weights.mul_(counts)
         counted = positive.new_tensor(scores.shape[2]) if counts is None else counts.sum(2)
         share = 1 / torch.clamp_min(counted, 1)
-        losses = functional.softplus(-positive - margin) + each.sum(2) * share
-        slopes = -torch.sigmoid(-positive - margin)
+        losses = functional.softplus(-positive - shift) + each.sum(2) * share
+        slopes = -torch.sigmoid(-positive - shift)
         factor = (scale * share).expand_as(positive)
     d_queries = torch.bmm(weights, candidates).mul_(factor.unsqueeze(2))
     d_candidates = torch.bmm(weights.transpose(1, 2), queries * factor.unsqueeze(2))
@@ -233,14 +237,16 @@ class TritonKernels:
         keep: Tensor | None,
         group: Tensor | None,
         weight: Tensor | None,
-        margin: float | None,
+        softmax: bool,
+        shift: float,
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """As `torch_contrast`, without scores in memory."""
         from triton.runtime.errors import OutOfResources
 
         module, dim = self._contrast, queries.shape[2]
-        given: dict[str, Any] = {"keep": keep, "group": group, "weight": weight, "margin": margin}
+        given: dict[str, Any] = {"keep": keep, "group": group, "weight": weight, "scale": scale}
+        given |= {"softmax": softmax, "shift": shift}
         too_many = queries.shape[1] * max(candidates.shape[1], queries.shape[2]) >= _MOST_PAIRS
         blocks = self._blocks.setdefault(dim, module.default_blocks(dim) if dim <= module.MAX_DIM else None)
         while blocks is not None and not too_many:
@@ -250,7 +256,6 @@ class TritonKernels:
                     candidates,
                     positive,
                     **given,
-                    scale=scale,
                     precision=self._precision,
                     blocks=blocks,
                 )
@@ -258,7 +263,7 @@ class TritonKernels:
             except OutOfResources as error:
                 blocks = self._blocks[dim] = module.smaller(blocks)
                 log.info("contrast kernel: %s; trying %s", error, blocks or "PyTorch")
-        return torch_contrast(queries, candidates, positive, **given, scale=scale)
+        return torch_contrast(queries, candidates, positive, **given)
 
 
 @cache
@@ -274,6 +279,8 @@ def choose_kernels(device: str, wanted: str = "auto", precision: Precision = "fl
         ConfigError: Triton is asked for and cannot be used.
     """
     chosen: Kernels
+    if wanted == "triton" and device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+        raise ConfigError("kernels=triton needs a CUDA device; take kernels=auto, or set device=cuda")
     if wanted == "torch" or (wanted == "auto" and (device != "cuda" or find_spec("triton") is None)):
         chosen = TorchKernels()
         if wanted == "auto" and device == "cuda":

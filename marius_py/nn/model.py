@@ -39,7 +39,7 @@ INIT_BLOCK = 4096
 
 
 DENSE_RELATIONS = 1 << 16
-"""Most relation rows that every batch on a device takes along, all of them, instead of looking for its own."""
+"""Most relation rows that every batch on a device takes along instead of looking for its own."""
 
 
 def clip_rows(gradient: Tensor, longest: float) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,23 +20,26 @@ from marius_py.errors import PipelineError
 from marius_py.nn.batch import Batch, Corruption, Importance, Update
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.pipeline.runner import Stage
+from marius_py.transfer import Arrival, transfer_to
 from marius_py.types import Position, Side
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """A batch on the device, with the ids it came from."""
+    """A batch on its way to the device, with the ids it came from."""
 
     ids: EdgeBatch
     batch: Batch
+    arrival: Arrival
 
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """An update on the device, with the ids it belongs to."""
+    """An update on the device, with the ids it belongs to and the mark of when it is there."""
 
     ids: EdgeBatch
     update: Update
+    done: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +68,11 @@ def training_stages(
         rate: number of edges → factor of the learning rate, asked once a batch, in the order of batches, in
             the computing thread.
     """
-    to_device = _mover(device)
+    transfer = transfer_to(device)
+    to_device = transfer.move
 
     def gather(ids: EdgeBatch) -> Gathered:
-        rows, state = buffer.gather(torch.from_numpy(ids.index))
+        rows, state = buffer.gather(torch.from_numpy(ids.index), transfer.host)
         negatives: dict[Side, Corruption] = {}
         for side, nodes in ids.negatives.items():
             dropped = ids.dropped.get(side)
@@ -76,28 +81,30 @@ def training_stages(
                 importance=_importance(ids.importance.get(side), to_device),
                 dropped=None if dropped is None else to_device(torch.from_numpy(dropped)),
             )
-        return Gathered(
-            ids,
-            Batch(
-                rows=to_device(rows),
-                state=to_device(state),
-                head=to_device(torch.from_numpy(ids.head)),
-                relation=to_device(torch.from_numpy(ids.relation)),
-                tail=to_device(torch.from_numpy(ids.tail)),
-                negatives=negatives,
-                seed=ids.seed,
-            ),
+        batch = Batch(
+            rows=to_device(rows),
+            state=to_device(state),
+            head=to_device(torch.from_numpy(ids.head)),
+            relation=to_device(torch.from_numpy(ids.relation)),
+            tail=to_device(torch.from_numpy(ids.tail)),
+            negatives=negatives,
+            seed=ids.seed,
         )
+        return Gathered(ids, batch, transfer.sent())
 
     def compute(gathered: Gathered) -> Computed:
-        return Computed(gathered.ids, model.step(replace(gathered.batch, rate=rate(gathered.ids.num_edges))))
+        transfer.wait(gathered.arrival)
+        update = model.step(replace(gathered.batch, rate=rate(gathered.ids.num_edges)))
+        return Computed(gathered.ids, update, transfer.computed())
 
     def scatter(computed: Computed) -> None:
-        ids, update = computed.ids, computed.update
+        ids = computed.ids
+        given = computed.update
+        update = Update(*transfer.fetch((given.d_rows, given.d_state, given.loss), computed.done))
         loss = float(update.loss)
         if loss != loss or loss in (float("inf"), float("-inf")):
             raise PipelineError(_diverged(ids, update, loss), stage="compute")
-        buffer.scatter_add(torch.from_numpy(ids.index), update.d_rows.cpu(), update.d_state.cpu())
+        buffer.scatter_add(torch.from_numpy(ids.index), update.d_rows, update.d_state)
         ids.lease.release()
         on_done(Done(ids.position, ids.num_edges, loss))
 

@@ -89,7 +89,11 @@ def assert_close(found: Any, wanted: Any, tolerance: float = 1e-5) -> None:
 @pytest.mark.parametrize(
     "decoder", [Dot(8), DistMult(8), ComplEx(8), RESCAL(8)], ids=lambda d: type(d).__name__
 )
-@pytest.mark.parametrize("loss", [SoftmaxLoss(), LogisticLoss(2.0)], ids=["softmax", "logistic"])
+@pytest.mark.parametrize(
+    "loss",
+    [SoftmaxLoss(), SoftmaxLoss(negative_weight=20.0), LogisticLoss(2.0)],
+    ids=["softmax", "weighted", "logistic"],
+)
 def test_equal_to_autograd(decoder: Decoder, loss: Loss) -> None:
     flags = (False, True)
     for reciprocal, dropout, keep, regularizers in itertools.product(flags, flags, flags, REGULARIZERS):

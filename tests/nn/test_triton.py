@@ -52,7 +52,7 @@ def arguments(
     }
 
 
-def by_autograd(given: dict[str, Any], margin: float | None, scale: float) -> list[torch.Tensor]:
+def by_autograd(given: dict[str, Any], softmax: bool, shift: float, scale: float) -> list[torch.Tensor]:
     """The definition, written down once more, in float64."""
     names = ("positive", "queries", "candidates")
     leaves = {name: given[name].double().requires_grad_() for name in names}
@@ -64,12 +64,12 @@ def by_autograd(given: dict[str, Any], margin: float | None, scale: float) -> li
         at = given["group"].unsqueeze(1).expand(-1, scores.shape[1], -1)
         counts = counts * torch.gather(given["weight"].double(), 2, at)
     positive = leaves["positive"]
-    if margin is None:
-        losses = torch.log1p((counts * torch.exp(scores - positive.unsqueeze(2))).sum(2))
+    if softmax:
+        losses = torch.log1p((counts * torch.exp(scores + shift - positive.unsqueeze(2))).sum(2))
     else:
         softplus = torch.nn.functional.softplus
-        each = (counts * softplus(scores + margin)).sum(2)
-        losses = softplus(-positive - margin) + each / counts.sum(2).clamp_min(1)
+        each = (counts * softplus(scores + shift)).sum(2)
+        losses = softplus(-positive - shift) + each / counts.sum(2).clamp_min(1)
     gradients = torch.autograd.grad(losses.sum() * scale, [leaves[name] for name in names])
     return [losses.detach(), *gradients]
 
@@ -81,17 +81,18 @@ def assert_close(found: Any, wanted: list[torch.Tensor], tolerance: float) -> No
         assert error <= tolerance * float(reference.norm()) + 1e-12
 
 
-@pytest.mark.parametrize("margin", [None, 0.7], ids=["softmax", "logistic"])
+@pytest.mark.parametrize("softmax", [True, False], ids=["softmax", "logistic"])
 @pytest.mark.parametrize("path", ["torch", "triton"])
-def test_contrast_equals_autograd(path: str, margin: float | None) -> None:
+def test_contrast_equals_autograd(path: str, softmax: bool) -> None:
     for keep, weigh in itertools.product((False, True), repeat=2):
+        shift = 0.7 if keep else 0.0
         given = arguments(2, 37, 45, 100, keep=keep, weigh=weigh)
-        wanted = by_autograd(given, margin, 0.5)
+        wanted = by_autograd(given, softmax, shift, 0.5)
         if path == "torch":
-            found = torch_contrast(**given, margin=margin, scale=0.5)
+            found = torch_contrast(**given, softmax=softmax, shift=shift, scale=0.5)
         else:
             found = triton_contrast.contrast(
-                **given, margin=margin, scale=0.5, precision="ieee", blocks=SMALL
+                **given, softmax=softmax, shift=shift, scale=0.5, precision="ieee", blocks=SMALL
             )
         assert_close(found, wanted, 1e-6)
 
@@ -108,21 +109,23 @@ def test_contrast_equals_autograd(path: str, margin: float | None) -> None:
 def test_any_shape(chunks: int, edges: int, nodes: int, dim: int, programs: int, keep: bool) -> None:
     given = arguments(chunks, edges, nodes, dim, keep=keep)
     blocks = Blocks(own=16, other=16, stages=1, programs=programs)
-    found = triton_contrast.contrast(**given, margin=None, scale=1.0, precision="ieee", blocks=blocks)
-    assert_close(found, by_autograd(given, None, 1.0), 1e-5)
+    found = triton_contrast.contrast(
+        **given, softmax=True, shift=0.0, scale=1.0, precision="ieee", blocks=blocks
+    )
+    assert_close(found, by_autograd(given, True, 0.0, 1.0), 1e-5)
 
 
 @pytest.mark.parametrize("precision", ["tf32", "tf32x3", "bf16"])
 def test_coarser_products_stay_near(precision: str) -> None:
     given = arguments(1, 20, 33, 24, keep=True, weigh=True)
-    found = triton_contrast.contrast(**given, margin=None, scale=1.0, precision=precision)
-    assert_close(found, by_autograd(given, None, 1.0), 3e-2)
+    found = triton_contrast.contrast(**given, softmax=True, shift=0.0, scale=1.0, precision=precision)
+    assert_close(found, by_autograd(given, True, 0.0, 1.0), 3e-2)
 
 
 def test_bfloat16_rounds() -> None:
     given = arguments(1, 20, 33, 24)
     coarse, fine = (
-        triton_contrast.contrast(**given, margin=None, scale=1.0, precision=precision)[2]
+        triton_contrast.contrast(**given, softmax=True, shift=0.0, scale=1.0, precision=precision)[2]
         for precision in ("bf16", "ieee")
     )
     assert 1e-4 < float((coarse - fine).norm() / fine.norm()) < 3e-2
@@ -132,9 +135,11 @@ def test_bfloat16_rounds() -> None:
 def test_scores_far_apart_do_not_overflow(path: str) -> None:
     given = arguments(1, 16, 20, 8, keep=True, scale=30.0)
     if path == "torch":
-        found = torch_contrast(**given, margin=None, scale=1.0)
+        found = torch_contrast(**given, softmax=True, shift=0.0, scale=1.0)
     else:
-        found = triton_contrast.contrast(**given, margin=None, scale=1.0, precision="ieee", blocks=SMALL)
+        found = triton_contrast.contrast(
+            **given, softmax=True, shift=0.0, scale=1.0, precision="ieee", blocks=SMALL
+        )
     assert all(bool(torch.isfinite(one).all()) for one in found)
     scores = given["queries"].double() @ given["candidates"].double().transpose(1, 2)
     everything = torch.cat([given["positive"].double().unsqueeze(2), scores], 2)
@@ -143,17 +148,19 @@ def test_scores_far_apart_do_not_overflow(path: str) -> None:
     np.testing.assert_allclose(found[0].numpy(), wanted.numpy(), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("margin", [None, 0.0])
+@pytest.mark.parametrize("softmax", [True, False])
 @pytest.mark.parametrize("path", ["torch", "triton"])
-def test_nothing_kept_pulls_at_nothing(path: str, margin: float | None) -> None:
+def test_nothing_kept_pulls_at_nothing(path: str, softmax: bool) -> None:
     given = arguments(1, 5, 6, 8) | {"keep": torch.zeros(1, 5, 6, dtype=torch.bool)}
     if path == "torch":
-        found = torch_contrast(**given, margin=margin, scale=1.0)
+        found = torch_contrast(**given, softmax=softmax, shift=0.0, scale=1.0)
     else:
-        found = triton_contrast.contrast(**given, margin=margin, scale=1.0, precision="ieee", blocks=SMALL)
+        found = triton_contrast.contrast(
+            **given, softmax=softmax, shift=0.0, scale=1.0, precision="ieee", blocks=SMALL
+        )
     assert not found[2].any()
     assert not found[3].any()
-    if margin is None:
+    if softmax:
         assert not found[0].any()
         assert not found[1].any()
 
@@ -206,11 +213,13 @@ def test_smaller_blocks_are_tried_where_shared_memory_is_short(monkeypatch: pyte
 
     monkeypatch.setattr(triton_contrast, "contrast", scarce)
     given = arguments(1, 9, 10, 8, keep=True)
-    wanted = torch_contrast(**given, margin=None, scale=1.0)
+    wanted = torch_contrast(**given, softmax=True, shift=0.0, scale=1.0)
     for fits in (32, 0):
         kernels = cuda_kernels.TritonKernels("float32")
         for _ in range(2):
-            for ours, plain in zip(kernels.contrast(**given, margin=None, scale=1.0), wanted, strict=True):
+            for ours, plain in zip(
+                kernels.contrast(**given, softmax=True, shift=0.0, scale=1.0), wanted, strict=True
+            ):
                 torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-6)
         tries = [blocks.own for blocks in tried]
         tried.clear()
@@ -220,8 +229,8 @@ def test_smaller_blocks_are_tried_where_shared_memory_is_short(monkeypatch: pyte
 def test_rows_too_wide_for_the_kernel_go_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_contrast, "MAX_DIM", 4)
     given = arguments(1, 9, 10, 8)
-    found = cuda_kernels.TritonKernels("tf32").contrast(**given, margin=None, scale=1.0)
-    for ours, plain in zip(found, torch_contrast(**given, margin=None, scale=1.0), strict=True):
+    found = cuda_kernels.TritonKernels("tf32").contrast(**given, softmax=True, shift=0.0, scale=1.0)
+    for ours, plain in zip(found, torch_contrast(**given, softmax=True, shift=0.0, scale=1.0), strict=True):
         assert torch.equal(ours, plain)
 
 
@@ -258,7 +267,7 @@ def build(kernel, types, constants, **options):
     names = kernel.arg_names
     pointers = "queries candidates positives keep group weight d_queries losses slopes stats d_candidates " \\
         "rows state index gradients count".split()
-    floats = {"margin", "scale", "rate", "lr", "eps"}
+    floats = {"shift", "scale", "rate", "lr", "eps"}
     signature = {}
     for name in names:
         if name in constants:

@@ -76,7 +76,7 @@ def _forward_kernel(
     num_edges,
     num_nodes,
     num_groups,
-    margin,
+    shift,
     scale,
     DIM: tl.constexpr,
     HAS_KEEP: tl.constexpr,
@@ -124,7 +124,7 @@ def _forward_kernel(
         if HAS_WEIGHT:
             counts *= _product(of_edges, _members(group, node, is_node, BLOCK_GROUPS), LOOK_UP)
         if SOFTMAX:
-            score = tl.where(counts > 0, score, float("-inf"))
+            score = tl.where(counts > 0, score + shift, float("-inf"))
             higher = tl.maximum(highest, tl.max(score, 1))
             shrink = tl.exp(highest - higher)
             weights = counts * tl.exp(score - higher[:, None])
@@ -132,7 +132,7 @@ def _forward_kernel(
             pulled = pulled * shrink[:, None]
             highest = higher
         else:
-            shifted = score + margin
+            shifted = score + shift
             small = tl.exp(-tl.abs(shifted))
             total += tl.sum(counts * (tl.maximum(shifted, 0.0) + tl.log(1.0 + small)), 1)
             counted += tl.sum(counts, 1)
@@ -147,7 +147,7 @@ def _forward_kernel(
         stat = highest + tl.log(denominator)
     else:
         stat = 1.0 / tl.maximum(counted, 1.0)
-        shifted = positive + margin
+        shifted = positive + shift
         small = tl.exp(-tl.abs(shifted))
         loss = tl.maximum(-shifted, 0.0) + tl.log(1.0 + small) + total * stat
         slope = -tl.where(shifted >= 0, small, 1.0) / (1.0 + small)
@@ -171,7 +171,7 @@ def _backward_kernel(
     num_nodes,
     num_groups,
     edges_a_part,
-    margin,
+    shift,
     scale,
     DIM: tl.constexpr,
     HAS_KEEP: tl.constexpr,
@@ -221,9 +221,9 @@ def _backward_kernel(
             counts *= _product(of_nodes, tl.trans(of_edges), LOOK_UP)
         if SOFTMAX:
             # A score that does not count may lie above the sum of those that do: never its exponential.
-            weights = counts * tl.exp(tl.where(counts > 0, score - stat[None, :], float("-inf")))
+            weights = counts * tl.exp(tl.where(counts > 0, score + shift - stat[None, :], float("-inf")))
         else:
-            shifted = score + margin
+            shifted = score + shift
             small = tl.exp(-tl.abs(shifted))
             weights = counts * (tl.where(shifted >= 0, 1.0, small) / (1.0 + small)) * stat[None, :]
         pulled += _product(weights, query, PRECISION)
@@ -281,7 +281,8 @@ def contrast(
     keep: Tensor | None,
     group: Tensor | None,
     weight: Tensor | None,
-    margin: float | None,
+    softmax: bool,
+    shift: float,
     scale: float,
     precision: str,
     blocks: Blocks | None = None,
@@ -289,8 +290,8 @@ def contrast(
     """As `marius_py.nn.cuda_kernels.torch_contrast`, of the same arguments, without scores in memory.
 
     Args:
-        queries, candidates, positive, keep, group, weight, margin, scale: as there; contiguous, D at most
-            `MAX_DIM`, P · K below 2³¹.
+        queries, candidates, positive, keep, group, weight, softmax, shift, scale: as there; contiguous, D at
+            most `MAX_DIM`, P · K below 2³¹.
         precision: one of `PRECISIONS`.
         blocks: shape of the blocks; None: `default_blocks`.
 
@@ -304,12 +305,12 @@ def contrast(
     d_queries = torch.empty_like(queries)
     num_groups = 0 if weight is None else weight.shape[2]
     common: dict[str, Any] = {
-        "margin": 0.0 if margin is None else float(margin),
+        "shift": float(shift),
         "scale": float(scale),
         "DIM": dim,
         "HAS_KEEP": keep is not None,
         "HAS_WEIGHT": weight is not None,
-        "SOFTMAX": margin is None,
+        "SOFTMAX": softmax,
         "PRECISION": "rounded" if precision == "bf16" and not queries.is_cuda else precision,
         "LOOK_UP": "tf32" if precision == "bf16" else precision,
         "BLOCK_GROUPS": max(16, triton.next_power_of_2(num_groups)),

@@ -1,0 +1,168 @@
+"""A batch of ids on its way to a buffer on a device (floor 2): DrawnBatch → one array → LocalBatch.
+
+In: node ids, drawn and leased. Out: the rows of the device's buffer that they are, and which are distinct,
+found on the device: for the host that is the longest part of making a batch. It is the same arithmetic as in
+`BatchSource`, with the same result in the same order, and asks the device for no value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from marius_py.buffer import Lease
+from marius_py.data.edge_batch import Ids
+from marius_py.data.importance import slot_shares
+from marius_py.device_buffer import DeviceBuffer
+from marius_py.nn.batch import Corruption, Importance
+from marius_py.types import SIDES, Position, Side
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnBatch:
+    """Ids of a batch, drawn and leased, not yet located.
+
+    Attributes:
+        position: where the run stands when this batch is done.
+        ids: (3, B) int64: heads, relations, tails.
+        negatives: corrupted side → (C, K) node ids.
+        dropped: corrupted side → positions in the flattened (C, P, K) that do not count; see `EdgeBatch`.
+        first_row: (p,) buffer row of each partition's first node, -1 where it is not resident.
+        seed: seed of the batch's dropout stream.
+        lease: released when the batch's update has been handed to the device.
+    """
+
+    position: Position
+    ids: Ids
+    negatives: dict[Side, Ids]
+    dropped: dict[Side, Ids]
+    first_row: NDArray[np.int64]
+    seed: int
+    lease: Lease
+
+    @property
+    def num_edges(self) -> int:
+        """B."""
+        return self.ids.shape[1]
+
+    def parts(self) -> list[Ids]:
+        """What travels: heads, tails, negatives of both sides, relations, first rows, what is dropped."""
+        return [
+            self.ids[0],
+            self.ids[2],
+            *(self.negatives[side].ravel() for side in SIDES),
+            self.ids[1],
+            self.first_row,
+            *(self.dropped[side] for side in SIDES if side in self.dropped),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalBatch:
+    """A batch located in the buffer, on its device.
+
+    Attributes:
+        index: (n,) int64 buffer rows, the first `count` of them the batch's distinct nodes, the others 0.
+        count: () number of distinct nodes; None: n.
+        head, tail: (B,) indices into `index`. relation: (B,) relation ids.
+        negatives: corrupted side → indices into `index`, and what they count.
+        lost: () bool, whether a node's partition is not in the buffer.
+    """
+
+    index: Tensor
+    count: Tensor | None
+    head: Tensor
+    tail: Tensor
+    relation: Tensor
+    negatives: dict[Side, Corruption]
+    lost: Tensor
+
+
+class Locator:
+    """Locates drawn batches in a buffer on a device. One thread; the scratch memory is reused.
+
+    Args:
+        buffer: the buffer.
+        device: where it is.
+        weigh: let negatives count so that together they stand for all nodes (see `slot_weights`).
+        padded: leave `index` as long as the batch, instead of waiting for the number of distinct nodes.
+    """
+
+    def __init__(self, buffer: DeviceBuffer, device: torch.device, *, weigh: bool, padded: bool) -> None:
+        self._partitioning = buffer.store.table.partitioning
+        self._capacity, self._num_slots = buffer.capacity, buffer.num_slots
+        self._slot_rows = buffer.slot_rows
+        self._weigh = weigh
+        self._padded = padded
+        self._last = torch.zeros(buffer.num_rows, dtype=torch.int32, device=device)
+
+    def __call__(self, drawn: DrawnBatch, packed: Tensor) -> LocalBatch:
+        """Locate a batch, given its `parts` as one (n,) int64 tensor on the device."""
+        edges = drawn.num_edges
+        shapes = {side: drawn.negatives[side].shape for side in SIDES}
+        dropped = [len(drawn.dropped[side]) if side in drawn.dropped else 0 for side in SIDES]
+        sizes = [shape[0] * shape[1] for shape in shapes.values()]
+        nodes = 2 * edges + sum(sizes)
+        everything, relation, first_row, *positions = packed.split(
+            [nodes, edges, len(drawn.first_row), *dropped]
+        )
+        rows, lost = self._rows(everything, first_row)
+        index, local, count = self._distinct(rows)
+        head, tail, *negative = local.split([edges, edges, *sizes])
+        slots = rows.div(self._slot_rows, rounding_mode="floor")
+        head_slot, tail_slot, *negative_slot = slots.split([edges, edges, *sizes])
+        shares = slot_shares(self._partitioning.num_partitions, self._capacity) if self._weigh else None
+        negatives: dict[Side, Corruption] = {}
+        for number, (side, shape) in enumerate(shapes.items()):
+            importance = None
+            if shares is not None:
+                weight = self._weights(head_slot, tail_slot, shares)
+                importance = Importance(
+                    negative_slot[number].view(shape), weight.view(shape[0], -1, self._num_slots)
+                )
+            negatives[side] = Corruption(
+                negative[number].view(shape),
+                importance=importance,
+                dropped=positions[number] if side in drawn.dropped else None,
+            )
+        return LocalBatch(index, count, head, tail, relation, negatives, lost)
+
+    def _rows(self, nodes: Tensor, first_row: Tensor) -> tuple[Tensor, Tensor]:
+        """Buffer rows of node ids, and whether any is not resident; as `Partitioning.locate`."""
+        base, extra = divmod(self._partitioning.num_nodes, self._partitioning.num_partitions)
+        boundary = extra * (base + 1)
+        part = nodes.div(base + 1, rounding_mode="floor")
+        if base:
+            beyond = (nodes - boundary).div(base, rounding_mode="floor").add_(extra)
+            part = torch.where(nodes < boundary, part, beyond)
+        start = part * base + part.clamp_max(extra)
+        first = first_row[part]
+        # A node that is lost reads some row of the buffer until the host hears of it.
+        return first.clamp_min(0) + (nodes - start), (first < 0).any()
+
+    def _distinct(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Distinct rows in the order of their last occurrence, as `DistinctIndex`, and where each row is."""
+        place = torch.arange(len(rows), dtype=torch.int32, device=rows.device)
+        self._last.index_fill_(0, rows, 0)
+        self._last.scatter_reduce_(0, rows, place, "amax")  # of equal rows the last one, in any order
+        last = self._last[rows]
+        is_last = last == place
+        local = is_last.cumsum(0, dtype=torch.int64).sub_(1)
+        if not self._padded:
+            return rows[is_last], local[last], None
+        index = rows.new_zeros(len(rows) + 1)
+        index.scatter_(0, torch.where(is_last, local, len(rows)), rows)
+        return index[:-1], local[last], local[-1] + 1
+
+    def _weights(self, head_slot: Tensor, tail_slot: Tensor, shares: tuple[float, float, float]) -> Tensor:
+        """(B, S) what a negative of each slot counts for each edge, as `slot_weights`."""
+        own, inside, between = shares
+        others = torch.where(head_slot == tail_slot, inside, between)
+        weights = others.unsqueeze(1).repeat(1, self._num_slots)
+        for slot in (head_slot, tail_slot):
+            weights.scatter_(1, slot.unsqueeze(1), own)
+        return weights

@@ -1,0 +1,273 @@
+"""The buffer on a device, the device being the CPU: equal to the buffer in RAM bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from marius_py.data.distinct import DistinctIndex
+from marius_py.data.drawn_batch import DrawnBatch, Locator
+from marius_py.data.importance import slot_weights
+from marius_py.device_buffer import DeviceBuffer
+from marius_py.errors import InterruptedRunError, PipelineError, ScheduleError, StorageError
+from marius_py.nn.batch import Batch
+from marius_py.nn.decoders import ComplEx, TransE
+from marius_py.nn.gradients import Gradients
+from marius_py.nn.losses import SoftmaxLoss
+from marius_py.nn.model import LinkPredictionModel
+from marius_py.nn.negatives import AllNegatives, UniformNegatives
+from marius_py.nn.optimizers import SGD, Adagrad, AdagradRow, Adam, SparseOptimizer
+from marius_py.partitioning import Partitioning
+from marius_py.pipeline import device_stages
+from marius_py.storage.memory import MemoryPartitionStore
+from marius_py.storage.protocols import NodeTable
+from marius_py.swap import IOThread
+from marius_py.testing import Fault, FaultyStore, SlowStore
+from marius_py.trainer import TrainerSettings
+from marius_py.transfer import Late, Transfer
+from marius_py.types import SIDES, Position
+from tests.test_trainer import DIM, INLINE, PARTITIONS, RELATIONS, THREADED, Setup
+
+ON_DEVICE = replace(INLINE, device_buffer=True)
+
+
+def make_model(optimizer: SparseOptimizer | None = None, **options: Any) -> LinkPredictionModel:
+    return LinkPredictionModel(
+        options.pop("decoder", None) or ComplEx(DIM),
+        SoftmaxLoss(),
+        optimizer or Adagrad(lr=0.2),
+        num_relations=RELATIONS,
+        reciprocal=True,
+        node_dropout=0.2,
+        seed=5,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("capacity", [3, PARTITIONS])
+@pytest.mark.parametrize("masked", [False, True])
+def test_equal_to_the_buffer_in_ram(capacity: int, masked: bool) -> None:
+    runs = [
+        Setup(replace(settings, capacity=capacity), mask_known=masked, weigh=masked)
+        for settings in (INLINE, ON_DEVICE)
+    ]
+    histories = [run.train(2) for run in runs]
+    runs[0].assert_equals(runs[1])
+    for key in ("loss", "edges", "loads", "bytes_read", "bytes_written"):
+        assert [line[key] for line in histories[0]] == [line[key] for line in histories[1]]
+
+
+@pytest.mark.parametrize(
+    "optimizer", [SGD(0.1), AdagradRow(0.1), Adam(0.01)], ids=lambda one: type(one).__name__
+)
+def test_equal_with_every_optimizer(optimizer: SparseOptimizer) -> None:
+    runs = [Setup(settings, model=make_model(optimizer)) for settings in (INLINE, ON_DEVICE)]
+    for run in runs:
+        run.train(1)
+    runs[0].assert_equals(runs[1])
+
+
+def test_equal_in_threads_however_many_batches_are_in_flight() -> None:
+    inline, threaded = Setup(ON_DEVICE), Setup(replace(THREADED, max_in_flight=5, device_buffer=True))
+    for run in (inline, threaded):
+        run.train(2)
+    inline.assert_equals(threaded)
+
+
+def test_equal_with_all_nodes_as_negatives_and_without_a_closed_form() -> None:
+    for options in ({"sampler": AllNegatives()}, {"model": TransE(DIM)}):
+        runs = []
+        for settings in (INLINE, ON_DEVICE):
+            given: dict[str, Any] = dict(options)
+            if "model" in given:
+                given["model"] = make_model(decoder=given["model"], fused=False)
+            runs.append(Setup(settings, **given))
+            runs[-1].train(1)
+        runs[0].assert_equals(runs[1])
+
+
+def test_kernels_that_never_wait_take_padded_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed (extra marius_py[kernels])")
+    monkeypatch.setattr("tests.test_trainer.EDGES", 150)
+    runs = []
+    for kernels, settings in (("torch", INLINE), ("triton", ON_DEVICE)):
+        runs.append(Setup(settings, model=make_model(kernels=kernels), mask_known=True, weigh=True))
+        runs[-1].train(1)
+    np.testing.assert_allclose(runs[1].table(), runs[0].table(), rtol=1e-3, atol=1e-4)
+    assert runs[1].trainer.state.history[0]["loss"] == pytest.approx(
+        runs[0].trainer.state.history[0]["loss"], rel=1e-4
+    )
+
+
+@pytest.mark.parametrize("stop_after", [7, 48])
+def test_interrupted_and_resumed_equals_uninterrupted(stop_after: int) -> None:
+    whole = Setup(ON_DEVICE)
+    whole.train(2)
+    done = 0
+
+    def count(edges: int) -> None:
+        nonlocal done
+        done += 1
+        if done == stop_after:
+            first.trainer.interrupt()
+
+    first = Setup(ON_DEVICE, on_progress=count)
+    with pytest.raises(InterruptedRunError, match="the state is committed"):
+        first.train(2)
+    second = Setup(ON_DEVICE, store=first.store)
+    second.train(2)
+    whole.assert_equals(second)
+
+
+def test_a_slow_store_changes_nothing() -> None:
+    table = NodeTable(Partitioning(300, PARTITIONS), DIM, DIM)
+    slow = Setup(
+        replace(THREADED, device_buffer=True),
+        store=SlowStore(MemoryPartitionStore(table), bytes_per_s=50e6),
+    )
+    plain = Setup(ON_DEVICE)
+    for run in (slow, plain):
+        run.train(1)
+    np.testing.assert_array_equal(slow.table(), plain.table())
+
+
+@pytest.mark.parametrize("settings", [ON_DEVICE, replace(THREADED, device_buffer=True)])
+def test_a_failed_write_stops_the_run(settings: TrainerSettings) -> None:
+    table = NodeTable(Partitioning(300, PARTITIONS), DIM, DIM)
+    store = FaultyStore(MemoryPartitionStore(table), [Fault(PARTITIONS + 2, "fail", "write")])
+    with pytest.raises(StorageError):
+        Setup(settings, store=store).train(1)
+
+
+class Diverging(LinkPredictionModel):
+    """Its third batch has a loss of NaN."""
+
+    batches = 0
+
+    def gradients(self, batch: Batch) -> Gradients:
+        found = super().gradients(batch)
+        self.batches += 1
+        return replace(found, loss=found.loss * float("nan")) if self.batches == 3 else found
+
+
+def test_a_loss_that_is_not_finite_names_its_batch() -> None:
+    model = Diverging(ComplEx(DIM), SoftmaxLoss(), Adagrad(0.2), num_relations=RELATIONS, seed=5)
+    with pytest.raises(PipelineError, match="loss became nan in epoch 0, step 0, batch 3"):
+        Setup(ON_DEVICE, model=model).train(1)
+
+
+class Lagging(Transfer):
+    """What is computed becomes known only when it is waited for, as on a device that is far behind."""
+
+    class Late(Late):
+        def is_there(self) -> bool:
+            return False
+
+    def late(self, value: torch.Tensor) -> Late:
+        return Lagging.Late(value.clone())
+
+
+def test_losses_that_are_late_are_counted_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_stages, "MOST_UNREAD", 3)
+    monkeypatch.setattr("marius_py.trainer.transfer_to", Lagging)
+    late = Setup(ON_DEVICE)
+    history = late.train(2)
+    plain = Setup(INLINE)
+    assert [line["loss"] for line in history] == [line["loss"] for line in plain.train(2)]
+    late.assert_equals(plain)
+
+
+@pytest.fixture
+def buffer() -> Any:
+    table = NodeTable(Partitioning(301, 7), 4, 0)
+    store = MemoryPartitionStore(table)
+    io = IOThread()
+    made = DeviceBuffer(store, 4, io, Transfer(torch.device("cpu")))
+    made.fill_store(lambda start, rows, state: rows.fill(start))
+    made.begin([1, 3, 4, 6])
+    yield made
+    io.shutdown()
+    made.close()
+
+
+def drawn_batch(buffer: DeviceBuffer, seed: int = 0, parts: tuple[int, ...] = (1, 3, 4, 6)) -> DrawnBatch:
+    rng = np.random.default_rng(seed)
+    partitioning = buffer.store.table.partitioning
+    nodes = np.concatenate(
+        [np.arange(partitioning.start(part), partitioning.start(part + 1)) for part in parts]
+    )
+    ids = rng.choice(nodes, (3, 12))
+    ids[1] = rng.integers(0, 5, 12)
+    return DrawnBatch(
+        position=Position(0, 0, 1),
+        ids=ids,
+        negatives={"head": rng.choice(nodes, (2, 9)), "tail": rng.choice(nodes, (2, 5))},
+        dropped={"tail": np.array([3, 17], np.int64)},
+        first_row=buffer.first_rows(),
+        seed=1,
+        lease=buffer.lease([1, 3]),
+    )
+
+
+def located(buffer: DeviceBuffer, drawn: DrawnBatch, *, padded: bool, weigh: bool = True) -> Any:
+    packed = torch.from_numpy(np.concatenate(drawn.parts()))
+    return Locator(buffer, torch.device("cpu"), weigh=weigh, padded=padded)(drawn, packed)
+
+
+def test_located_as_on_the_host(buffer: DeviceBuffer) -> None:
+    for seed in range(20):
+        drawn = drawn_batch(buffer, seed)
+        nodes = [drawn.ids[0], drawn.ids[2], *(drawn.negatives[side].ravel() for side in SIDES)]
+        rows = buffer.index(np.concatenate(nodes))
+        index, local = DistinctIndex(buffer.num_rows)(rows)
+        plain, padded = (located(buffer, drawn, padded=padded) for padded in (False, True))
+        np.testing.assert_array_equal(plain.index.numpy(), index)
+        assert plain.count is None
+        assert int(padded.count) == len(index)
+        np.testing.assert_array_equal(padded.index[: len(index)].numpy(), index)
+        assert not padded.index[len(index) :].any()
+        slots = buffer.slot(rows)
+        weights = slot_weights(slots[:12], slots[12:24], 7, 4, buffer.num_slots)
+        assert weights is not None
+        for found in (plain, padded):
+            assert not found.lost
+            sides = [found.negatives[side] for side in SIDES]
+            places = [found.head, found.tail, *(side.nodes.flatten() for side in sides)]
+            np.testing.assert_array_equal(torch.cat(places).numpy(), local)
+            np.testing.assert_array_equal(found.relation.numpy(), drawn.ids[1])
+            groups = torch.cat([side.importance.group.flatten() for side in sides])
+            np.testing.assert_array_equal(groups.numpy(), slots[24:])
+            np.testing.assert_array_equal(sides[0].importance.weight.reshape(12, -1).numpy(), weights)
+            assert sides[0].dropped is None
+            assert sides[1].dropped.tolist() == [3, 17]
+
+
+def test_nothing_to_weigh_where_everything_is_resident(buffer: DeviceBuffer) -> None:
+    assert located(buffer, drawn_batch(buffer), padded=True, weigh=False).negatives["head"].importance is None
+
+
+def test_a_node_that_is_not_resident_is_noticed(buffer: DeviceBuffer) -> None:
+    found = located(buffer, drawn_batch(buffer, parts=(1, 2)), padded=True)
+    assert bool(found.lost)
+    assert int(found.index.max()) < buffer.num_rows
+
+
+def test_lost_nodes_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DeviceBuffer, "first_rows", lambda self: np.full(PARTITIONS, -1, np.int64))
+    with pytest.raises(ScheduleError, match="whose partition is not in the buffer"):
+        Setup(ON_DEVICE).train(1)
+
+
+def test_memory_is_counted_and_freed(buffer: DeviceBuffer) -> None:
+    assert buffer.bytes == 5 * 1024 * 4 * 4
+    assert buffer.rows(torch.tensor([0])).shape == (1, 4)
+    buffer.close()
+    assert buffer.bytes == 0
+
+
+def test_negatives_of_a_trainer_need_no_sampler_of_their_own() -> None:
+    assert Setup(ON_DEVICE, sampler=UniformNegatives(7, 2, count_head=3)).train(1)[0]["loss"] > 0
