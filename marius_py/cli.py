@@ -382,7 +382,9 @@ def _from_module(name: str, argv: Sequence[str] | None, *, module: str | None = 
 
 def _flagged(parser: _Parser, run: Callable[[argparse.Namespace], None], argv: Sequence[str] | None) -> int:
     parser.add_argument("--version", action="version", version=f"{parser.prog} {__version__}")
-    parser.add_argument("--log-level", default=None, choices=_LEVELS, help="debug also prints tracebacks")
+    parser.add_argument(
+        "--log-level", default=None, choices=_LEVELS, help="debug also prints tracebacks (default: info)"
+    )
 
     def go() -> None:
         options = parser.parse_args(argv)

@@ -6,6 +6,7 @@ that are not, use `prepare` with files or `prepare_arrays` with a generator.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -247,16 +248,33 @@ def _from_pyg(data: Any, node_names: Sequence[str] | None) -> _Numbered:
     index = _numpy(data.edge_index)
     kinds = getattr(data, "edge_type", None)
     columns = [index[0], index[1]] if kinds is None else [index[0], _numpy(kinds), index[1]]
-    num_nodes = getattr(data, "num_nodes", None)
-    return _Numbered(np.stack(columns, axis=1), None if num_nodes is None else int(num_nodes), node_names)
+    return _Numbered(np.stack(columns, axis=1), _stated_nodes(data), node_names)
+
+
+def _stated_nodes(data: Any) -> int | None:
+    """The number of nodes that a PyG object or one of its stores states or can tell."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyG warns where it guesses; the edges then say as much
+        count = getattr(data, "num_nodes", None)
+    return None if count is None else int(count)
+
+
+def _count_nodes(data: Any) -> dict[str, int]:
+    """Nodes of each type of a `HeteroData`: as stated, else as many as its edges need."""
+    counts: dict[str, int] = {kind: _stated_nodes(data[kind]) or 0 for kind in data.node_types}
+    for kind in data.edge_types:
+        index = _numpy(data[kind].edge_index)
+        for end, numbers in ((kind[0], index[0]), (kind[2], index[1])):
+            counts[end] = max(counts.get(end, 0), int(numbers.max(initial=-1)) + 1)
+    return counts
 
 
 def _from_hetero(data: Any) -> _Numbered:
     first: dict[str, int] = {}
     names: list[str] = []
-    for kind in data.node_types:
+    for kind, count in _count_nodes(data).items():
         first[kind] = len(names)
-        names += [f"{kind}/{i}" for i in range(int(data[kind].num_nodes))]
+        names += [f"{kind}/{i}" for i in range(count)]
     middle = [kind[1] for kind in data.edge_types]
     relations = middle if len(set(middle)) == len(middle) else ["/".join(kind) for kind in data.edge_types]
     parts = []

@@ -1,5 +1,6 @@
 """Objects of other libraries become the graphs that they are, and runs can be trained on them directly."""
 
+import warnings
 from types import SimpleNamespace
 
 import networkx as nx
@@ -94,6 +95,40 @@ def test_pyg_hetero(tmp_path):
         ("user/0", "knows", "user/1"),
         ("user/1", "buys", "item/0"),
     ]
+
+
+def test_pyg_hetero_without_counts(tmp_path):
+    data = Hetero(user=SimpleNamespace(num_nodes=None))
+    data.node_types = ("user",)  # PyG lists the types that something is stored of
+    data["user", "buys", "item"] = SimpleNamespace(edge_index=torch.tensor([[0, 1], [2, 0]]))
+    data["user", "knows", "user"] = SimpleNamespace(edge_index=torch.tensor([[0], [3]]))
+    graph = graph_from(data, tmp_path / "g", split=(1, 0, 0))
+    assert sorted(graph.node_names()) == [f"item/{i}" for i in range(3)] + [f"user/{i}" for i in range(4)]
+
+
+@pytest.mark.slow
+def test_the_real_pyg(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # importing it warns about torch
+        pyg = pytest.importorskip("torch_geometric.data", reason="torch_geometric is not installed")
+    data = pyg.Data(edge_index=torch.tensor([[0, 1, 2], [1, 2, 0]]), edge_type=torch.tensor([0, 1, 0]))
+    graph = graph_from(data, tmp_path / "g", split=(1, 0, 0))
+    assert named_edges(graph) == [("0", "0", "1"), ("1", "1", "2"), ("2", "0", "0")]
+    data.num_nodes = 5
+    assert graph_from(data, tmp_path / "n", split=(1, 0, 0)).num_nodes == 5
+    hetero = pyg.HeteroData()
+    hetero["user"].x = torch.zeros(2, 3)
+    hetero["user", "buys", "item"].edge_index = torch.tensor([[0, 1], [2, 0]])
+    hetero["user", "knows", "user"].edge_index = torch.tensor([[0], [1]])
+    graph = graph_from(hetero, tmp_path / "h", split=(1, 0, 0))
+    assert sorted(graph.node_names()) == ["item/0", "item/1", "item/2", "user/0", "user/1"]
+    assert named_edges(graph) == [
+        ("user/0", "buys", "item/2"),
+        ("user/0", "knows", "user/1"),
+        ("user/1", "buys", "item/0"),
+    ]
+    with marius_py.train(hetero, tmp_path / "run", {**SETTINGS, "training.valid_every": 0}) as run:
+        assert run.epochs == 2
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from marius_py.errors import ConfigError
 from marius_py.progress import Bars
 
 PURPOSE = (
-    "Find the nodes whose embeddings are nearest to a node's. Exact: all embeddings stream by in blocks; "
+    "Find the nodes whose embeddings are nearest to a node's. Exact: all embeddings stream by in blocks;\n"
     "with --index faiss approximate, by an index built once: pip install 'marius_py[faiss]'."
 )
 EXAMPLES = """examples:
