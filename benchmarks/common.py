@@ -228,6 +228,7 @@ def train_epochs(
     epochs: int,
     between: Callable[[], None] = lambda: None,
     wrap: Callable[[PartitionStore], PartitionStore] = lambda store: store,
+    device_buffer: bool = False,
 ) -> list[Epoch]:
     """Train as `marius-train` does, without validation and test, with the edges in memory.
 
@@ -238,6 +239,7 @@ def train_epochs(
         epochs: how many; the first one warms up, and the caller leaves it out as a rule.
         between: called after every epoch.
         wrap: puts another store in front of the one on disk.
+        device_buffer: keep the buffer on the device that computes.
     """
     components = make_components(config)
     p = config.storage.partitions or 8
@@ -279,6 +281,7 @@ def train_epochs(
                 config.pipeline.mode,
                 config.pipeline.max_in_flight,
                 trace=folder.parent / "trace.json" if config.pipeline.trace else None,
+                device_buffer=device_buffer,
             ),
             device=torch.device(config.device),
             degrees=(lambda start, stop: degrees[start:stop]) if components.sampler.needs_degrees else None,
