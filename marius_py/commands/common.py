@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import re
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -70,6 +71,20 @@ def open_run(options: argparse.Namespace) -> Run:
     run = load(options.run, graph=options.graph, device=options.device)
     say_if_unfinished(run)
     return run
+
+
+def say_costs(count: int, what: tuple[str, str], started: float) -> None:
+    """Log how many queries were answered, in what time and memory.
+
+    Args:
+        count: queries.
+        what: their name for one and for more, ("query", "queries").
+        started: time.perf_counter() before the run was opened.
+    """
+    from marius_py.results import peak_rss_bytes
+
+    seconds, peak = time.perf_counter() - started, peak_rss_bytes() / 2**30
+    logger.info("%d %s in %.1f s, %.2f GiB of memory at most", count, what[count != 1], seconds, peak)
 
 
 def say_if_unfinished(run: Run) -> None:

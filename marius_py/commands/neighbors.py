@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from pathlib import Path
 
-from marius_py.commands.common import add_answer_flags, add_run_flags, answer_format, open_run
+from marius_py.commands.common import (
+    add_answer_flags,
+    add_run_flags,
+    answer_format,
+    open_run,
+    say_costs,
+)
 from marius_py.errors import ConfigError
 from marius_py.progress import Bars
 
@@ -62,6 +69,7 @@ def run(options: argparse.Namespace) -> None:
     from marius_py.predict.files import AnswerWriter
 
     _check(options)
+    started = time.perf_counter()
     output = None if options.output is None else Path(options.output)
     writer = AnswerWriter(output, answer_format(options), Neighbor, sys.stdout)
     with open_run(options) as opened, Bars() as bars, writer:
@@ -87,6 +95,7 @@ def run(options: argparse.Namespace) -> None:
                 progress=lambda done, total: bars("search", done, total, "nodes"),
             )
         )
+    say_costs(len(options.node), ("node", "nodes"), started)
     if output is not None:
         sys.stdout.write(f"{output}\n")
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from marius_py.commands.common import add_answer_flags, add_run_flags, answer_format, open_run
+from marius_py.commands.common import (
+    add_answer_flags,
+    add_run_flags,
+    answer_format,
+    open_run,
+    say_costs,
+)
 from marius_py.errors import ConfigError
 from marius_py.progress import Bars
 
@@ -66,6 +73,7 @@ def run(options: argparse.Namespace) -> None:
             raise ConfigError("give --queries, or --head, --relation and --tail, not both")
         columns = dict(read_queries(options.queries))
     output = None if options.output is None else Path(options.output)
+    started = time.perf_counter()
     writer = AnswerWriter(output, answer_format(options), Prediction, sys.stdout)
     with open_run(options) as opened, Bars() as bars:
         temperature = options.temperature
@@ -90,5 +98,6 @@ def run(options: argparse.Namespace) -> None:
                     progress=lambda done, total: bars("predict", done, total, "scores"),
                 )
                 writer.write(replace(one, query=one.query + start) for one in answers)
+    say_costs(lengths[0] if lengths else 1, ("query", "queries"), started)
     if output is not None:
         sys.stdout.write(f"{output}\n")
