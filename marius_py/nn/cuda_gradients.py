@@ -29,6 +29,7 @@ def takes(form: ClosedForm | None) -> bool:
         form is not None
         and isinstance(form.similarity, DotSimilarity)
         and isinstance(form.objective, SoftmaxObjective | LogisticObjective)
+        and getattr(form.objective, "log_weight", 0.0) == 0.0
     )
 
 

@@ -44,23 +44,31 @@ class Loss(ABC):
 class SoftmaxLoss(Loss):
     """Cross-entropy of the true answer among [true answer, negatives]: the contrastive loss.
 
-    loss = −log( e^positive / (e^positive + Σ_k e^negative_k) )
+    loss = −log( e^positive / (e^positive + w Σ_k e^negative_k) )
 
     Args:
         smoothing: share of the target, in [0, 1), that goes to the true answer and the kept negatives alike
             instead of the true answer alone (label smoothing; Szegedy et al., 2016). Above 0 gradients take
             the slower way through autograd.
+        negative_weight: w, how many candidates a negative stands for. The number of nodes over that of
+            negatives makes the sampled denominator an unbiased estimate of that over all nodes (Bengio and
+            Senécal, 2008); 1 contrasts with the sample alone.
     """
 
-    def __init__(self, smoothing: float = 0.0) -> None:
+    def __init__(self, smoothing: float = 0.0, negative_weight: float = 1.0) -> None:
         if not 0 <= smoothing < 1:
             raise ConfigError(f"loss.smoothing is {smoothing!r}; it must lie in [0, 1)")
+        if not 0 < negative_weight < math.inf:
+            raise ConfigError(
+                f"loss.negative_weight is {negative_weight!r}; it must be a finite number above 0"
+            )
         self.smoothing = float(smoothing)
+        self.negative_weight = float(negative_weight)
 
     def __call__(self, positive: Tensor, negative: Tensor, keep: Tensor | None) -> Tensor:
         """Mean cross-entropy, ()."""
         counted = negative if keep is None else negative.masked_fill(~keep, -math.inf)
-        loss = functional.softplus(torch.logsumexp(counted, 1) - positive)
+        loss = functional.softplus(torch.logsumexp(counted, 1) + math.log(self.negative_weight) - positive)
         if self.smoothing:
             gaps = positive.unsqueeze(1) - negative
             kept = torch.full_like(positive, negative.shape[1]) if keep is None else keep.sum(1)

@@ -32,7 +32,12 @@ from marius_py.types import Side
 from tests.nn.batches import gradients, make_model, random_batch
 
 DECODERS = [Dot(8), DistMult(8), ComplEx(8), TransE(8), RotatE(8), RotatE(8, phase_scale=2.5), RESCAL(8)]
-LOSSES: list[Loss] = [SoftmaxLoss(), LogisticLoss(), LogisticLoss(margin=2.0)]
+LOSSES: list[Loss] = [
+    SoftmaxLoss(),
+    SoftmaxLoss(negative_weight=7.0),
+    LogisticLoss(),
+    LogisticLoss(margin=2.0),
+]
 REGULARIZERS: list[list[Regularizer]] = [[], [N3(0.1), L2(0.2, relation_weight=0.3, weighted=False)]]
 
 
@@ -50,7 +55,7 @@ def assert_paths_equal(
 
 
 @pytest.mark.parametrize("decoder", DECODERS, ids=lambda decoder: type(decoder).__name__)
-@pytest.mark.parametrize("loss", LOSSES, ids=["softmax", "logistic", "logistic_margin"])
+@pytest.mark.parametrize("loss", LOSSES, ids=["softmax", "weighted_softmax", "logistic", "logistic_margin"])
 def test_equal_to_autograd(decoder: Decoder, loss: Loss) -> None:
     flags = (False, True)
     for reciprocal, dropout, keep, groups, regularizers in itertools.product(

@@ -18,6 +18,7 @@ KEEP = torch.tensor([[True, False], [True, True], [False, False]])
 CASES: list[Loss] = [
     SoftmaxLoss(),
     SoftmaxLoss(smoothing=0.3),
+    SoftmaxLoss(negative_weight=3.0),
     LogisticLoss(),
     LogisticLoss(margin=1.5),
     LogisticLoss(margin=1.5, adversarial_temperature=0.7),
@@ -33,7 +34,7 @@ def log_sigmoid(x: float) -> float:
 def one_edge(loss: Loss, positive: float, negatives: list[float]) -> float:
     """The loss of an edge by its definition."""
     if isinstance(loss, SoftmaxLoss):
-        scores = [positive, *negatives]
+        scores = [positive, *(score + math.log(loss.negative_weight) for score in negatives)]
         logs = [score - math.log(sum(map(math.exp, scores))) for score in scores]
         return -(1 - loss.smoothing) * logs[0] - loss.smoothing * sum(logs) / len(logs)
     assert isinstance(loss, LogisticLoss | MarginLoss)
@@ -109,3 +110,9 @@ def test_a_loss_of_ones_own_corrects_its_scores() -> None:
     torch.testing.assert_close(
         loss.weighted(POSITIVE, NEGATIVE, None, weight), 2.5 * loss(POSITIVE, NEGATIVE, None)
     )
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, math.inf, math.nan])
+def test_negatives_stand_for_a_finite_number_of_candidates(weight: float) -> None:
+    with pytest.raises(ConfigError, match="negative_weight"):
+        SoftmaxLoss(negative_weight=weight)

@@ -7,6 +7,7 @@ operand of a matrix product, so that the (P, K) block is touched once.
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import torch
@@ -60,7 +61,10 @@ class Objective(Protocol):
 
 
 class SoftmaxObjective:
-    """Cross-entropy, shifted by the positive score: loss = log(1 + Σ_k e^(s_k − s⁺)).
+    """Cross-entropy, shifted by the positive score: loss = log(1 + w Σ_k e^(s_k − s⁺)).
+
+    Args:
+        log_weight: log w, added to the score of every negative.
 
     The shift needs no pass for the rows' maxima. It overflows to an infinite loss if a negative scores 88
     above the true edge, which the caller sees and computes again in a stable way.
@@ -68,9 +72,12 @@ class SoftmaxObjective:
 
     averages = False
 
+    def __init__(self, log_weight: float = 0.0) -> None:
+        self.log_weight = log_weight
+
     def shift(self, positive: Tensor) -> Tensor | float:
-        """Minus the positive scores."""
-        return -positive
+        """Minus the positive scores, plus log w."""
+        return self.log_weight - positive
 
     def weigh(
         self, scores: Tensor, counts: Tensor | None, dropped: Tensor | None, scratch: Tensor
@@ -137,7 +144,7 @@ class LogisticObjective:
 def closed_form(loss: Loss) -> Objective | None:
     """The objective that equals `loss`; None if there is none. Subclasses may compute something else."""
     if type(loss) is SoftmaxLoss and loss.smoothing == 0:
-        return SoftmaxObjective()
+        return SoftmaxObjective(math.log(loss.negative_weight))
     if type(loss) is LogisticLoss and loss.adversarial_temperature == 0:
         return LogisticObjective(loss.margin)
     return None
