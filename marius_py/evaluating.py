@@ -87,6 +87,7 @@ def _evaluate_one(config: EvaluateConfig, run: Run, on_stage: OnStage | None) ->
             given=given,
             details=config.details,
             memory_bytes=config.memory_bytes,
+            precision=config.precision,
             seed=config.seed,
             progress=on_stage,
         )

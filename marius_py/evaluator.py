@@ -29,6 +29,7 @@ from marius_py.metrics import (
     side_figures,
 )
 from marius_py.ranking.candidates import AllNodes, CandidateSource, Ids, NodeReader, SampledNodes, gather_rows
+from marius_py.ranking.precision import Precision, RoundedReader, product_units
 from marius_py.ranking.ranker import Counts, Ranker
 from marius_py.ranking.scorer import ModelScorer, RankedModel, Scorer
 from marius_py.relation_counts import count_multiplicity
@@ -65,6 +66,7 @@ class Evaluator:
         dim: embedding width D; asked of the reader (one row) if None.
         memory_bytes: budget for rows, candidate blocks and filter; not for the model or the ranked edges.
         ks: of Hits@k.
+        precision: "bfloat16" rounds queries and candidates (`ranking.precision`) and says so.
         seed: of the sampled edges, and of the sampled candidates in mode "sampled".
 
     Raises:
@@ -83,6 +85,7 @@ class Evaluator:
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
         ks: Sequence[int] = DEFAULT_KS,
         seed: int = 0,
+        precision: Precision = "float32",
     ) -> None:
         if num_nodes < 1:
             raise ConfigError(f"the graph has {num_nodes} nodes; there is nothing to rank")
@@ -94,7 +97,11 @@ class Evaluator:
         self._memory_bytes = memory_bytes
         self._ks = check_ks(ks)
         self._seed = seed
-        self._scorer: Scorer = model if hasattr(model, "exact") else ModelScorer(model, self._dim)  # type: ignore[assignment]
+        self._precision = precision
+        self._scorer: Scorer = (
+            model if hasattr(model, "exact") else ModelScorer(model, self._dim, precision)  # type: ignore[assignment]
+        )
+        self._candidate_reader = RoundedReader(reader) if precision == "bfloat16" else reader
         self._category: NDArray[np.int64] | None = None
 
     def evaluate(
@@ -145,8 +152,10 @@ class Evaluator:
             known_edges=lambda: self._known(edges),
             num_known=sum(map(self._edges.num_edges, SPLITS)) + (0 if edges is None else len(edges)),
             memory_bytes=self._memory_bytes,
+            answer_reader=self._candidate_reader,
         )
-        counts = ranker.rank(chosen, progress)
+        with product_units(self._precision):
+            counts = ranker.rank(chosen, progress)
         both, head, tail = side_figures(counts, self._ks)
         extra = self._details(counts, chosen, degrees) if details else {}
         metrics = Metrics(
@@ -193,7 +202,7 @@ class Evaluator:
 
     def _candidates(self, mode: Mode, num_uniform: int, num_by_degree: int) -> tuple[CandidateSource, str]:
         if mode == "full":
-            return AllNodes(self._reader, self._num_nodes), PROTOCOL
+            return AllNodes(self._candidate_reader, self._num_nodes), PROTOCOL + self._suffix()
         if mode != "sampled":
             raise ConfigError(f"mode is {mode!r}; allowed: full, sampled")
         if num_uniform < 0 or num_by_degree < 0 or num_uniform + num_by_degree < 1:
@@ -202,12 +211,15 @@ class Evaluator:
                 "allowed: 0 or more each, at least 1 together"
             )
         ids = self._sample(num_uniform, num_by_degree)
-        rows = gather_rows(self._reader, ids, self._num_nodes, self._dim, self._block_rows())
+        rows = gather_rows(self._candidate_reader, ids, self._num_nodes, self._dim, self._block_rows())
         protocol = (
             f"{SAMPLED}: {num_uniform} uniform + {num_by_degree} by degree ({ids.size} distinct) candidates, "
-            "filtered, realistic ties"
+            "filtered, realistic ties" + self._suffix()
         )
         return SampledNodes(ids, rows), protocol
+
+    def _suffix(self) -> str:
+        return "" if self._precision == "float32" else f", {self._precision} products"
 
     def _sample(self, num_uniform: int, num_by_degree: int) -> Ids:
         """Distinct node ids, ascending; an end of a random train edge is a node drawn by degree."""

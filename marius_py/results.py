@@ -24,6 +24,7 @@ from marius_py.graph import Graph
 from marius_py.metrics import Metrics
 from marius_py.nn.micro_batches import is_out_of_memory
 from marius_py.nn.model import LinkPredictionModel
+from marius_py.ranking.precision import Precision
 from marius_py.ranking.trained import TrainedModel
 from marius_py.storage.files import replace, write_temporary
 from marius_py.storage.protocols import Edges, EdgeStore
@@ -72,6 +73,7 @@ def rank_split(
     given: Edges | None = None,
     details: bool = False,
     memory_bytes: int = 256 << 20,
+    precision: Precision = "float32",
     seed: int = 0,
     progress: Progress | None = None,
     touch: Callable[[], None] = lambda: None,
@@ -91,6 +93,7 @@ def rank_split(
         given: (E, 3) ids to rank instead of the split.
         details: also figures by category, relation and degree of the answer.
         memory_bytes: bound of the evaluator's working memory.
+        precision: "bfloat16" rounds queries and candidates, for dot products.
         seed: of the samples.
         progress: called after each block of edges.
         touch: called whenever something has been read, in the caller's thread: ranking makes progress.
@@ -114,6 +117,7 @@ def rank_split(
                 memory_bytes=memory_bytes,
                 ks=ks,
                 seed=seed,
+                precision=precision,
             )
             try:
                 return evaluator.evaluate(
@@ -182,6 +186,20 @@ def summarize(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "cpu_s": sum(line.get("cpu_s", 0.0) for line in history),
         "peak_rss_bytes": peak_rss_bytes(),
         "peak_cuda_bytes": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0,
+    }
+
+
+def memory_report(parts: Mapping[str, int], phases: Mapping[str, int]) -> dict[str, Any]:
+    """The "memory" part of result.json.
+
+    Args:
+        parts: the most bytes that each component has held.
+        phases: the most resident memory up to the end of each phase.
+    """
+    return {
+        "peak_rss_bytes": dict(phases),
+        "peak_cuda_bytes": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0,
+        "components": dict(sorted(parts.items())),
     }
 
 

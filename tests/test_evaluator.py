@@ -167,6 +167,49 @@ def test_equals_brute_force(seed, kind, num_nodes, values):
     np.testing.assert_array_equal(counts.equal, expected[1])
 
 
+@pytest.mark.parametrize("mode", ["full", "sampled"])
+def test_bfloat16_ranks_as_exactly_as_float32_but_rounded_rows(mode):
+    rng = np.random.default_rng(3)
+    num_nodes, dim = 300, 40
+    rows = rng.normal(size=(num_nodes, dim)).astype(np.float32)
+    relations = rng.normal(size=(2, dim)).astype(np.float32)
+    splits = random_graph(rng, num_nodes, 2, 600)
+    edges = ArrayEdges(num_nodes, *splits)
+
+    def evaluator(precision, **more):
+        model = make_model("dot", relations)
+        return Evaluator(model, ArrayReader(rows), edges, num_nodes, 2, precision=precision, **more)
+
+    def short(values):
+        return torch.from_numpy(values.astype(np.float32)).bfloat16().double().numpy()
+
+    def scores(h, r, t, side):
+        return short(rows) @ short((rows[h] if side == "tail" else rows[t]) * relations[r])
+
+    before = torch.get_float32_matmul_precision()
+    metrics = evaluator("bfloat16").evaluate("test", mode)
+    assert torch.get_float32_matmul_precision() == before
+    assert metrics.protocol.endswith("bfloat16 products")
+    small = evaluator("bfloat16", memory_bytes=1 << 20).evaluate("test", mode)
+    np.testing.assert_array_equal(metrics.counts.better, small.counts.better)
+    if mode == "full":
+        expected = brute_force(scores, splits, splits[2])
+        np.testing.assert_array_equal(metrics.counts.better, expected[0])
+        np.testing.assert_array_equal(metrics.counts.equal, expected[1])
+    plain = evaluator("float32").evaluate("test", mode)
+    assert not np.array_equal(plain.counts.better, metrics.counts.better)
+    assert metrics.mrr == pytest.approx(plain.mrr, rel=0.05)
+
+
+def test_bfloat16_is_for_dot_products():
+    edges = ArrayEdges(3, [(0, 0, 1)])
+    model = make_model("l2", np.zeros((1, 4), np.float32))
+    with pytest.raises(ConfigError, match="dot products"):
+        Evaluator(model, ArrayReader(np.zeros((3, 4))), edges, 3, 1, precision="bfloat16")
+    with pytest.raises(ConfigError, match="allowed: float32, bfloat16"):
+        Evaluator(model, ArrayReader(np.zeros((3, 4))), edges, 3, 1, precision="half")
+
+
 @pytest.mark.parametrize("kind", ["dot", "l1", "l2"])
 @pytest.mark.parametrize("spread", [0.0, 1e-6, 1.0])
 def test_ranks_do_not_depend_on_blocks_and_threads(kind, spread, monkeypatch):

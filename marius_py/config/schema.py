@@ -334,6 +334,9 @@ class EvaluationConfig(_Checked):
 class TrainConfig(_Checked):
     """All settings of `marius-train`."""
 
+    precision: Literal["float32", "bfloat16"] = setting(
+        "float32", "of queries and candidates; bfloat16 is faster where processors have units for it"
+    )
     graph: str | None = setting(None, "folder of a prepared graph; null = the built-in demo graph", path=True)
     output: str | None = setting(
         None, "folder of the run, new or empty; null = runs/ and the date and time", path=True
@@ -414,6 +417,9 @@ class EvaluateConfig(_Checked):
     output: str | None = setting(None, "JSON file for the metrics; null = print only", path=True)
 
     def check(self) -> None:
+    precision: Literal["float32", "bfloat16"] = setting(
+        "float32", "of queries and candidates; bfloat16 is faster where processors have units for it"
+    )
         """A run has to be named; ranks of several would need several files."""
         if self.run == "???":
             raise ConfigError("run is missing: give run=RUN, the folder that marius-train wrote")

@@ -68,7 +68,8 @@ class Ranker:
 
     Args:
         scorer: scores queries and candidates.
-        reader: the node table, for the rows of known ends and true answers.
+        reader: the node table, for the rows of known ends.
+        answer_reader: for the rows of true answers, as `source` has them; None: `reader`.
         source: the candidates.
         num_nodes: N.
         num_relations: R.
@@ -94,6 +95,7 @@ class Ranker:
         known_edges: Callable[[], Iterable[Edges]],
         num_known: int,
         memory_bytes: int,
+        answer_reader: NodeReader | None = None,
     ) -> None:
         if memory_bytes < MIN_MEMORY_BYTES:
             raise ConfigError(
@@ -101,6 +103,7 @@ class Ranker:
             )
         self._scorer = scorer
         self._reader = reader
+        self._answer_reader = answer_reader or reader
         self._source = source
         self._num_nodes = num_nodes
         self._num_relations = num_relations
@@ -172,7 +175,7 @@ class Ranker:
         device = self._scorer.device
         ids, place = np.unique(block.anchors, return_inverse=True)
         anchors, relations = torch.from_numpy(place.reshape(-1)), torch.from_numpy(block.relations)
-        rows = self._gather(ids)
+        rows = self._gather(self._reader, ids)
         parts = []
         for side in QUERY_SIDES:
             span = block.side_slice(side)
@@ -195,7 +198,7 @@ class Ranker:
         order = np.argsort(answers, kind="stable")
         ids, place = np.unique(answers[order], return_inverse=True)
         for first in range(0, ids.size, self._max_queries):
-            rows = self._gather(ids[first : first + self._max_queries])
+            rows = self._gather(self._answer_reader, ids[first : first + self._max_queries])
             start, stop = np.searchsorted(place.reshape(-1), (first, first + self._max_queries))
             for begin in range(start, stop, _TRUE_SCORES):
                 end = min(begin + _TRUE_SCORES, stop)
@@ -205,8 +208,8 @@ class Ranker:
                 true[chosen.to(device)] = self._scorer.exact(asked, candidates)
         return true
 
-    def _gather(self, ids: Ids) -> Tensor:
-        return torch.from_numpy(gather_rows(self._reader, ids, self._num_nodes, self._dim, self._block_rows))
+    def _gather(self, reader: NodeReader, ids: Ids) -> Tensor:
+        return torch.from_numpy(gather_rows(reader, ids, self._num_nodes, self._dim, self._block_rows))
 
     def _count(
         self,

@@ -13,6 +13,8 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from marius_py.errors import ConfigError
+from marius_py.ranking.precision import PRECISIONS, Precision, rounded
 from marius_py.types import Side
 
 ROUNDOFF = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
@@ -98,17 +100,29 @@ class ModelScorer:
     Args:
         model: queries and compares rows; its rows must not depend on each other.
         dim: embedding width D.
+        precision: "bfloat16" rounds queries; candidates must then come rounded (`precision.RoundedReader`).
+
+    Raises:
+        ConfigError: bfloat16 for a decoder whose scores are no dot products.
     """
 
-    def __init__(self, model: RankedModel, dim: int) -> None:
+    def __init__(self, model: RankedModel, dim: int, precision: Precision = "float32") -> None:
         self._model = model
         self._dim = dim
+        self._precision = precision
         decoder = getattr(model, "decoder", model)
         similarity = getattr(decoder, "similarity", None)
         self._similarity: Literal["dot", "l2", "other"] = (
             similarity if similarity in ("dot", "l2") else "other"
         )
         self._pair_dtype = torch.float64
+        if precision not in PRECISIONS:
+            raise ConfigError(f"precision is {precision!r}; allowed: {', '.join(PRECISIONS)}")
+        if precision == "bfloat16" and self._similarity != "dot":
+            raise ConfigError(
+                f"precision=bfloat16 is for decoders whose scores are dot products (dot, distmult, complex, "
+                f"rescal); {type(decoder).__name__} needs precision=float32"
+            )
 
     @property
     def device(self) -> torch.device:
@@ -121,7 +135,8 @@ class ModelScorer:
         for start in range(0, anchors.shape[0], _QUERY_ROWS):
             rows = _pad(anchors[start : start + _QUERY_ROWS], _QUERY_ROWS)
             ids = _pad(relations[start : start + _QUERY_ROWS], _QUERY_ROWS)
-            parts.append(self._model.queries(rows, ids, side)[: anchors.shape[0] - start])
+            asked = self._model.queries(rows, ids, side)[: anchors.shape[0] - start]
+            parts.append(rounded(asked) if self._precision == "bfloat16" else asked)
         return torch.cat(parts) if parts else anchors.new_empty((0, self._dim))
 
     def scores(self, queries: Tensor, candidates: Tensor) -> Tensor:
@@ -160,7 +175,9 @@ class ModelScorer:
         """Bounds of Higham's γ_D kind: D roundings of terms no larger than the norms allow."""
         dim = self._dim
         roundoff = ROUNDOFF[dtype]
-        if dtype is torch.float32:
+        if self._precision == "bfloat16":
+            roundoff *= 2  # products of rounded rows are exact; units for them need not round sums to nearest
+        elif dtype is torch.float32:
             roundoff = max(roundoff, _MATMUL_ROUNDOFF[torch.get_float32_matmul_precision()])
         product = query_norm * candidate_norm
         total = query_norm + candidate_norm
