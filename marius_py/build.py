@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ from marius_py.errors import ConfigError, MariusError
 from marius_py.evaluating import evaluate as evaluate_runs
 from marius_py.generate import planted_graph
 from marius_py.graph import Graph, open_graph
+from marius_py.memory import MemoryMeter
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.parts import (
     DEMO_PARTITIONS,
@@ -58,6 +59,8 @@ from marius_py.results import (
     METRICS_FILE,
     RESULT_FILE,
     evaluate_split,
+    memory_report,
+    peak_rss_bytes,
     summarize,
     versions,
     write_json,
@@ -152,6 +155,7 @@ def _train(
     watchdog: Watchdog,
 ) -> dict[str, Any]:
     """Train in a claimed folder."""
+    phases = {"start": peak_rss_bytes()}
     graph = open_graph(config.graph) if config.graph is not None else demo_graph(folder, config, watcher)
     partitioning = partitioning_of(graph, config)
     model = make_model(config, components, graph, device)
@@ -177,6 +181,7 @@ def _train(
                 raise
             join.write_history(store)
             log_memory(table, capacity)
+            phases["training"] = peak_rss_bytes()
             with stage_of("evaluate", watchdog):
                 test = join.evaluate("test") if edges.num_edges("test") else None
                 valid = join.full_validation(history)
@@ -184,6 +189,9 @@ def _train(
         result = {"test": test, "train": summarize(history), "versions": versions()}
         result |= {"valid": valid} if valid else {}
         result |= {"best": best} if best else {}
+        phases["evaluation"] = peak_rss_bytes()
+        join.memory.put("evaluation", config.evaluation.memory_bytes)
+        result["memory"] = memory_report(join.memory.peaks, phases)
         write_json(folder / RESULT_FILE, result)
         record(store, {RESULT_META: plain_json(result)})
     return {**result, "output": str(folder)}
@@ -303,6 +311,7 @@ class Joint:
     watcher: Watcher
     watchdog: Watchdog
     validation: ValidationPlan
+    memory: MemoryMeter = field(default_factory=MemoryMeter)
 
     def evaluate(
         self, split: str, folder: Path | None = None, plan: ValidationPlan | None = None
@@ -436,6 +445,7 @@ class Joint:
             on_progress=self.watcher.on_progress,
             on_boundary=self.snapshot,
             watchdog=self.watchdog,
+            memory=self.memory,
         )
         self.watcher.on_start(trainer, self.edges.num_edges("train"), trainer.epochs_done)
         return trainer

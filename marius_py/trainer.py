@@ -11,7 +11,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,11 @@ from numpy.typing import NDArray
 
 from marius_py.buffer import PartitionBuffer
 from marius_py.data.batches import BatchSettings, BatchSource
+from marius_py.data.drawn_batch import DrawnBatch
+from marius_py.data.edge_batch import EdgeBatch
 from marius_py.device_buffer import DeviceBuffer
 from marius_py.errors import ConfigError, InterruptedRunError, StalledError
+from marius_py.memory import MemoryMeter, array_bytes
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.negatives import NegativeSampler
 from marius_py.nn.schedules import RateSchedule, since_best
@@ -157,6 +160,7 @@ class Trainer:
         on_epoch: called with every finished line. on_progress: called with the edges of each batch.
         on_boundary: called between epochs, after commit and validation, also on going on there.
         watchdog: told what each thread does; its alarm ends the run.
+        memory: told what buffer, edges, batches and workspaces hold.
     """
 
     def __init__(
@@ -177,6 +181,7 @@ class Trainer:
         on_progress: Callable[[int], None] = lambda edges: None,
         on_boundary: Callable[[], None] = lambda: None,
         watchdog: Watchdog | None = None,
+        memory: MemoryMeter | None = None,
     ) -> None:
         if store.table.partitioning != edges.partitioning:
             raise ConfigError(
@@ -209,6 +214,9 @@ class Trainer:
         self._committed_at = time.monotonic()
         self._wait_disk_s = 0.0
         self._spare_slots = 0
+        self.memory = memory or MemoryMeter()
+        self.memory.put("buffer", self._buffer.bytes)
+        self._batch_bytes: dict[Position, int] = {}
         self.state = RunState()
 
     @property
@@ -354,6 +362,7 @@ class Trainer:
             sums["loss"] += done.loss * done.num_edges
             sums["edges"] += done.num_edges
             state.position = done.position
+            self._weigh_parts(done.position)
             self._on_progress(done.num_edges)
 
         on_device: DeviceStages | None = None
@@ -362,7 +371,7 @@ class Trainer:
             stages = on_device.stages()
         else:
             stages = training_stages(self._buffer, self._model, self._device, on_done, self._rates())
-        source = self._source.run(schedule, state.position, pause)
+        source = self._weighed(self._source.run(schedule, state.position, pause))
         if settings.mode == "inline":
             run_inline(source, stages, self._trace)
         else:
@@ -381,6 +390,24 @@ class Trainer:
         if not paused:
             state.position = ended
         self._account(sums, before, time.perf_counter() - started)
+
+    def _weighed(self, batches: Iterator[EdgeBatch | DrawnBatch]) -> Iterator[EdgeBatch | DrawnBatch]:
+        """Pass batches on; note what each holds until done: ids, and on the host rows and state twice."""
+        row_bytes = 2 * 4 * (self._model.dim + self._model.node_state_dim)
+        for batch in batches:
+            size = array_bytes(batch)
+            if isinstance(batch, EdgeBatch):
+                size += len(batch.index) * row_bytes
+            self._batch_bytes[batch.position] = size
+            self.memory.add("batches", size)
+            yield batch
+
+    def _weigh_parts(self, done: Position) -> None:
+        """Note what a batch frees now that it is done, and what the other parts hold."""
+        self.memory.add("batches", -self._batch_bytes.pop(done, 0))
+        self.memory.put("workspaces", self._model.workspace_bytes)
+        for name, size in self._source.held_bytes.items():
+            self.memory.put(name, size)
 
     def _rates(self) -> Callable[[int], float]:
         """Edges of a batch → its factor of the learning rate, for the batches from here on, in order.

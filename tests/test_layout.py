@@ -17,6 +17,7 @@ FLOORS: dict[str, int] = {
     "errors": 0,
     "types": 0,
     "streams": 0,
+    "memory": 0,
     "ordering": 0,
     "partitioning": 1,
     "graph": 1,

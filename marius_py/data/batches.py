@@ -6,7 +6,7 @@ batches are handed out, the I/O thread reads the next partition and the next ste
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,6 +90,7 @@ class BatchSource:
         if settings.mask_known:
             self._known = ResidentEdges(edges, self._counts, settings.block_edges)
         self._edge_bytes = 0
+        self._block_bytes = self._ahead_bytes = 0
 
     def run(
         self, schedule: Schedule, start: Position, pause: Callable[[Position], bool]
@@ -116,10 +117,12 @@ class BatchSource:
                 entered += 1
                 self._buffer.enter(steps[entered], steps[entered + 1] if entered + 1 < len(steps) else None)
             edges, between = self._buffer.timed(ahead)
+            self._block_bytes, self._ahead_bytes = edges.nbytes, 0
             if number + 1 < len(blocks):
                 ahead = self._io.submit(self._read, blocks[number + 1][0], steps, start.epoch)
             resident = steps[entered].resident
             known = None if self._known is None else self._known.index(resident, between, edges)
+            between = None  # the index holds what it needs
             for batch in self._batches(start.epoch, block, edges, first_batch, skip, resident, known):
                 yield batch
                 if pause(batch.position):
@@ -147,7 +150,14 @@ class BatchSource:
         edges = read_block(self._edges, block, self._settings.seed, epoch)
         self._edge_bytes += edges.nbytes
         between = None if self._known is None else self._known.load(steps[block.step].resident)
+        self._ahead_bytes = edges.nbytes + (0 if between is None else between.nbytes)
         return edges, between
+
+    @property
+    def held_bytes(self) -> Mapping[str, int]:
+        """Bytes of the blocks of edges at hand and read ahead, and of the known edges with their index."""
+        known = 0 if self._known is None else self._known.nbytes
+        return {"edges": self._block_bytes + self._ahead_bytes, "known edges": known}
 
     @property
     def edge_bytes_read(self) -> int:

@@ -55,6 +55,12 @@ class ResidentEdges:
         self._buckets = kept
         return np.concatenate([kept[bucket] for bucket in wanted])
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the edges and the index that are held."""
+        index = 0 if self._index is None else self._index.nbytes
+        return index + sum(edges.nbytes for edges in list(self._buckets.values()))
+
     def index(self, resident: tuple[int, ...], loaded: Edges | None, own: Edges) -> KnownEdges:
         """Index of what `load` returned for `resident`, or of the step's `own` edges where that is None."""
         if loaded is None:

@@ -75,6 +75,15 @@ class KnownEdges:
             key += edges[:, 1]
             self._index[side] = _group(key, answer)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the index."""
+        return sum(
+            array.nbytes
+            for answers in self._index.values()
+            for array in (answers.keys, answers.starts, answers.answers, answers.low_bits)
+        )
+
     def false_negatives(self, edges: np.ndarray, negatives: np.ndarray, side: Side) -> np.ndarray:
         """Where a negative makes a known edge or repeats the edge's own answer.
 

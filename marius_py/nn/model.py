@@ -10,6 +10,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -123,6 +124,7 @@ class LinkPredictionModel:
         self._parts = 1
         self._lock = threading.Lock()
         self._local = threading.local()
+        self._workspaces: WeakSet[Workspace] = WeakSet()
         rows = np.empty((num_relations * (2 if reciprocal else 1), decoder.relation_dim), np.float32)
         rng = stream(seed, Purpose.INIT_RELATIONS)
         decoder.init_relations(rows, rng, relation_initializer or self.initializer)
@@ -212,10 +214,16 @@ class LinkPredictionModel:
         unique, inverse = torch.unique(batch.relation, return_inverse=True)
         return dict.fromkeys(sides, inverse), unique
 
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of the scratch buffers of all threads that have computed batches."""
+        return sum(workspace.size_bytes for workspace in list(self._workspaces))
+
     def _workspace(self) -> Workspace:
         """Scratch buffers of the calling thread."""
         if not hasattr(self._local, "workspace"):
             self._local.workspace = Workspace(self.device)
+            self._workspaces.add(self._local.workspace)
         workspace: Workspace = self._local.workspace
         return workspace
 

@@ -1,0 +1,61 @@
+"""Who holds how much memory (floor 0): sizes by component in, the most that each has held out."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+
+class MemoryMeter:
+    """Bytes that the components of a run hold, by name, and the most that each has held. Thread-safe.
+
+    >>> meter = MemoryMeter()
+    >>> meter.add("batches", 300); meter.add("batches", 200); meter.add("batches", -300)
+    >>> meter.put("buffer", 1000)
+    >>> meter.held, meter.peaks
+    ({'batches': 200, 'buffer': 1000}, {'batches': 500, 'buffer': 1000})
+    """
+
+    def __init__(self) -> None:
+        self._held: defaultdict[str, int] = defaultdict(int)
+        self._peaks: defaultdict[str, int] = defaultdict(int)
+        self._lock = threading.Lock()
+
+    def add(self, component: str, num_bytes: int) -> None:
+        """The component holds so many bytes more, or fewer where the number is negative."""
+        with self._lock:
+            self._held[component] += num_bytes
+            self._peaks[component] = max(self._peaks[component], self._held[component])
+
+    def put(self, component: str, num_bytes: int) -> None:
+        """The component holds so many bytes in all."""
+        with self._lock:
+            self._held[component] = num_bytes
+            self._peaks[component] = max(self._peaks[component], num_bytes)
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        """Bytes held now, by component."""
+        with self._lock:
+            return dict(self._held)
+
+    @property
+    def peaks(self) -> Mapping[str, int]:
+        """The most bytes held at once, by component."""
+        with self._lock:
+            return dict(self._peaks)
+
+
+def array_bytes(value: Any) -> int:
+    """Bytes of all arrays in a dataclass, or a mapping or list of them; anything else counts nothing."""
+    if isinstance(value, Mapping):
+        return sum(map(array_bytes, value.values()))
+    if isinstance(value, (list, tuple)):
+        return sum(map(array_bytes, value))
+    if is_dataclass(value):
+        return sum(array_bytes(getattr(value, field.name)) for field in fields(value))
+    size = getattr(value, "nbytes", 0)
+    return size if isinstance(size, int) else 0
