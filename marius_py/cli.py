@@ -246,11 +246,14 @@ def _fetch(dataset: Any, source: Any, bars: Bars) -> Any:
 
 
 def _run_export(options: argparse.Namespace) -> None:
+    from marius_py.commands.common import say_if_unfinished
     from marius_py.export import export as run
+    from marius_py.run import load
 
-    with Bars() as bars:
+    with load(options.run) as opened, Bars() as bars:
+        say_if_unfinished(opened)
         paths = run(
-            options.run,
+            opened,
             options.output,
             options.format,
             overwrite=options.overwrite,

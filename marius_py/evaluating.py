@@ -49,6 +49,8 @@ def evaluate(config: EvaluateConfig, on_stage: OnStage | None = None) -> dict[st
     results: list[dict[str, Any]] = []
     for folder in folders:
         with load(folder, graph=_graph_of(folder), device=str(device)) as run:
+            if run.unfinished is not None:
+                log.warning("%s", run.unfinished)
             graphs.append(run.graph)
             results.append(_evaluate_one(config, run, on_stage))
     if not config.compare:

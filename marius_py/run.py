@@ -121,6 +121,14 @@ class Run:
         return result
 
     @property
+    def unfinished(self) -> str | None:
+        """What a run has that was interrupted or is still going on, in words; None if it has finished."""
+        if self.result is not None:
+            return None
+        done = f"{self.epochs} epoch{'' if self.epochs == 1 else 's'}"
+        return f"{self.path} has not finished: this is its last commit, after {done}; resume=true goes on with it"
+
+    @property
     def relation_names(self) -> list[str]:
         """Names of the R relations in id order."""
         if self._relation_names is None:
@@ -406,6 +414,21 @@ def load(path: Path | str, *, graph: Path | str | None = None, device: str = "cp
     Raises:
         StorageError: no such run, nothing committed in it, or its graph is missing.
         ConfigError: the graph is another one. FormatError: a file is damaged.
+
+    >>> import tempfile, marius_py
+    >>> edges = [(f"city {i}", "lies_in", f"land {i % 4}") for i in range(40)]
+    >>> small = {"model.dim": 8, "training.epochs": 3, "training.valid_every": 0}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     marius_py.train(edges, f"{folder}/run", small).close()
+    ...     with load(f"{folder}/run") as run:
+    ...         run.embedding("city 1").shape, run.relation("lies_in").shape, run.to_torch().shape
+    ...         [one.tail for one in run.predict(head="city 1", relation="lies_in", k=44)].count("land 1")
+    ...         len(run.neighbors("city 1", k=5)), run.score([("city 1", "lies_in", "land 1")]).shape
+    ...         sorted(run.evaluate("test", ks=(1, 5)).to_json())[:4]
+    ((8,), (8,), torch.Size([44, 8]))
+    1
+    (5, (1,))
+    ['amr', 'amri', 'count', 'head']
     """
     folder = Path(path)
     if not (folder / CHECKPOINT_FOLDER).is_dir():

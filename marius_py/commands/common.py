@@ -89,9 +89,5 @@ def say_costs(count: int, what: tuple[str, str], started: float) -> None:
 
 def say_if_unfinished(run: Run) -> None:
     """Log what a run has that was interrupted or is still going on."""
-    if run.result is None:
-        done = f"{run.epochs} epoch{'' if run.epochs == 1 else 's'}"
-        logger.warning(
-            "%s has not finished: this is its last commit, after %s; resume=true goes on with it",
-            run.path, done,
-        )  # fmt: skip
+    if run.unfinished is not None:
+        logger.warning("%s", run.unfinished)

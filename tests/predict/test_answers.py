@@ -168,6 +168,21 @@ def test_bad_queries(run):
         run.predict(head=names[0], relation="likes", tail=names[1], probabilities=True)
 
 
+def test_every_command_says_what_an_unfinished_run_has(written, tmp_path, capsys):
+    folder = str(written[0])
+    node = written[1].node_names()[0]
+    calls = [
+        (cli.evaluate, [f"run={folder}", "compute_threads=1"]),
+        (cli.predict, [folder, "--head", node, "--relation", "likes"]),
+        (cli.neighbors, [folder, "--node", node]),
+        (cli.export, [folder, "--format", "npy", "--output", str(tmp_path / "rows.npy")]),
+        (cli.report, [folder, "--output", str(tmp_path / "r.html"), "--no-figures"]),
+    ]
+    for command, words in calls:
+        assert command(words) == 0
+        assert "has not finished: this is its last commit, after 3 epochs" in capsys.readouterr().err
+
+
 def test_command(written, tmp_path, capsys):
     folder, graph = str(written[0]), written[1]
     names = graph.node_names()
