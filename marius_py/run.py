@@ -126,7 +126,10 @@ class Run:
         if self.result is not None:
             return None
         done = f"{self.epochs} epoch{'' if self.epochs == 1 else 's'}"
-        return f"{self.path} has not finished: this is its last commit, after {done}; resume=true goes on with it"
+        return (
+            f"{self.path} has not finished: this is its last commit, after {done}; "
+            "resume=true goes on with it"
+        )
 
     @property
     def relation_names(self) -> list[str]:
