@@ -328,6 +328,7 @@ class Joint:
             **how,
             ks=settings.ks,
             memory_bytes=settings.memory_bytes,
+            precision=settings.precision,
             seed=self.config.training.seed,
             progress=self.watcher.on_stage,
             touch=partial(self.watchdog.touch, threading.current_thread().name),
@@ -337,7 +338,6 @@ class Joint:
         """Bring the snapshots up to the epoch that has just ended."""
         settings = self.config.checkpoint
         update_snapshots(self.folder, keep=settings.keep, best=settings.best, touch=self.watchdog.touch)
-            precision=settings.precision,
 
     def best(self) -> dict[str, Any] | None:
         """Metrics on the test edges of the epoch that was best on the validation edges."""

@@ -203,20 +203,6 @@ def memory_report(parts: Mapping[str, int], phases: Mapping[str, int]) -> dict[s
     }
 
 
-def memory_report(parts: Mapping[str, int], phases: Mapping[str, int]) -> dict[str, Any]:
-    """The "memory" part of result.json.
-
-    Args:
-        parts: the most bytes that each component has held.
-        phases: the most resident memory up to the end of each phase.
-    """
-    return {
-        "peak_rss_bytes": dict(phases),
-        "peak_cuda_bytes": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0,
-        "components": dict(sorted(parts.items())),
-    }
-
-
 def peak_rss_bytes() -> int:
     """Most resident memory that this process has had so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
