@@ -95,7 +95,7 @@ class ModelScorer:
 
     Bounds follow the decoder's `similarity`: "dot" by the classic bound of a sum of D products, "l2" by that
     of the expanded squares. Any other decoder gets a bound that holds for sums of D terms of the size of
-    ‖query‖·‖candidate‖ or √D·(‖query‖ + ‖candidate‖).
+    ‖query‖·‖candidate‖, √D·(‖query‖ + ‖candidate‖) or (‖query‖ + ‖candidate‖)².
 
     Args:
         model: queries and compares rows; its rows must not depend on each other.
@@ -111,7 +111,7 @@ class ModelScorer:
         self._dim = dim
         self._precision = precision
         decoder = getattr(model, "decoder", model)
-        similarity = getattr(decoder, "similarity", None)
+        similarity = similarity_of(decoder)
         self._similarity: Literal["dot", "l2", "other"] = (
             similarity if similarity in ("dot", "l2") else "other"
         )
@@ -191,12 +191,27 @@ class ModelScorer:
             low = -(square + slack).sqrt() * (1 + 8 * roundoff)
             high = -(square - slack).clamp_min(0).sqrt() * (1 - 8 * roundoff)
         else:
-            scale = product + math.sqrt(dim) * total + true.abs()
+            scale = product + math.sqrt(dim) * total + total.square() + true.abs()
             slack = 4 * (dim + 16) * roundoff * scale
             low, high = true - slack, true + slack
         # Written so that a NaN scale counts as unbounded too.
         bounded = scale < _OVERFLOW
         return low.masked_fill(~bounded, -math.inf), high.masked_fill(~bounded, math.inf)
+
+
+def similarity_of(decoder: object) -> str | None:
+    """What a decoder's `compare` computes, by its `similarity`; None if that cannot be relied on.
+
+    A subclass that overrides `compare` inherits a `similarity` that speaks of its parent's: relying on it
+    would rank true answers by one function and candidates by another.
+    """
+    similarity: str | None = getattr(decoder, "similarity", None)
+    if similarity is None or not hasattr(type(decoder), "query_into"):
+        return similarity
+    owners = {
+        next(cls for cls in type(decoder).__mro__ if name in vars(cls)) for name in ("compare", "query_into")
+    }
+    return similarity if len(owners) == 1 else None
 
 
 def ordered_sum(terms: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marius_py.nn.decoders import ComplEx, Dot, RotatE, TransE
-from marius_py.ranking.scorer import ModelScorer, ordered_sum
+from marius_py.ranking.scorer import ModelScorer, ordered_sum, similarity_of
 from marius_py.ranking.trained import TrainedModel, make_decoder
 
 DIM = 12
@@ -19,6 +19,20 @@ DECODERS = [
     RotatE(DIM),
     RotatE(DIM, norm="moduli"),
 ]
+
+
+class SquaredDistance(TransE):
+    """A decoder of one's own: it inherits what its parent says of itself, which no longer holds."""
+
+    def compare(self, query, candidates):
+        norms = query.square().sum(-1, keepdim=True) + candidates.square().sum(-1).unsqueeze(1)
+        return -torch.baddbmm(norms, query, candidates.transpose(1, 2), alpha=-2)
+
+    def score(self, query, candidate):
+        return -(query - candidate).square().sum(-1)
+
+
+DECODERS.append(SquaredDistance(DIM))
 
 
 def make_scorer(decoder, num_relations=3, seed=0):
@@ -97,3 +111,13 @@ def test_make_decoder_takes_own_arguments():
     assert isinstance(decoder, TransE)
     assert decoder.norm == "l1"
     assert isinstance(make_decoder("marius_py.nn.decoders.ComplEx", 8), ComplEx)
+
+
+def test_a_subclass_is_ranked_by_its_own_comparison():
+    assert similarity_of(TransE(DIM)) == "l2"
+    assert similarity_of(SquaredDistance(DIM)) is None
+    scorer = make_scorer(SquaredDistance(DIM))
+    generator = torch.Generator().manual_seed(2)
+    queries, rows = (torch.randn(30, DIM, generator=generator) for _ in range(2))
+    wanted = -(queries.double() - rows.double()).square().sum(1)
+    torch.testing.assert_close(scorer.exact(queries, rows), wanted)
