@@ -1,0 +1,70 @@
+"""What the site takes from the program is whole: every setting, group and command has its place."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from docs.documentation import COMMANDS, PLACEHOLDER, as_restructured_text, fill_placeholders
+from marius_py import config
+from marius_py.config.compose import groups_of
+from marius_py.config.fields import keys_of
+from marius_py.errors import ConfigError
+from tests.docs.pages import PAGES, ROOT
+
+
+def _page(name: str) -> str:
+    return fill_placeholders((ROOT / "docs" / name).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("kind", ["TrainConfig", "EvaluateConfig", "PrepareConfig"])
+def test_every_setting_and_group_is_in_the_reference(kind: str) -> None:
+    page = _page("configuration.md")
+    for key, owner, item in keys_of(getattr(config, kind)):
+        if item.name != getattr(owner, "SPREAD", None):
+            lines = [line for line in page.splitlines() if line.startswith(f"| `{key}` |")]
+            assert any(item.metadata["text"] in line and item.metadata["unit"] in line for line in lines), key
+    for group in groups_of(getattr(config, kind)):
+        assert f"| `{group}` |" in page
+
+
+def test_every_command_has_its_help() -> None:
+    page = _page("commands.md")
+    for command in COMMANDS:
+        assert f"\n## `{command}`\n" in page
+        assert f"usage: {command} " in page
+
+
+def test_no_placeholder_is_left_or_wrong() -> None:
+    for path in PAGES:
+        assert not PLACEHOLDER.search(fill_placeholders(path.read_text(encoding="utf-8"))), path
+    for wrong in ("{settings NoConfig}", "{help no-command}", "{groups main}"):
+        with pytest.raises(ConfigError, match="is called"):
+            fill_placeholders(wrong)
+    assert fill_placeholders("a {settings TrainConfig} b") == "a {settings TrainConfig} b"
+
+
+def test_docstrings_are_taken_as_they_are_meant() -> None:
+    lines = [
+        "Rows (*, D) of `node_ids`, |x| long, in ``state_``; see state_.",
+        "",
+        ">>> 2 * 3",
+        "6",
+        "An example:",
+        "",
+        "    a * b",
+        "",
+        "after * it",
+    ]
+    as_restructured_text(lines)
+    assert lines[0] == r"Rows (\*, D) of ``node_ids``, \|x\| long, in ``state_``; see state\_."
+    assert lines[2] == ">>> 2 * 3"
+    assert lines[4:] == ["An example::", "", "    a * b", "", r"after \* it"]
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    entries = re.findall(r"```\{toctree\}\n(.*?)```", (ROOT / "docs" / "index.md").read_text(), re.DOTALL)
+    listed = [line for entry in entries for line in entry.split("\n") if line and not line.startswith(":")]
+    pages = [path.stem for path in PAGES if path.parent.name == "docs" and path.stem != "index"]
+    assert sorted(listed) == sorted(pages)
