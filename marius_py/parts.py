@@ -100,7 +100,7 @@ def make_model(
         initializer=components.initializer,
         device=device,
         seed=config.training.seed,
-        kernels=config.pipeline.kernels,
+        kernels=config.pipeline.kernels if device.type == "cuda" else "auto",
         precision=config.pipeline.precision,
     )
 

@@ -119,8 +119,8 @@ class CudaTransfer(Transfer):
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
-        self._inward, self._outward = torch.cuda.Stream(device), torch.cuda.Stream(device)
-        self._partitions = torch.cuda.Stream(device)
+        make_stream: Any = torch.cuda.Stream
+        self._inward, self._outward, self._partitions = (make_stream(device) for _ in range(3))
         self._moved: list[Tensor] = []
         self._pinned: dict[int, Tensor] = {}
         self._last: Any = None

@@ -12,6 +12,7 @@ import torch
 from marius_py.data.distinct import DistinctIndex
 from marius_py.data.drawn_batch import DrawnBatch, Locator
 from marius_py.data.importance import slot_weights
+from marius_py.data.step_edges import read_block, split_step
 from marius_py.device_buffer import DeviceBuffer
 from marius_py.errors import InterruptedRunError, PipelineError, ScheduleError, StorageError
 from marius_py.nn.batch import Batch
@@ -30,7 +31,7 @@ from marius_py.testing import Fault, FaultyStore, SlowStore
 from marius_py.trainer import TrainerSettings
 from marius_py.transfer import Late, Transfer
 from marius_py.types import SIDES, Position
-from tests.test_trainer import DIM, INLINE, PARTITIONS, RELATIONS, THREADED, Setup
+from tests.test_trainer import DIM, INLINE, PARTITIONS, RELATIONS, THREADED, Setup, make_edges
 
 ON_DEVICE = replace(INLINE, device_buffer=True)
 
@@ -101,6 +102,19 @@ def test_kernels_that_never_wait_take_padded_batches(monkeypatch: pytest.MonkeyP
     assert runs[1].trainer.state.history[0]["loss"] == pytest.approx(
         runs[0].trainer.state.history[0]["loss"], rel=1e-4
     )
+
+
+@pytest.mark.parametrize("settings", [INLINE, THREADED])
+def test_the_way_over_a_bus_equals_the_way_without(
+    settings: TrainerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, sent = Setup(INLINE, mask_known=True), Setup(settings, mask_known=True)
+    plain.train(1)
+    there = torch.device("meta")  # some device that is not the CPU, so that the stages are those of a device
+    monkeypatch.setattr(sent.trainer, "_device", there)
+    monkeypatch.setattr("marius_py.pipeline.stages.transfer_to", lambda device: Transfer(torch.device("cpu")))
+    sent.train(1)
+    plain.assert_equals(sent)
 
 
 @pytest.mark.parametrize("stop_after", [7, 48])
@@ -271,3 +285,12 @@ def test_memory_is_counted_and_freed(buffer: DeviceBuffer) -> None:
 
 def test_negatives_of_a_trainer_need_no_sampler_of_their_own() -> None:
     assert Setup(ON_DEVICE, sampler=UniformNegatives(7, 2, count_head=3)).train(1)[0]["loss"] > 0
+
+
+def test_edges_are_shuffled_the_same_by_several_threads() -> None:
+    edges = make_edges()
+    (block,) = split_step(2, [(100, 900), (1500, 3000)])
+    alone, shared = (read_block(edges, block, 3, 1, parallel=parallel) for parallel in (False, True))
+    np.testing.assert_array_equal(alone, shared)
+    assert alone.dtype == shared.dtype
+    assert len(shared) == block.num_edges

@@ -147,7 +147,8 @@ class BatchSource:
 
     def _read(self, block: EdgeBlock, steps: Sequence[Step], epoch: int) -> tuple[Edges, Edges | None]:
         """The block's edges, shuffled, and those to be masked (None: nothing, or its own). I/O thread."""
-        edges = read_block(self._edges, block, self._settings.seed, epoch)
+        on_device = isinstance(self._buffer, DeviceBuffer)
+        edges = read_block(self._edges, block, self._settings.seed, epoch, parallel=on_device)
         self._edge_bytes += edges.nbytes
         between = None if self._known is None else self._known.load(steps[block.step].resident)
         self._ahead_bytes = edges.nbytes + (0 if between is None else between.nbytes)

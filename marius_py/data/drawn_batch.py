@@ -47,7 +47,7 @@ class DrawnBatch:
     @property
     def num_edges(self) -> int:
         """B."""
-        return self.ids.shape[1]
+        return int(self.ids.shape[1])
 
     def parts(self) -> list[Ids]:
         """What travels: heads, tails, negatives of both sides, relations, first rows, what is dropped."""
@@ -107,14 +107,14 @@ class Locator:
         dropped = [len(drawn.dropped[side]) if side in drawn.dropped else 0 for side in SIDES]
         sizes = [shape[0] * shape[1] for shape in shapes.values()]
         nodes = 2 * edges + sum(sizes)
-        everything, relation, first_row, *positions = packed.split(
-            [nodes, edges, len(drawn.first_row), *dropped]
+        everything, relation, first_row, *positions = torch.split(
+            packed, [nodes, edges, len(drawn.first_row), *dropped]
         )
         rows, lost = self._rows(everything, first_row)
         index, local, count = self._distinct(rows)
-        head, tail, *negative = local.split([edges, edges, *sizes])
+        head, tail, *negative = torch.split(local, [edges, edges, *sizes])
         slots = rows.div(self._slot_rows, rounding_mode="floor")
-        head_slot, tail_slot, *negative_slot = slots.split([edges, edges, *sizes])
+        head_slot, tail_slot, *negative_slot = torch.split(slots, [edges, edges, *sizes])
         shares = slot_shares(self._partitioning.num_partitions, self._capacity) if self._weigh else None
         negatives: dict[Side, Corruption] = {}
         for number, (side, shape) in enumerate(shapes.items()):

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from marius_py.data.plan import Span
 from marius_py.storage.protocols import Edges, EdgeStore
@@ -62,13 +63,18 @@ def split_step(step: int, spans: Sequence[Span], block_edges: int = BLOCK_EDGES)
     return blocks
 
 
-def read_block(edges: EdgeStore, block: EdgeBlock, seed: int, epoch: int) -> Edges:
-    """Read a block and shuffle its edges together: (E, 3) ids, the store's integer type."""
+def read_block(edges: EdgeStore, block: EdgeBlock, seed: int, epoch: int, *, parallel: bool = False) -> Edges:
+    """Read a block and shuffle its edges together: (E, 3) ids, the store's integer type.
+
+    With `parallel` torch's threads share in it, for a machine whose cores have nothing else to compute.
+    """
     parts = [edges.read_range("train", start, stop) for start, stop in _joined(block.ranges)]
     if not parts:
         return np.empty((0, 3), dtype=np.int32)
     together = np.concatenate(parts)
     order = stream(seed, Purpose.SHUFFLE, epoch, block.step, block.order).permutation(len(together))
+    if parallel:
+        return torch.from_numpy(together).index_select(0, torch.from_numpy(order)).numpy()
     return np.take(together, order, axis=0)
 
 

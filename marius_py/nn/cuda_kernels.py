@@ -125,7 +125,7 @@ def torch_contrast(
         weights = shifted.sigmoid_()
         if counts is not None:
             each, weights = each.mul_(counts), weights.mul_(counts)
-        counted = positive.new_tensor(scores.shape[2]) if counts is None else counts.sum(2)
+        counted = positive.new_full((), scores.shape[2]) if counts is None else counts.sum(2)
         share = 1 / torch.clamp_min(counted, 1)
         losses = functional.softplus(-positive - shift) + each.sum(2) * share
         slopes = -torch.sigmoid(-positive - shift)
@@ -220,10 +220,12 @@ class TritonKernels:
     waits = False
 
     def __init__(self, precision: Precision = "float32") -> None:
-        from marius_py.nn.kernels import triton_adagrad, triton_contrast
+        from marius_py.nn.kernels import triton_adagrad, triton_contrast, triton_edges
 
         self.name = f"Triton ({precision})"
         self.adagrad = triton_adagrad.adagrad
+        self.make_queries = triton_edges.make_queries
+        self.queries_backward = triton_edges.queries_backward
         self._contrast = triton_contrast
         self._precision = _IN_TRITON[precision]
         self._blocks: dict[int, Any] = {}

@@ -211,6 +211,12 @@ def trained(device: str, settings: TrainerSettings, **options: Any) -> Setup:
     return run
 
 
+def assert_near(found: Setup, wanted: Setup) -> None:
+    """Adagrad starts with signs: a gradient near 0 may turn a coordinate, so compare tables as wholes."""
+    difference = np.linalg.norm(found.table() - wanted.table())
+    assert difference < 0.02 * np.linalg.norm(wanted.table())
+
+
 @pytest.mark.parametrize("kernels", ["torch", "triton"])
 @pytest.mark.parametrize(
     "settings",
@@ -219,7 +225,7 @@ def trained(device: str, settings: TrainerSettings, **options: Any) -> Setup:
 )
 def test_trained_as_on_the_cpu(settings: TrainerSettings, kernels: str) -> None:
     here, there = trained("cpu", INLINE), trained("cuda", settings, kernels=kernels)
-    np.testing.assert_allclose(there.table(), here.table(), rtol=0.02, atol=2e-3)
+    assert_near(there, here)
     losses = [run.trainer.state.history[0]["loss"] for run in (here, there)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
 
@@ -238,4 +244,4 @@ def test_a_batch_never_waits_for_the_device() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DeviceStages, "_compute", strict)
         watched = trained("cuda", replace(INLINE, device_buffer=True), kernels="triton")
-    np.testing.assert_allclose(watched.table(), whole.table(), rtol=0.02, atol=2e-3)
+    assert_near(watched, whole)
