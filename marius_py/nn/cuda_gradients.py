@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from marius_py.nn.cuda_kernels import Kernels
+from marius_py.nn.cuda_kernels import Kernels, TritonKernels
 from marius_py.nn.decoders.base import ClosedFormDecoder
+from marius_py.nn.decoders.complex import ComplEx
+from marius_py.nn.decoders.distmult import DistMult
 from marius_py.nn.fused import ClosedForm
 from marius_py.nn.gradients import Gradients, StepInput, relations_are_complex
 from marius_py.nn.kernels.objectives import LogisticObjective, Objective, SoftmaxObjective
@@ -103,6 +106,47 @@ def device_gradients(
     batch = given.batch
     d_rows = torch.zeros_like(batch.rows)
     d_relations = torch.zeros_like(given.relations)
+    if isinstance(kernels, TritonKernels) and _is_product(form.decoder, given):
+        total = _products(form, given, d_rows, d_relations, kernels)
+    else:
+        total = _any_decoder(form, given, d_rows, d_relations, kernels)
+    for regularizer in regularizers:
+        _penalize(form.decoder, regularizer, given, d_rows, d_relations)
+    return Gradients(d_rows, d_relations, total / len(batch.head))
+
+
+def _is_product(decoder: ClosedFormDecoder, given: StepInput) -> bool:
+    """Whether queries are products of node and relation, and no row is dropped out."""
+    masks = given.masks.sides.values()
+    dropped = any(side.two_queries or side.answer.active or side.candidates.active for side in masks)
+    return type(decoder) in (ComplEx, DistMult) and not dropped
+
+
+def _products(
+    form: ClosedForm, given: StepInput, d_rows: Tensor, d_relations: Tensor, kernels: TritonKernels
+) -> Tensor:
+    """Sum () of the losses; adds to d_rows (U, D) and d_relations (V, D). See `triton_edges`."""
+    batch = given.batch
+    total = batch.rows.new_zeros(())
+    for side in given.sides:
+        known, answer = (batch.head, batch.tail) if side == "tail" else (batch.tail, batch.head)
+        ends = (batch.rows, given.relations, known, answer, given.relation_index[side])
+        kind: dict[str, Any] = {
+            "is_complex": form.decoder.complex_halves,
+            "sign": 1 if given.query_side(side) == "tail" else -1,
+        }
+        queries, positive = kernels.make_queries(*ends, **kind)
+        losses, slopes, d_queries = _negatives(form, given, side, queries, positive, d_rows, kernels, None)
+        kernels.queries_backward(*ends, queries, d_queries, slopes, d_rows, d_relations, **kind)
+        total = total + losses
+    return total
+
+
+def _any_decoder(
+    form: ClosedForm, given: StepInput, d_rows: Tensor, d_relations: Tensor, kernels: Kernels
+) -> Tensor:
+    """Sum () of the losses; adds to d_rows (U, D) and d_relations (V, Dr)."""
+    batch = given.batch
     head, tail = _Rows.of(batch.rows, batch.head), _Rows.of(batch.rows, batch.tail)
     total = batch.rows.new_zeros(())
     for group in given.relation_groups:
@@ -114,9 +158,7 @@ def device_gradients(
         d_relations.index_add_(0, index, relation.gradient)
     d_rows.index_add_(0, batch.head, head.gradient)
     d_rows.index_add_(0, batch.tail, tail.gradient)
-    for regularizer in regularizers:
-        _penalize(form.decoder, regularizer, given, d_rows, d_relations)
-    return Gradients(d_rows, d_relations, total / len(batch.head))
+    return total
 
 
 def _contrast(
@@ -129,11 +171,9 @@ def _contrast(
 ) -> Tensor:
     """Sum () of the losses of one corrupted side; adds to the gradients of the rows and to d_rows (U, D)."""
     known, answer, relation = rows
-    batch, decoder, objective = given.batch, form.decoder, form.objective
-    masks, negatives = given.masks.sides[side], batch.negatives[side]
+    decoder, masks = form.decoder, given.masks.sides[side]
     asked_side = given.query_side(side)
-    edges, dim = known.values.shape
-    num_chunks, count = negatives.nodes.shape
+    edges = len(known.values)
     answers = answer.use(masks.answer.take(edges))
     query = asked = _Query(
         decoder,
@@ -149,14 +189,49 @@ def _contrast(
             relation.use(masks.positive_relation.take(edges)),
         )
     positive = (asked.values * answers.values).sum(1)
+    mask = masks.candidates.take(given.batch.negatives[side].nodes.numel())
+    losses, slopes, d_query = _negatives(form, given, side, query.values, positive, d_rows, kernels, mask)
+    own = slopes.view(-1, 1)
+    if asked is query:
+        query.backward(d_query.addcmul_(answers.values, own))
+    else:
+        query.backward(d_query)
+        asked.backward(answers.values * own)
+    answers.gradient.addcmul_(asked.values, own)
+    answers.close()
+    return losses
+
+
+def _negatives(
+    form: ClosedForm,
+    given: StepInput,
+    side: Side,
+    queries: Tensor,
+    positive: Tensor,
+    d_rows: Tensor,
+    kernels: Kernels,
+    mask: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Contrast queries (B, D) and their answers' scores (B,) with a side's negatives.
+
+    Args:
+        mask: (C · K, D) dropout of the negatives.
+
+    Returns:
+        Sum () of the losses, gradients of the scores (B,) and of the queries (B, D). Those of the negatives
+        are added to d_rows.
+    """
+    batch, objective = given.batch, form.objective
+    negatives = batch.negatives[side]
+    num_chunks, count = negatives.nodes.shape
+    edges, dim = queries.shape
     nodes = negatives.nodes.reshape(-1)
     candidates = batch.rows.index_select(0, nodes)
-    mask = masks.candidates.take(len(nodes))
     if mask is not None:
         candidates.mul_(mask)
     importance = negatives.importance
-    losses, slopes, d_query, d_candidates = kernels.contrast(
-        query.values.view(num_chunks, -1, dim),
+    losses, slopes, d_queries, d_candidates = kernels.contrast(
+        queries.view(num_chunks, -1, dim),
         candidates.view(num_chunks, count, dim),
         positive.view(num_chunks, -1),
         keep=negatives.mask(edges),
@@ -166,18 +241,9 @@ def _contrast(
         shift=_shift(objective),
         scale=1 / edges,
     )
-    own = slopes.view(-1, 1)
-    d_query = d_query.view(-1, dim)
-    if asked is query:
-        query.backward(d_query.addcmul_(answers.values, own))
-    else:
-        query.backward(d_query)
-        asked.backward(answers.values * own)
-    answers.gradient.addcmul_(asked.values, own)
-    answers.close()
     d_candidates = d_candidates.view(-1, dim)
     d_rows.index_add_(0, nodes, d_candidates if mask is None else d_candidates.mul_(mask))
-    return losses.sum()
+    return losses.sum(), slopes.view(-1), d_queries.view(-1, dim)
 
 
 def _penalize(

@@ -107,12 +107,32 @@ def test_equal_to_autograd(decoder: Decoder, loss: Loss) -> None:
         assert_close(found, gradients(make(decoder, loss, kernels="auto", fused=False, **options), batch))
 
 
-def test_triton_equals_the_blocked_closed_form() -> None:
+@pytest.mark.parametrize("reciprocal", [False, True])
+@pytest.mark.parametrize("decoder", [ComplEx(12), DistMult(12), Dot(12)], ids=lambda d: type(d).__name__)
+def test_triton_equals_the_blocked_closed_form(decoder: Decoder, reciprocal: bool) -> None:
     pytest.importorskip("triton", reason="Triton is not installed (extra marius_py[kernels])")
     batch = weighted(random_batch(12, keep=True, chunks=2, chunk_edges=20, count=18))
-    for loss in (SoftmaxLoss(), LogisticLoss()):
-        found = gradients(make(ComplEx(12), loss, kernels="triton", dropout=True), batch)
-        assert_close(found, gradients(make(ComplEx(12), loss, kernels="auto", dropout=True), batch))
+    for loss, dropout in itertools.product((SoftmaxLoss(), LogisticLoss()), (False, True)):
+        found, plain = (
+            gradients(make(decoder, loss, kernels=kernels, dropout=dropout, reciprocal=reciprocal), batch)
+            for kernels in ("triton", "auto")
+        )
+        assert_close(found, plain)
+
+
+def test_products_of_rows_take_few_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed (extra marius_py[kernels])")
+
+    def never(*arguments: Any) -> None:
+        raise AssertionError("the way of any decoder was taken")
+
+    monkeypatch.setattr(cuda_gradients, "_any_decoder", never)
+    batch = random_batch(8)
+    for decoder in (ComplEx(8), DistMult(8)):
+        gradients(make(decoder, SoftmaxLoss(), kernels="triton"), batch)
+    for decoder, options in ((Dot(8), {}), (ComplEx(8), {"dropout": True})):
+        with pytest.raises(AssertionError, match="the way of any decoder"):
+            gradients(make(decoder, SoftmaxLoss(), kernels="triton", **options), batch)
 
 
 def test_what_the_kernels_do_not_know_goes_another_way(monkeypatch: pytest.MonkeyPatch) -> None:

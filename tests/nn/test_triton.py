@@ -261,11 +261,12 @@ def test_the_choice_of_kernels(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
 COMPILE = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from marius_py.nn.kernels import triton_adagrad, triton_contrast
+from marius_py.nn.kernels import triton_adagrad, triton_contrast, triton_edges
 
 def build(kernel, types, constants, **options):
     names = kernel.arg_names
     pointers = "queries candidates positives keep group weight d_queries losses slopes stats d_candidates " \\
+        "relations known answer relation d_queries d_rows d_relations " \\
         "rows state index gradients count".split()
     floats = {"shift", "scale", "rate", "lr", "eps"}
     signature = {}
@@ -295,6 +296,9 @@ for precision, full in (("tf32", False), ("bf16", True)):
         assert kernel.metadata.shared <= 113 * 1024, "two blocks do not fit a multiprocessor"
 build(triton_adagrad._adagrad_kernel, {"index": "*i64", "count": "*i64"},
       dict(DIM=100, HAS_COUNT=True, BY_ROW=False, BLOCK_ROWS=16, BLOCK_DIM=128))
+for kernel in (triton_edges._query_kernel, triton_edges._query_backward_kernel):
+    build(kernel, dict.fromkeys(("known", "answer", "relation"), "*i64"),
+          dict(SIGN=-1, HALF=50, COMPLEX=True, BLOCK_EDGES=16, BLOCK_HALF=64))
 print("compiled")
 """
 
