@@ -351,6 +351,9 @@ class EvaluationConfig(_Checked):
     memory_bytes: int = setting(
         256 * MEBIBYTE, "bound of the evaluator's working memory", unit="bytes", low=MEBIBYTE
     )
+    precision: Literal["float32", "bfloat16"] = setting(
+        "float32", "of queries and candidates; bfloat16 is faster where processors have units for it"
+    )
     valid: ValidationConfig = section(ValidationConfig)
 
 
@@ -358,9 +361,6 @@ class EvaluationConfig(_Checked):
 class TrainConfig(_Checked):
     """All settings of `marius-train`."""
 
-    precision: Literal["float32", "bfloat16"] = setting(
-        "float32", "of queries and candidates; bfloat16 is faster where processors have units for it"
-    )
     graph: str | None = setting(None, "folder of a prepared graph; null = the built-in demo graph", path=True)
     output: str | None = setting(
         None, "folder of the run, new or empty; null = runs/ and the date and time", path=True
@@ -434,6 +434,9 @@ class EvaluateConfig(_Checked):
     memory_bytes: int = setting(
         256 * MEBIBYTE, "bound of the evaluator's working memory", unit="bytes", low=MEBIBYTE
     )
+    precision: Literal["float32", "bfloat16"] = setting(
+        "float32", "of queries and candidates; bfloat16 is faster where processors have units for it"
+    )
     device: Literal["auto", "cpu", "cuda"] = setting("auto", "where scores are computed")
     compute_threads: int | None = setting(
         None, "threads of the numeric kernels; null = the cores of the machine", unit="threads", low=1
@@ -441,9 +444,6 @@ class EvaluateConfig(_Checked):
     output: str | None = setting(None, "JSON file for the metrics; null = print only", path=True)
 
     def check(self) -> None:
-    precision: Literal["float32", "bfloat16"] = setting(
-        "float32", "of queries and candidates; bfloat16 is faster where processors have units for it"
-    )
         """A run has to be named; ranks of several would need several files."""
         if self.run == "???":
             raise ConfigError("run is missing: give run=RUN, the folder that marius-train wrote")
