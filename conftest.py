@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,5 +11,6 @@ collect_ignore_glob = [] if find_spec("triton") else ["marius_py/nn/kernels/trit
 
 # Triton decides when a kernel is defined whether it is compiled or interpreted; without a GPU, it can only be
 # interpreted. Models on the CPU take the plain way all the same unless a test asks for the kernels.
-if not Path("/dev/nvidiactl").exists():
+has_gpu = shutil.which("nvidia-smi") is not None or Path("/dev/nvidiactl").exists()
+if not has_gpu:
     os.environ.setdefault("TRITON_INTERPRET", "1")
