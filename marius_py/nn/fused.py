@@ -1,9 +1,9 @@
 """Loss and gradients of a batch in closed form (floor 1): the fast path, equal to `autograd_gradients`.
 
 A batch is worked through in groups of chunks: rows gathered and queries made for a whole group, then, in
-blocks of edges whose scores stay in cache, scores by one matrix product, weights in place, gradients of queries
-and candidates by two more products; last the group's gradients are added to their rows. Nothing of size
-(C, P, K), (C, K, D) or (B, D) is ever whole, no autograd graph is built, and all scratch is reused.
+blocks of edges whose scores stay in cache, scores by one matrix product, weights in place, gradients of
+queries and candidates by two more products; last the group's gradients are added to their rows. Nothing of
+size (C, P, K), (C, K, D) or (B, D) is ever whole, no autograd graph is built, and all scratch is reused.
 """
 
 from __future__ import annotations
@@ -252,7 +252,11 @@ class _Contrast:
         self._d_rows = d_rows
         self._edges = len(given.batch.head)
         self._dim = d_rows.shape[1]
-        self._widths = form.similarity.widths(self._dim)
+        # Weights of groups of negatives ride in the products where they can, else they are multiplied in.
+        importance, self._groups = negatives.importance, 0
+        if importance is not None and form.objective.exponential and form.similarity.adds_biases:
+            self._groups = importance.weight.shape[2]
+        self._widths = form.similarity.widths(self._dim, self._groups)
         self._workspace = workspace
         self.num_chunks, self.count = negatives.nodes.shape
         self.chunk_edges = self._edges // self.num_chunks
@@ -274,7 +278,9 @@ class _Contrast:
         else:
             torch.mul(gathered, mask, out=candidates[:, :dim])
         candidates = candidates.view(-1, count, self._widths[0])
-        similarity.extend_candidates(candidates, dim)
+        importance = self._negatives.importance
+        group = importance.group[chunks] if importance is not None and self._groups else None
+        similarity.extend_candidates(candidates, dim, group)
         return candidates, nodes, mask
 
     def _scratch(self, chunks: int, blocks: Sequence[slice]) -> _Scratch:
@@ -298,7 +304,11 @@ class _Contrast:
             of_relation = relation.use("positive_relation", masks.positive_relation)
             asked = _Query(decoder, side, node, of_relation, scratch.positive_query)
         positive = similarity.positive(asked.values, answer_use.values, scratch.pairs)
-        similarity.extend_queries(scratch.extended, self._dim, self._form.objective.shift(positive))
+        importance, biases = self._negatives.importance, None
+        if importance is not None and self._groups:
+            biases = importance.weight[chunks].log().view(-1, self._groups)
+        shift = self._form.objective.shift(positive)
+        similarity.extend_queries(scratch.extended, self._dim, shift, biases)
 
         loss, factor, d_positive = self._products(chunks, scratch, positive)
         d_query = d_asked = scratch.d_query.mul_(factor)
@@ -323,14 +333,14 @@ class _Contrast:
         candidates, nodes, mask = self._load(chunks)
         sums = self._workspace.zeros("candidate_sums", *candidates.shape[:2], self._widths[1])
         members = None
-        if self._negatives.importance is not None:
+        if self._negatives.importance is not None and not self._groups:
             members = self._negatives.importance.members(chunks)
         positives = positive.view(len(candidates), -1)
         dropped = self._dropped_of(chunks, scratch)
         results = []
         for block, left_out in zip(scratch.blocks, dropped, strict=True):
             scores = block.scores
-            similarity.scores(block.query, candidates, dim, scores, block.inverse)
+            similarity.scores(block.query, candidates, dim, self._groups, scores, block.inverse)
             counts = self._counts(chunks, block, members)
             losses = objective.weigh(scores, counts, left_out, block.softplus)
             row_sums = similarity.query_gradient(

@@ -21,9 +21,11 @@ class Objective(Protocol):
 
     Attributes:
         averages: whether the number of kept negatives matters.
+        exponential: whether a count of w is the same as log w more in the score.
     """
 
     averages: bool
+    exponential: bool
 
     def shift(self, positive: Tensor) -> Tensor | float:
         """What is added to the scores of an edge's negatives, given positive scores (B,)."""
@@ -71,6 +73,7 @@ class SoftmaxObjective:
     """
 
     averages = False
+    exponential = True
 
     def __init__(self, log_weight: float = 0.0) -> None:
         self.log_weight = log_weight
@@ -106,6 +109,7 @@ class LogisticObjective:
     """
 
     averages = True
+    exponential = False
 
     def __init__(self, margin: float) -> None:
         self.margin = margin

@@ -2,7 +2,8 @@
 
 Queries and candidates are extended by some columns, so that the product yields the shifted score itself, and
 the product of weights with extended candidates yields the row sums of the weights: no pass over the (P, K)
-scores is spent on either. Everything works on blocks (g, P, K) of g chunks, sized to stay in cache.
+scores is spent on either, nor on weights of groups of candidates, whose logarithms are added to the scores by
+further columns. Everything works on blocks (g, P, K) of g chunks, sized to stay in cache.
 
 Extended rows are padded with zeros to whole registers where that pays: on AVX-512 the product of (250, 1000)
 and (1000, n) was measured to take 8 % less time for n = 112 than for n = 101.
@@ -25,21 +26,35 @@ def _padded(width: int) -> int:
 
 
 class Similarity(Protocol):
-    """One way to score; W is the width of extended rows, G ≤ W that of gradient sums, D ≤ G that of rows."""
+    """One way to score; W is the width of extended rows, G ≤ W that of gradient sums, D ≤ G that of rows.
 
-    def widths(self, dim: int) -> tuple[int, int]:
-        """(W, G) for rows of `dim` floats."""
+    Attributes:
+        adds_biases: whether extended rows can carry an amount that is added to an edge's score with every
+            candidate of a group. `groups`, below, is 0 where it is False or nothing is to be added.
+    """
+
+    adds_biases: bool
+
+    def widths(self, dim: int, groups: int) -> tuple[int, int]:
+        """(W, G) for rows of `dim` floats and biases of so many groups."""
 
     def positive(self, query: Tensor, answer: Tensor, scratch: Tensor) -> Tensor:
         """Scores (n,) of queries (n, D) with their own answers (n, D); scratch is (n, D)."""
 
-    def extend_queries(self, extended: Tensor, dim: int, shift: Tensor | float) -> None:
-        """Fill all columns but the first D of (n, W) queries; `shift`, (n,), is added to every score."""
+    def extend_queries(
+        self, extended: Tensor, dim: int, shift: Tensor | float, biases: Tensor | None = None
+    ) -> None:
+        """Fill all columns but the first D of (n, W) queries.
 
-    def extend_candidates(self, extended: Tensor, dim: int) -> None:
-        """Fill all columns but the first D of (g, K, W) candidates."""
+        `shift`, (n,), is added to every score, `biases`, (n, groups), to those with candidates of a group.
+        """
 
-    def scores(self, query: Tensor, candidates: Tensor, dim: int, out: Tensor, inverse: Tensor) -> None:
+    def extend_candidates(self, extended: Tensor, dim: int, group: Tensor | None = None) -> None:
+        """Fill all columns but the first D of (g, K, W) candidates; `group`, (g, K) int64, is each one's."""
+
+    def scores(
+        self, query: Tensor, candidates: Tensor, dim: int, groups: int, out: Tensor, inverse: Tensor
+    ) -> None:
         """Write the shifted scores (g, P, K) of extended queries with extended candidates.
 
         `inverse`, (g, P, K), is scratch that must reach `query_gradient` as it was left.
@@ -81,33 +96,46 @@ class Similarity(Protocol):
 
 
 class DotSimilarity:
-    """score = query · candidate. Columns after the row: shift or 1, zeros.
+    """score = query · candidate. Columns after the row: shift or 1, biases or membership of groups, zeros.
 
     Where a row fills whole registers, gradients leave the extra columns out and row sums take a pass of their
     own, which costs less than a register of zeros.
     """
 
-    def widths(self, dim: int) -> tuple[int, int]:
-        """One extra column for the scores; none for gradients if rows fill registers."""
-        return (dim + 1, dim) if dim % _REGISTER == 0 else (_padded(dim + 1), _padded(dim + 1))
+    adds_biases = True
+
+    def widths(self, dim: int, groups: int) -> tuple[int, int]:
+        """One extra column and those of groups for the scores; none for gradients if rows fill registers."""
+        if dim % _REGISTER == 0:
+            return dim + 1 + groups, dim
+        return _padded(dim + 1 + groups), _padded(dim + 1)
 
     def positive(self, query: Tensor, answer: Tensor, scratch: Tensor) -> Tensor:
         """Dot products of pairs."""
         return torch.mul(query, answer, out=scratch).sum(1)
 
-    def extend_queries(self, extended: Tensor, dim: int, shift: Tensor | float) -> None:
-        """The shift rides along as a coordinate."""
+    def extend_queries(
+        self, extended: Tensor, dim: int, shift: Tensor | float, biases: Tensor | None = None
+    ) -> None:
+        """The shift rides along as a coordinate, and so do the biases."""
         extended[:, dim:] = 0
         extended[:, dim] = shift
+        if biases is not None:
+            extended[:, dim + 1 : dim + 1 + biases.shape[1]] = biases
 
-    def extend_candidates(self, extended: Tensor, dim: int) -> None:
-        """The coordinate that meets the shift."""
+    def extend_candidates(self, extended: Tensor, dim: int, group: Tensor | None = None) -> None:
+        """The coordinates that meet the shift and the bias of the candidate's group."""
         extended[..., dim:] = 0
         extended[..., dim] = 1
+        if group is not None:
+            extended.scatter_(2, group.unsqueeze(2) + (dim + 1), 1.0)
 
-    def scores(self, query: Tensor, candidates: Tensor, dim: int, out: Tensor, inverse: Tensor) -> None:
+    def scores(
+        self, query: Tensor, candidates: Tensor, dim: int, groups: int, out: Tensor, inverse: Tensor
+    ) -> None:
         """One batched product."""
-        torch.bmm(query[..., : dim + 1], candidates[..., : dim + 1].transpose(1, 2), out=out)
+        used = dim + 1 + groups
+        torch.bmm(query[..., :used], candidates[..., :used].transpose(1, 2), out=out)
 
     def query_gradient(
         self, weights: Tensor, query: Tensor, candidates: Tensor, dim: int, out: Tensor, inverse: Tensor
@@ -145,7 +173,9 @@ class L2Similarity:
     the shift only travels along, since the root must be taken before it is added.
     """
 
-    def widths(self, dim: int) -> tuple[int, int]:
+    adds_biases = False
+
+    def widths(self, dim: int, groups: int) -> tuple[int, int]:
         """Three extra columns, which gradients need as well."""
         return _padded(dim + 3), _padded(dim + 3)
 
@@ -154,14 +184,16 @@ class L2Similarity:
         distance: Tensor = torch.linalg.vector_norm(torch.sub(query, answer, out=scratch), dim=1)
         return distance.neg_()
 
-    def extend_queries(self, extended: Tensor, dim: int, shift: Tensor | float) -> None:
+    def extend_queries(
+        self, extended: Tensor, dim: int, shift: Tensor | float, biases: Tensor | None = None
+    ) -> None:
         """Squared norm, one, shift."""
         extended[:, dim:] = 0
         extended[:, dim] = extended[:, :dim].square().sum(1)
         extended[:, dim + 1] = 1
         extended[:, dim + 2] = shift
 
-    def extend_candidates(self, extended: Tensor, dim: int) -> None:
+    def extend_candidates(self, extended: Tensor, dim: int, group: Tensor | None = None) -> None:
         """Scale by −2; one, squared norm, zeros."""
         candidates = extended[..., :dim]
         extended[..., dim:] = 0
@@ -169,7 +201,9 @@ class L2Similarity:
         extended[..., dim + 1] = candidates.square().sum(-1)
         candidates.mul_(-2)
 
-    def scores(self, query: Tensor, candidates: Tensor, dim: int, out: Tensor, inverse: Tensor) -> None:
+    def scores(
+        self, query: Tensor, candidates: Tensor, dim: int, groups: int, out: Tensor, inverse: Tensor
+    ) -> None:
         """Shift minus distance; `inverse` keeps 1 / distance, 0 where rounding noise hides the distance."""
         torch.bmm(query, candidates.transpose(1, 2), out=out)
         torch.ge(out, SQUARE_FLOOR, out=inverse)
