@@ -7,8 +7,9 @@ should be noise: with one mask for both queries of an edge the true answer and i
 under the same noise, and with one for a node as query of one side and as answer of the other the two sides
 are fitted to the same subset. ComplEx on FB15k-237 ranked 1.6 % to 2.5 % worse that way.
 
-Drawing is cheap by 16-bit integers: four coordinates for each 64-bit random word, one comparison each.
-Rates are therefore rounded to multiples of 2⁻¹⁶; the scale 1 / (1 − rate) uses the rounded rate.
+Drawing is cheap by small integers: eight coordinates for each 64-bit random word, one comparison each. Rates
+are therefore rounded to multiples of 2⁻⁸, or of 2⁻¹⁶ where that would change them or 1 − rate by more than
+2 %; the scale 1 / (1 − rate) uses the rounded rate.
 """
 
 from __future__ import annotations
@@ -23,8 +24,16 @@ from marius_py.errors import ConfigError
 from marius_py.nn.kernels.workspace import Workspace
 from marius_py.types import SIDES, Side
 
-_LEVELS = 1 << 16
-_HALF = _LEVELS // 2
+_WORD_BITS = 64
+_NEAR = 0.02
+"""Relative change, of a rate and of its complement, that a byte a coordinate instead of two may make."""
+
+
+def _bits_of(rate: float, device: str) -> int:
+    """Random bits a coordinate."""
+    if device != "cpu":
+        return 16
+    return 8 if abs(round(rate * 256) / 256 - rate) <= _NEAR * min(rate, 1 - rate) else 16
 
 
 def check_rate(key: str, rate: float) -> float:
@@ -52,12 +61,17 @@ class RowMasks:
     def __init__(
         self, seed: tuple[int, int], name: str, total: int, width: int, rate: float, workspace: Workspace
     ) -> None:
-        dropped = min(round(rate * _LEVELS), _LEVELS - 1)
+        bits = _bits_of(rate, workspace.device.type)
+        levels, half = 1 << bits, 1 << (bits - 1)
+        dropped = min(round(rate * levels), levels - 1)
         self.active = dropped > 0 and width > 0
-        self._threshold = dropped - _HALF
-        self._scale = _LEVELS / (_LEVELS - dropped)
+        self._threshold = dropped - half
+        self._scale = levels / (levels - dropped)
+        self._type = np.int8 if bits == 8 else np.int16
+        self._a_word = _WORD_BITS // bits
         self._name = name
         self._shape = (total, width)
+        self._words_a_row = -(-width // self._a_word)
         self._workspace = workspace
         self._taken = 0
         if not self.active:
@@ -68,7 +82,7 @@ class RowMasks:
             mixed = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> np.uint64(1))
             generator = torch.Generator(workspace.device).manual_seed(mixed)
             self._levels = torch.randint(
-                -_HALF, _HALF, self._shape, generator=generator, dtype=torch.int16, device=workspace.device
+                -half, half, self._shape, generator=generator, dtype=torch.int16, device=workspace.device
             )
 
     def take(self, count: int) -> Tensor | None:
@@ -81,9 +95,9 @@ class RowMasks:
         width = self._shape[1]
         if self._workspace.device.type == "cpu":
             # A row starts on a word of its own, so that the split of rows over calls does not matter.
-            padded = -(-width // 4) * 4
-            words = self._words.random_raw(count * padded // 4)
-            levels = torch.from_numpy(words.view(np.int16)).view(count, padded)[:, :width]
+            padded = self._words_a_row * self._a_word
+            words = self._words.random_raw(count * self._words_a_row)
+            levels = torch.from_numpy(words.view(self._type)).view(count, padded)[:, :width]
         else:
             levels = self._levels[self._taken : self._taken + count]
         self._taken += count
@@ -95,7 +109,7 @@ class RowMasks:
         if not self.active:
             return
         if self._workspace.device.type == "cpu":
-            self._words.random_raw(count * -(-self._shape[1] // 4), output=False)
+            self._words.random_raw(count * self._words_a_row, output=False)
         self._taken += count
 
 
