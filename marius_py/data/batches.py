@@ -208,9 +208,8 @@ class BatchSource:
         drawn: dict[Side, Ids] = {}
         dropped: dict[Side, Ids] = {}
         for side in SIDES:
-            drawn[side] = self._sampler.sample(ids.T, nodes, side, rng)  # (C, K)
-            # Their order means nothing, and rows are read and added to faster in the order of memory.
-            drawn[side].sort(axis=1)
+            # (C, K). Their order means nothing, and rows are read and added to faster in the order of memory.
+            drawn[side] = np.sort(self._sampler.sample(ids.T, nodes, side, rng), axis=1)
             if known is not None:
                 dropped[side] = known.false_negatives(ids.T, drawn[side], side)
             elif self._sampler.holds_answers:

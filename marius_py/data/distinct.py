@@ -9,17 +9,20 @@ Ids = NDArray[np.int64]
 
 
 class DistinctIndex:
-    """Finds the distinct buffer rows of a batch in three linear passes.
+    """Finds the distinct buffer rows of a batch in linear passes.
 
-    Equivalent to `np.unique(values, return_inverse=True)` up to the order of the distinct values, which is
-    that of their last occurrence. One thread; the scratch array is reused.
+    Equivalent to `np.unique(values, return_inverse=True)`, unless not `ascending` up to the order of the
+    distinct values, which then is that of their last occurrence. One thread; the scratch array is reused.
 
     Args:
         num_values: values lie in [0, num_values).
+        ascending: sort the distinct values. Rows are gathered and scattered 1.3 to 2 times as fast in the
+            order in which they lie in memory.
     """
 
-    def __init__(self, num_values: int) -> None:
+    def __init__(self, num_values: int, *, ascending: bool = False) -> None:
         self._last = np.empty(num_values, dtype=np.int32)
+        self._ascending = ascending
 
     def __call__(self, values: Ids) -> tuple[Ids, Ids]:
         """Return the distinct values (U,) and, for every value, its index among them (n,)."""
@@ -27,6 +30,10 @@ class DistinctIndex:
         self._last[values] = place
         last = self._last[values]
         is_last = last == place
+        if self._ascending:
+            distinct = np.sort(values[is_last])
+            self._last[distinct] = place[: len(distinct)]
+            return distinct, self._last[values].astype(np.int64)
         local = np.cumsum(is_last, dtype=np.int64)
         local -= 1
         return values[is_last], local[last]

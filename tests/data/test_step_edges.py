@@ -44,11 +44,12 @@ def test_batches_cover_a_block_and_are_nearly_equal(num_edges: int, batch: int, 
         assert len(sizes) <= -(-num_edges // batch) + 1
 
 
-@given(st.lists(st.integers(0, 40), max_size=100))
-def test_distinct_index_inverts(values: list[int]) -> None:
+@given(st.lists(st.integers(0, 40), max_size=100), st.booleans())
+def test_distinct_index_inverts(values: list[int], ascending: bool) -> None:
     array = np.array(values, dtype=np.int64)
-    distinct = DistinctIndex(41)
+    distinct = DistinctIndex(41, ascending=ascending)
     for _ in range(2):
         unique, local = distinct(array)
         assert sorted(unique.tolist()) == sorted(set(values))
+        assert not ascending or unique.tolist() == sorted(set(values))
         assert unique[local].tolist() == values
