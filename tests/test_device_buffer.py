@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from marius_py.buffer import PartitionBuffer
 from marius_py.data.distinct import DistinctIndex
 from marius_py.data.drawn_batch import DrawnBatch, Locator
 from marius_py.data.importance import slot_weights
@@ -294,3 +295,24 @@ def test_edges_are_shuffled_the_same_by_several_threads() -> None:
     np.testing.assert_array_equal(alone, shared)
     assert alone.dtype == shared.dtype
     assert len(shared) == block.num_edges
+
+
+@pytest.mark.parametrize("state_dim", [0, 1, 4])
+def test_rows_are_changed_the_same_by_several_threads(state_dim: int) -> None:
+    rng = torch.Generator().manual_seed(0)
+    index = torch.randperm(1024, generator=rng)[:700]
+    d_rows, d_state = (torch.randn(700, width, generator=rng) for width in (4, state_dim))
+    found = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        store = MemoryPartitionStore(NodeTable(Partitioning(900, 1), 4, state_dim))
+        io = IOThread()
+        with PartitionBuffer(store, 1, io) as rows:
+            rows.scatter_add(index, d_rows, d_state)
+            rows.scatter_add(index, d_rows, d_state)
+            found.append(rows.gather(torch.arange(1024)))
+        io.shutdown()
+    torch.set_num_threads(1)
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+    assert torch.equal(found[0][0][index], d_rows + d_rows)
