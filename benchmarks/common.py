@@ -281,6 +281,8 @@ def train_epochs(
                 config.pipeline.mode,
                 config.pipeline.max_in_flight,
                 trace=folder.parent / "trace.json" if config.pipeline.trace else None,
+                compute_workers=config.pipeline.compute_workers,
+                precision="bfloat16" if config.pipeline.precision == "bfloat16" else "float32",
                 device_buffer=device_buffer,
             ),
             device=torch.device(config.device),

@@ -436,6 +436,8 @@ class Joint:
                 self.components.rate,
                 config.training.patience,
                 config.storage.device == "cuda",
+                config.pipeline.compute_workers,
+                "bfloat16" if config.pipeline.precision == "bfloat16" else "float32",
             ),
             device=self.device,
             degrees=self.edges.degrees if self.components.sampler.needs_degrees else None,

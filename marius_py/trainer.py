@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,12 @@ from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.negatives import NegativeSampler
 from marius_py.nn.schedules import RateSchedule, since_best
 from marius_py.pipeline.device_stages import DeviceStages
-from marius_py.pipeline.runner import run_inline, run_threaded, stage_of
+from marius_py.pipeline.host_stages import host_stages
+from marius_py.pipeline.runner import run_inline, run_lanes, run_threaded, stage_of
 from marius_py.pipeline.stages import Done, training_stages
 from marius_py.pipeline.trace import Trace, overlap_s
 from marius_py.pipeline.watchdog import Watchdog
+from marius_py.ranking.precision import Precision, product_units
 from marius_py.storage.protocols import Checkpoint, EdgeStore, PartitionStore
 from marius_py.swap import IOThread
 from marius_py.transfer import transfer_to
@@ -59,6 +62,10 @@ class TrainerSettings:
         rate: factor of the learning rate over the run; None: always 1.
         patience: end after so many validations in a row without a new best MRR; None: never.
         device_buffer: keep the buffer where batches are computed, not in RAM.
+        compute_workers: batches that the CPU computes at once, which share torch's threads, at most
+            `max_in_flight`; None: one for each thread.
+        precision: of the CPU's matrix products: "bfloat16" rounds their factors, where the CPU has units for
+            that; sums, rows and everything else are float32.
     """
 
     capacity: int
@@ -70,6 +77,8 @@ class TrainerSettings:
     rate: RateSchedule | None = None
     patience: int | None = None
     device_buffer: bool = False
+    compute_workers: int | None = None
+    precision: Precision = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,11 +378,24 @@ class Trainer:
         if isinstance(self._buffer, DeviceBuffer):
             on_device = DeviceStages(self._buffer, self._model, on_done, self._rates(), weigh=self._weigh)
             stages = on_device.stages()
+        elif self._device.type == "cpu":
+            stages = host_stages(self._buffer, self._model, on_done, self._rates())
         else:
             stages = training_stages(self._buffer, self._model, self._device, on_done, self._rates())
         source = self._weighed(self._source.run(schedule, state.position, pause))
         if settings.mode == "inline":
-            run_inline(source, stages, self._trace)
+            with self._products():
+                run_inline(source, stages, self._trace)
+        elif on_device is None and self._device.type == "cpu":
+            with self._products(), self._lanes() as lanes:
+                run_lanes(
+                    source,
+                    stages,
+                    self._trace,
+                    lanes=lanes,
+                    on_error=self._buffer.abort,
+                    watchdog=self._watchdog,
+                )
         else:
             run_threaded(
                 source,
@@ -390,6 +412,25 @@ class Trainer:
         if not paused:
             state.position = ended
         self._account(sums, before, time.perf_counter() - started)
+
+    def _products(self) -> AbstractContextManager[None]:
+        """Lets the CPU use its units for bfloat16 meanwhile, if that is the precision."""
+        return product_units(self._settings.precision if self._device.type == "cpu" else "float32")
+
+    @contextmanager
+    def _lanes(self) -> Iterator[int]:
+        """Number of batches to compute at once; meanwhile each has its share of torch's threads.
+
+        Two workers with a thread each do more than one with two: many of a step's operations are too small to
+        be divided.
+        """
+        settings, threads = self._settings, torch.get_num_threads()
+        lanes = min(settings.compute_workers or threads, settings.max_in_flight)
+        torch.set_num_threads(max(1, threads // lanes))
+        try:
+            yield lanes
+        finally:
+            torch.set_num_threads(threads)
 
     def _weighed(self, batches: Iterator[EdgeBatch | DrawnBatch]) -> Iterator[EdgeBatch | DrawnBatch]:
         """Pass batches on; note what each holds until done: ids, and on the host rows and state twice."""

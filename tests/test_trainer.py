@@ -128,9 +128,32 @@ def test_same_seed_gives_the_same_run_twice_and_learns() -> None:
     assert history[-1]["loss"] < 0.8 * history[0]["loss"]
 
 
+def test_several_workers_share_the_threads_and_learn() -> None:
+    threads: set[int] = set()
+    model = make_model()
+    gradients = model.gradients
+    model.gradients = lambda batch: (threads.add(torch.get_num_threads()), gradients(batch))[1]  # type: ignore[method-assign]
+    torch.set_num_threads(2)
+    try:
+        workers = Setup(replace(THREADED, max_in_flight=4), model=model).train(6)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    assert threads == {1}
+    assert workers[-1]["loss"] < 0.95 * workers[0]["loss"]
+
+
+@pytest.mark.parametrize("settings", [INLINE, THREADED], ids=["inline", "threaded"])
+def test_bfloat16_is_for_the_products_alone(settings: TrainerSettings) -> None:
+    rounded = Setup(replace(settings, precision="bfloat16")).train(4)
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert rounded[-1]["loss"] == pytest.approx(Setup(settings).train(4)[-1]["loss"], rel=0.1)
+
+
 @pytest.mark.parametrize("block_edges", [10**6, 170])
 def test_every_edge_is_trained_once_an_epoch_in_each_mode(block_edges: int) -> None:
-    for settings in (INLINE, replace(THREADED, max_in_flight=7), TrainerSettings(PARTITIONS, "inline")):
+    several = replace(THREADED, max_in_flight=7), replace(THREADED, max_in_flight=3, compute_workers=3)
+    for settings in (INLINE, *several, TrainerSettings(PARTITIONS, "inline")):
         history = Setup(settings, block_edges=block_edges).train(2)
         assert [line["edges"] for line in history] == [EDGES, EDGES]
         assert all(np.isfinite(line["loss"]) for line in history)
@@ -383,8 +406,8 @@ def test_all_residents_as_negatives(mask_known: bool) -> None:
     """Every resident node is a candidate, and an edge's own answer is never its own negative."""
     batches: list[Batch] = []
     model = make_model()
-    step = model.step
-    model.step = lambda batch: (batches.append(batch), step(batch))[1]  # type: ignore[method-assign]
+    gradients = model.gradients
+    model.gradients = lambda batch: (batches.append(batch), gradients(batch))[1]  # type: ignore[method-assign]
     run = Setup(INLINE, model=model, sampler=AllNegatives(), mask_known=mask_known)
     losses = [line["loss"] for line in run.train(3)]
     assert losses[-1] < losses[0]

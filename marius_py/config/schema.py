@@ -271,6 +271,13 @@ class PipelineConfig(_Checked):
     compute_threads: int | None = setting(
         None, "threads of the numeric kernels; null = the cores of the machine", unit="threads", low=1
     )
+    compute_workers: int | None = setting(
+        None,
+        "batches that the CPU computes at once, sharing compute_threads, at most max_in_flight; null = one "
+        "for each thread",
+        unit="batches",
+        low=1,
+    )
     stall_seconds: float | None = setting(
         300.0,
         "how long a stage may make no progress until the run ends and names it; null = for ever",
@@ -281,7 +288,7 @@ class PipelineConfig(_Checked):
         "auto", "what computes batches on a CUDA device; auto = Triton if it is installed"
     )
     precision: Literal["float32", "tf32", "bfloat16"] = setting(
-        "tf32", "of the products of scores in Triton's kernels; sums are float32"
+        "tf32", "of the products of scores; sums and rows are float32; the CPU takes tf32 for float32"
     )
     trace: bool = setting(False, "write trace.json, a timeline of every stage, for Perfetto or Chrome")
 

@@ -52,6 +52,27 @@ class SparseOptimizer(ABC):
             d_rows (U, D) and d_state (U, S), new tensors.
         """
 
+    def step(self, rows: Tensor, state: Tensor, index: Tensor, gradient: Tensor, rate: float = 1.0) -> None:
+        """Add the deltas of some rows of a table in place, in blocks, so that memory is passed over once.
+
+        Args:
+            rows: (N, D) float32 table, changed at `index`.
+            state: (N, S) float32, likewise.
+            index: (U,) int64, each row once.
+            gradient: (U, D) float32.
+            rate: factor of the rows' deltas.
+        """
+        size = max(1, 2 * _BLOCK_FLOATS[gradient.is_cuda] // max(1, gradient.shape[1]))
+        for first in range(0, len(index), size):
+            block = slice(first, first + size)
+            mine = index[block]
+            d_rows, d_state = self.delta(
+                rows.index_select(0, mine), state.index_select(0, mine), gradient[block]
+            )
+            rows.index_add_(0, mine, d_rows if rate == 1 else d_rows * rate)
+            if state.shape[1]:
+                state.index_add_(0, mine, d_state)
+
 
 def _check_range(key: str, value: float, low: float, high: float) -> float:
     if not low <= value < high:

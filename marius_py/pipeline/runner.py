@@ -1,9 +1,11 @@
-"""Two ways to run the same stages (floor 3): one after the other, or a thread each.
+"""Three ways to run the same stages (floor 3): one after the other, a thread each, or several lanes.
 
-In: an iterator of items and the stages they pass through. Out: nothing; the last stage is the sink. The
-stages from the second on are the section that `max_in_flight` bounds. An error of any stage stops all
-others and is raised here once, as PipelineError with the stage's name, its cause attached; errors that
-already are MariusErrors of a lower floor keep their class.
+In: an iterator of items and the stages they pass through. Out: nothing; the last stage is the sink. A thread
+for each stage keeps a device busy while the host moves data. Where the host computes, its cores are the limit
+whatever the stage, and each lane takes an item through all of them. The stages from the second on are the
+section that `max_in_flight` bounds. An error of any stage stops all others and is raised here once, as
+PipelineError with the stage's name, its cause attached; errors that already are MariusErrors of a lower floor
+keep their class.
 """
 
 from __future__ import annotations
@@ -80,6 +82,39 @@ def run_threaded(
         run.run()
 
 
+def run_lanes(
+    source: Iterable[Any],
+    stages: Sequence[Stage],
+    trace: Trace,
+    *,
+    lanes: int,
+    name: str = "load",
+    on_error: Callable[[], None] = lambda: None,
+    watchdog: Watchdog | None = None,
+) -> None:
+    """Run the source in a thread, and `lanes` threads that take one item at a time through all stages.
+
+    Items enter the first stage and leave the last one in the source's order, one at a time; the stages in
+    between work on several items at once and must allow it. At most `lanes` items are between the entry of
+    the first stage and the end of the last. One lane is the thread of the caller.
+
+    Args:
+        source: drawn in its own thread, called `name`.
+        stages: in order, two at least.
+        trace: spans by stage, waits as "wait for …".
+        lanes: how many.
+        name: what the source is called in errors and traces.
+        on_error: called once when a stage fails, to wake what waits outside the channel.
+        watchdog: its alarm ends the run; a thread that hangs is then left behind.
+
+    Raises:
+        PipelineError, MariusError, StalledError: as `run_threaded`.
+    """
+    run = _LanesRun(source, stages, trace, lanes, name, on_error)
+    with (watchdog or Watchdog()).listening(run.give_up):
+        run.run()
+
+
 class _ThreadedRun:
     """State of one threaded run: a channel before every stage, one stop switch, the first failure."""
 
@@ -110,7 +145,8 @@ class _ThreadedRun:
         self._stop.set()
         self._on_error()
 
-    def run(self) -> None:
+    def bodies(self) -> tuple[Callable[[], None], list[tuple[str, Callable[[], None]]]]:
+        """What the caller's thread does, and the names and bodies of the other threads."""
         bodies: list[tuple[str, Callable[[], None]]] = [(self._name, self._produce)]
         in_caller: Callable[[], None] = lambda: None  # noqa: E731
         for number, stage in enumerate(self._stages):
@@ -119,6 +155,10 @@ class _ThreadedRun:
                 in_caller = body
             else:
                 bodies.append((stage.name, body))
+        return in_caller, bodies
+
+    def run(self) -> None:
+        in_caller, bodies = self.bodies()
         threads = [
             threading.Thread(target=self._guard, args=(body,), name=f"marius-{title}", daemon=True)
             for title, body in bodies
@@ -182,6 +222,73 @@ class _ThreadedRun:
                 self._channels[number + 1].put(result)
         if not is_last:
             self._channels[number + 1].close()
+
+
+class _LanesRun(_ThreadedRun):
+    """State of one run in lanes: a channel before them, and whose turn it is at the last stage."""
+
+    def __init__(
+        self,
+        source: Iterable[Any],
+        stages: Sequence[Stage],
+        trace: Trace,
+        lanes: int,
+        name: str,
+        on_error: Callable[[], None],
+    ) -> None:
+        super().__init__(source, stages, trace, lanes, name, on_error)
+        self._lanes = lanes
+        self._entering = False
+        self._entered = 0
+        self._left = 0
+
+    def bodies(self) -> tuple[Callable[[], None], list[tuple[str, Callable[[], None]]]]:
+        lanes = [(f"lane-{number}", partial(self._lane, number)) for number in range(1, self._lanes)]
+        return partial(self._lane, 0), [(self._name, self._produce), *lanes]
+
+    def _lane(self, lane: int) -> None:
+        first, *between, last = self._stages
+        while True:
+            asked = time.perf_counter()
+            with self._alone_at_entrance():
+                with self._trace.span(f"wait for {self._name}"):
+                    item = self._channels[0].get()
+                if lane == 0:
+                    self._trace.idle.append((asked, time.perf_counter()))
+                if item is None:
+                    return
+                number = self._entered
+                self._entered += 1
+                item = _work(first, item, self._trace)
+            for stage in between:
+                item = _work(stage, item, self._trace)
+            with self._trace.span(f"wait for the turn to {last.name}"):
+                self._wait_turn(number)
+            _work(last, item, self._trace)
+            with self._stop.condition:
+                self._left += 1
+                self._stop.condition.notify_all()
+
+    @contextmanager
+    def _alone_at_entrance(self) -> Iterator[None]:
+        """Wait until no other lane takes an item. Not a lock: a stop must wake whoever waits."""
+        with self._trace.span("wait for another lane"), self._stop.condition:
+            self._stop.condition.wait_for(lambda: self._stop.is_set or not self._entering)
+            if self._stop.is_set:
+                raise StoppedError
+            self._entering = True
+        try:
+            yield
+        finally:
+            with self._stop.condition:
+                self._entering = False
+                self._stop.condition.notify_all()
+
+    def _wait_turn(self, number: int) -> None:
+        with self._stop.condition:
+            self._stop.condition.wait_for(lambda: self._stop.is_set or self._left == number)
+            if self._stop.is_set:
+                raise StoppedError
 
 
 @contextmanager

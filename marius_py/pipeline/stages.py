@@ -8,7 +8,7 @@ scatter     (copies to the host and) adds the deltas to the buffer, ends the lea
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -65,36 +65,28 @@ def training_stages(
         model: computes them.
         device: where it computes.
         on_done: told of every batch, in the last stage's thread.
-        rate: number of edges → factor of the learning rate, asked once a batch, in the order of batches, in
-            the computing thread.
+        rate: number of edges → factor of the learning rate, asked once a batch, in the order of batches.
     """
     transfer = transfer_to(device)
     to_device = transfer.move
 
     def gather(ids: EdgeBatch) -> Gathered:
         rows, state = buffer.gather(torch.from_numpy(ids.index), transfer.host)
-        negatives: dict[Side, Corruption] = {}
-        for side, nodes in ids.negatives.items():
-            dropped = ids.dropped.get(side)
-            negatives[side] = Corruption(
-                to_device(torch.from_numpy(nodes)),
-                importance=_importance(ids.importance.get(side), to_device),
-                dropped=None if dropped is None else to_device(torch.from_numpy(dropped)),
-            )
         batch = Batch(
             rows=to_device(rows),
             state=to_device(state),
             head=to_device(torch.from_numpy(ids.head)),
             relation=to_device(torch.from_numpy(ids.relation)),
             tail=to_device(torch.from_numpy(ids.tail)),
-            negatives=negatives,
+            negatives=corruptions(ids, to_device),
             seed=ids.seed,
+            rate=rate(ids.num_edges),
         )
         return Gathered(ids, batch, transfer.sent())
 
     def compute(gathered: Gathered) -> Computed:
         transfer.wait(gathered.arrival)
-        update = model.step(replace(gathered.batch, rate=rate(gathered.ids.num_edges)))
+        update = model.step(gathered.batch)
         return Computed(gathered.ids, update, transfer.computed())
 
     def scatter(computed: Computed) -> None:
@@ -103,12 +95,25 @@ def training_stages(
         update = Update(*transfer.fetch((given.d_rows, given.d_state, given.loss), computed.done))
         loss = float(update.loss)
         if loss != loss or loss in (float("inf"), float("-inf")):
-            raise PipelineError(_diverged(ids, update, loss), stage="compute")
+            raise diverged(ids, loss, changes=update.d_rows)
         buffer.scatter_add(torch.from_numpy(ids.index), update.d_rows, update.d_state)
         ids.lease.release()
         on_done(Done(ids.position, ids.num_edges, loss))
 
     return [Stage("gather", gather), Stage("compute", compute, in_caller=True), Stage("scatter", scatter)]
+
+
+def corruptions(ids: EdgeBatch, move: Callable[[Tensor], Tensor]) -> dict[Side, Corruption]:
+    """The negatives of each side of a batch, whose tensors went through `move`."""
+    negatives: dict[Side, Corruption] = {}
+    for side, nodes in ids.negatives.items():
+        dropped = ids.dropped.get(side)
+        negatives[side] = Corruption(
+            move(torch.from_numpy(nodes)),
+            importance=_importance(ids.importance.get(side), move),
+            dropped=None if dropped is None else move(torch.from_numpy(dropped)),
+        )
+    return negatives
 
 
 def _importance(weights: SlotWeights | None, move: Callable[[Tensor], Tensor]) -> Importance | None:
@@ -117,19 +122,15 @@ def _importance(weights: SlotWeights | None, move: Callable[[Tensor], Tensor]) -
     return Importance(move(torch.from_numpy(weights.slot)), move(torch.from_numpy(weights.weight)))
 
 
-def _mover(device: torch.device) -> Callable[[Tensor], Tensor]:
-    """Pin and copy without waiting; on the CPU, nothing."""
-    if device.type == "cpu":
-        return lambda tensor: tensor
-    return lambda tensor: tensor.pin_memory().to(device, non_blocking=True)
-
-
-def _diverged(ids: EdgeBatch, update: Update, loss: float) -> str:
-    norms = update.d_rows.norm(dim=1).nan_to_num(nan=float("inf"))
+def diverged(ids: EdgeBatch, loss: float, **rows: Tensor) -> PipelineError:
+    """The error that a batch's loss is not finite; `rows`: the changes= or gradients= (U, D) of its rows."""
+    ((what, values),) = rows.items()
+    norms = values.norm(dim=1).nan_to_num(nan=float("inf"))
     largest = ", ".join(f"{value:.3g}" for value in norms.topk(min(3, len(norms))).values.tolist())
     epoch, step, batch = ids.position
-    return (
+    message = (
         f"the loss became {loss} in epoch {epoch}, step {step}, batch {batch} ({ids.num_edges} edges; "
-        f"largest row changes {largest}); the last commit is intact. "
+        f"largest row {what} {largest}); the last commit is intact. "
         "Lower optimizer.lr, or change the initialization"
     )
+    return PipelineError(message, stage="compute")

@@ -16,7 +16,7 @@ from marius_py.storage.files import replace, write_temporary
 
 
 class Trace:
-    """Spans by name. Thread-safe: each name is written by one thread, the list is appended atomically.
+    """Spans by name. Thread-safe.
 
     Args:
         keep_events: keep every span for `write`; otherwise only the sums.
@@ -29,6 +29,7 @@ class Trace:
         self._keep = keep_events
         self._events: list[dict[str, Any]] = []
         self._origin = time.perf_counter()
+        self._lock = threading.Lock()
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.idle: list[tuple[float, float]] = []
         """(start, end) of the caller's waits for its next item: when nothing is computed."""
@@ -46,7 +47,8 @@ class Trace:
         finally:
             ended = time.perf_counter()
             self.current.pop(thread, None)
-            self.seconds[name] += ended - started
+            with self._lock:
+                self.seconds[name] += ended - started
             if self._keep:
                 self._events.append(
                     {

@@ -32,9 +32,9 @@ strike({where!r}, {name!r}, {at})
 """
 PLACES = {
     "load": ("marius_py.data.batches:BatchSource", "_draw", 5),
-    "gather": ("marius_py.buffer:PartitionBuffer", "gather", 5),
-    "compute": ("marius_py.nn.model:LinkPredictionModel", "step", 5),
-    "scatter": ("marius_py.buffer:PartitionBuffer", "scatter_add", 5),
+    "gather": ("marius_py.buffer:PartitionBuffer", "gather_rows", 5),
+    "compute": ("marius_py.nn.model:LinkPredictionModel", "gradients", 5),
+    "scatter": ("marius_py.buffer:PartitionBuffer", "change", 5),
     "I/O: read": ("marius_py.storage.hdf5_store:Hdf5PartitionStore", "read_into", 4),
     "I/O: write": ("marius_py.storage.hdf5_store:Hdf5PartitionStore", "write", 6),
     "commit": ("marius_py.storage.hdf5_store:Hdf5PartitionStore", "commit", 2),
@@ -140,7 +140,7 @@ def test_a_loss_that_is_no_number(
     assert ended.code == 1
     errors = [line for line in ended.output.splitlines() if line.startswith("error:")]
     assert len(errors) == 1
-    for fact in ("loss became nan", "epoch 0", "step", "largest row changes", "last commit is intact"):
+    for fact in ("loss became nan", "epoch 0", "step", "largest row gradients", "last commit is intact"):
         assert fact in errors[0]
     resume(server, run, whole)
 

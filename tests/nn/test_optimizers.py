@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from marius_py.errors import ConfigError
-from marius_py.nn import SGD, Adagrad, AdagradRow, Adam, SparseOptimizer
+from marius_py.nn import SGD, Adagrad, AdagradRow, Adam, SparseOptimizer, optimizers
 from marius_py.nn.registry import OPTIMIZERS
 
 ALL: list[SparseOptimizer] = [SGD(0.1), Adagrad(0.1), AdagradRow(0.1), Adam(0.1)]
@@ -32,6 +32,25 @@ def train(optimizer: SparseOptimizer, gradients: torch.Tensor, seen: torch.Tenso
         rows[mine] += d_rows
         state[mine] += d_state
     return rows
+
+
+@pytest.mark.parametrize("optimizer", ALL, ids=lambda optimizer: type(optimizer).__name__)
+@pytest.mark.parametrize("rate", [1.0, 0.3])
+def test_a_step_adds_the_deltas_of_its_rows(
+    optimizer: SparseOptimizer, rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optimizers, "_BLOCK_FLOATS", (6, 6))  # blocks of three rows, the last one of one
+    rows, index = torch.randn(12, 4), torch.tensor([2, 0, 5, 11, 7, 3, 8])
+    initial = np.empty((12, optimizer.state_dim(4)), np.float32)
+    optimizer.init_state(initial)
+    state, gradient = torch.from_numpy(initial), torch.randn(7, 4)
+    expected_rows, expected_state = rows.clone(), state.clone()
+    d_rows, d_state = optimizer.delta(rows[index], state[index], gradient)
+    expected_rows[index] += d_rows * rate
+    expected_state[index] += d_state
+    optimizer.step(rows, state, index, gradient, rate)
+    torch.testing.assert_close(rows, expected_rows)
+    torch.testing.assert_close(state, expected_state)
 
 
 def reference(optimizer: SparseOptimizer, gradients: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from marius_py.errors import PipelineError, StorageError
-from marius_py.pipeline.runner import Stage, run_inline, run_threaded
+from marius_py.pipeline.runner import Stage, run_inline, run_lanes, run_threaded
 from marius_py.pipeline.trace import Trace
 
 
@@ -29,15 +29,17 @@ def test_threaded_keeps_the_order_of_inline_under_random_delays() -> None:
         time.sleep(rng.random() * 0.002)
         return item * 2
 
-    results: dict[str, list[int]] = {"inline": [], "threaded": []}
+    results: dict[str, list[int]] = {"inline": [], "threaded": [], "lanes": []}
     stages = [Stage("double", slow), Stage("double again", slow, in_caller=True)]
     run_inline(numbers(60), [*stages, collect(results["inline"])], Trace())
     run_threaded(numbers(60), [*stages, collect(results["threaded"])], Trace(), max_in_flight=5)
-    assert results["inline"] == results["threaded"] == [4 * n for n in range(60)]
+    run_lanes(numbers(60), [*stages, collect(results["lanes"])], Trace(), lanes=3)
+    assert results["inline"] == results["threaded"] == results["lanes"] == [4 * n for n in range(60)]
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-def test_no_more_than_max_in_flight_between_first_and_last_stage(limit: int) -> None:
+@pytest.mark.parametrize("runner", ["threaded", "lanes"])
+def test_no_more_than_max_in_flight_between_first_and_last_stage(limit: int, runner: str) -> None:
     lock, inside, most = threading.Lock(), 0, 0
 
     def enter(item: int) -> int:
@@ -55,14 +57,17 @@ def test_no_more_than_max_in_flight_between_first_and_last_stage(limit: int) -> 
         return item
 
     stages = [Stage("enter", enter), Stage("work", lambda x: x, in_caller=True), Stage("leave", leave)]
-    run_threaded(numbers(50), stages, Trace(), max_in_flight=limit)
+    if runner == "lanes":
+        run_lanes(numbers(50), stages, Trace(), lanes=limit)
+    else:
+        run_threaded(numbers(50), stages, Trace(), max_in_flight=limit)
     assert most <= limit
     assert limit == 1 or most > 1
     assert inside == 0
 
 
 @pytest.mark.parametrize("failing", ["load", "first", "second", "third"])
-@pytest.mark.parametrize("runner", ["inline", "threaded"])
+@pytest.mark.parametrize("runner", ["inline", "threaded", "lanes"])
 def test_error_carries_the_stage_and_its_cause(failing: str, runner: str) -> None:
     def source() -> Iterator[int]:
         for n in range(30):
@@ -84,6 +89,8 @@ def test_error_carries_the_stage_and_its_cause(failing: str, runner: str) -> Non
     def run() -> None:
         if runner == "inline":
             run_inline(source(), stages, Trace())
+        elif runner == "lanes":
+            run_lanes(source(), stages, Trace(), lanes=2, on_error=lambda: woken.append(True))
         else:
             run_threaded(source(), stages, Trace(), max_in_flight=2, on_error=lambda: woken.append(True))
 

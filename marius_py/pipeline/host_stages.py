@@ -1,0 +1,99 @@
+"""What happens to a batch that the CPU computes (floor 3): EdgeBatch → Batch → gradients → Done.
+
+gather      copies the rows out of the buffer
+compute     scores, loss, gradients; relations are updated in place
+scatter     the optimizer's step of the rows in the buffer itself, ends the lease
+
+Memory is what a small batch waits for. So the state of the rows is not copied out and back, and the step is
+taken in blocks that pass through the cache once. All stages of a batch must run in one thread, since what
+they hand on lies in scratch of that thread; several threads may take a batch each.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from marius_py.buffer import PartitionBuffer
+from marius_py.data.edge_batch import EdgeBatch
+from marius_py.nn.batch import Batch
+from marius_py.nn.gradients import Gradients
+from marius_py.nn.kernels.workspace import Workspace
+from marius_py.nn.model import LinkPredictionModel
+from marius_py.pipeline.runner import Stage
+from marius_py.pipeline.stages import Done, corruptions, diverged
+
+
+@dataclass(frozen=True, slots=True)
+class _Gathered:
+    ids: EdgeBatch
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class _Computed:
+    ids: EdgeBatch
+    rate: float
+    gradients: Gradients
+
+
+def host_stages(
+    buffer: PartitionBuffer,
+    model: LinkPredictionModel,
+    on_done: Callable[[Done], None],
+    rate: Callable[[int], float] = lambda edges: 1.0,
+) -> list[Stage]:
+    """Gather, compute and scatter over one buffer and model in RAM, for `run_inline` and `run_lanes`.
+
+    Args:
+        buffer: where rows come from and changes go.
+        model: computes them, on the CPU.
+        on_done: told of every batch, in the order of batches.
+        rate: number of edges → factor of the learning rate, asked once a batch, in the order of batches.
+    """
+    local = threading.local()
+
+    def gather(ids: EdgeBatch) -> _Gathered:
+        index = torch.from_numpy(ids.index)
+        if not hasattr(local, "workspace"):
+            local.workspace = Workspace(torch.device("cpu"))
+        rows = buffer.gather_rows(index, local.workspace.take("rows", len(index), model.dim))
+        batch = Batch(
+            rows=rows,
+            state=rows[:, :0],
+            head=torch.from_numpy(ids.head),
+            relation=torch.from_numpy(ids.relation),
+            tail=torch.from_numpy(ids.tail),
+            negatives=corruptions(ids, _as_it_is),
+            seed=ids.seed,
+            rate=rate(ids.num_edges),
+        )
+        return _Gathered(ids, batch)
+
+    def compute(gathered: _Gathered) -> _Computed:
+        return _Computed(gathered.ids, gathered.batch.rate, model.gradients(gathered.batch))
+
+    def scatter(computed: _Computed) -> None:
+        ids, gradients = computed.ids, computed.gradients
+        loss = float(gradients.loss)
+        if not math.isfinite(loss):
+            raise diverged(ids, loss, gradients=gradients.rows)
+
+        def step(rows: Tensor, state: Tensor) -> None:
+            index = torch.from_numpy(ids.index)
+            model.optimizer.step(rows, state, index, gradients.rows, computed.rate)
+
+        buffer.change(step)
+        ids.lease.release()
+        on_done(Done(ids.position, ids.num_edges, loss))
+
+    return [Stage("gather", gather), Stage("compute", compute, in_caller=True), Stage("scatter", scatter)]
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
