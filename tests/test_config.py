@@ -158,10 +158,10 @@ def test_orders_are_those_the_scheduler_knows() -> None:
 
 def test_experiment_can_be_overridden() -> None:
     config = load_config(["graph=g", "experiment=fb15k_237/complex", "storage.capacity=8", "model.dim=64"])
-    assert (config.optimizer.lr, config.storage.capacity, config.model.dim) == (0.18, 8, 64)
-    memory = load_config(["graph=g", "experiment=fb15k_237/complex_memory"])
-    assert memory.storage.capacity == memory.storage.partitions == 8
-    assert memory.model.node_dropout == 0.3
+    assert (config.optimizer.lr, config.storage.capacity, config.model.dim) == (0.4, 8, 64)
+    disk = load_config(["graph=g", "experiment=fb15k_237/complex_dropout"])
+    assert (disk.storage.capacity, disk.storage.partitions) == (4, 8)
+    assert disk.model.node_dropout == 0.3
 
 
 def test_a_folder_of_groups_of_ones_own(tmp_path: Path) -> None:
