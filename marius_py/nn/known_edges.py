@@ -1,4 +1,4 @@
-"""Known edges among negatives (floor 1): edges and shared negatives in, positions to leave out, out; numpy only.
+"""Known edges among negatives (floor 1): edges and shared negatives in, positions to drop out; numpy only.
 
 A drawn negative may be a true answer; training against it teaches a falsehood. `KnownEdges` indexes the
 edges at hand, those of a step, and finds the negatives that make one of them.
@@ -116,7 +116,10 @@ class KnownEdges:
         asked = asked[found]
         position, hit = _concatenate_ranges(first[asked], askers[asked])
         known: np.ndarray = asks[order[position]] * negatives.shape[1] + column[hit]
-        return np.unique(np.concatenate((known, repeated)))
+        dropped = np.concatenate((known, repeated))
+        dropped.sort()  # np.unique hashes, which takes ten times as long
+        dropped = dropped[np.concatenate(([True], dropped[1:] != dropped[:-1]))[: len(dropped)]]
+        return dropped
 
 
 def own_answers(edges: np.ndarray, negatives: np.ndarray, side: Side) -> np.ndarray:
@@ -206,7 +209,10 @@ def _match(nodes: np.ndarray, chunk: np.ndarray, negatives: np.ndarray) -> tuple
     offsets = np.arange(len(negatives))[:, None] * span
     sorted_ids = (np.take_along_axis(negatives, order, 1) + offsets).ravel()
     wanted = nodes + chunk * span
-    first = np.searchsorted(sorted_ids, wanted, side="left")
-    lengths = np.searchsorted(sorted_ids, wanted, side="right") - first
-    position, owner = _concatenate_ranges(first, lengths)
+    first = np.minimum(np.searchsorted(sorted_ids, wanted, side="left"), len(sorted_ids) - 1)
+    # How often an id occurs is asked where it was found: a second search would take as long as the first.
+    starts = np.flatnonzero(np.concatenate(([True], sorted_ids[1:] != sorted_ids[:-1])))
+    occurs = np.zeros(len(sorted_ids), np.int64)
+    occurs[starts] = np.diff(starts, append=len(sorted_ids))
+    position, owner = _concatenate_ranges(first, np.where(sorted_ids[first] == wanted, occurs[first], 0))
     return owner, order.ravel()[position]
