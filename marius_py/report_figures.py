@@ -110,8 +110,9 @@ def timeline_figure(events: Sequence[Mapping[str, Any]]) -> Figure:
     shown = shown[:_STAGE_LIMIT]
     threads = list(dict.fromkeys(str(one.get("tid")) for one in shown))
     names = list(dict.fromkeys(str(one["name"]) for one in shown))
-    figure, axes = new_figure(height=1.2 + 0.35 * len(threads))
-    for number, name in enumerate(names):
+    figure, axes = new_figure(height=1.2 + 0.35 * len(threads) + 0.2 * -(-len(names) // 3))
+    colors = _stage_colors(names)
+    for name in names:
         for place, thread in enumerate(threads):
             spans = [
                 (float(one["ts"]) / 1e6, float(one["dur"]) / 1e6)
@@ -119,12 +120,21 @@ def timeline_figure(events: Sequence[Mapping[str, Any]]) -> Figure:
                 if str(one["name"]) == name and str(one.get("tid")) == thread
             ]
             if spans:
-                axes.broken_barh(spans, (place - 0.4, 0.8), facecolors=f"C{number % 10}")
-        axes.plot([], [], color=f"C{number % 10}", linewidth=5, label=name)
+                axes.broken_barh(spans, (place - 0.4, 0.8), facecolors=colors[name])
+        axes.plot([], [], color=colors[name], linewidth=5, label=name)
     axes.set_yticks(range(len(threads)), threads)
     axes.set_xlabel("seconds")
-    axes.legend(frameon=False, fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.25))
+    figure.legend(frameon=False, fontsize=7, ncols=3, loc="outside lower center")
     return figure
+
+
+def _stage_colors(names: Sequence[str]) -> dict[str, str]:
+    """Colors for work; shades of gray for waiting, so that what is idle looks idle."""
+    waits = [name for name in names if name.startswith("wait")]
+    work = [name for name in names if name not in waits]
+    shades = {name: f"{0.93 - 0.1 * (number % 4):.2f}" for number, name in enumerate(waits)}
+    used = [f"C{number}" for number in range(10) if number != 7]  # the eighth is gray itself
+    return shades | {name: used[number % len(used)] for number, name in enumerate(work)}
 
 
 def ranks_figure(ranks: NDArray[np.float64]) -> Figure:
@@ -156,7 +166,9 @@ def degree_rank_figure(degrees: NDArray[np.int64], ranks: NDArray[np.float64]) -
     shown = np.isfinite(ranks)
     x, y = np.log10(degrees[shown] + 1.0), np.log10(ranks[shown])
     bins = axes.hexbin(x, y, gridsize=(36, 18), bins="log", cmap="Blues", vmin=0.3, mincnt=1, linewidths=0.1)
-    figure.colorbar(bins, ax=axes, label="answers")
+    most = max(2.0, float(bins.get_array().max()))
+    bins.set_clim(0.3, most)
+    figure.colorbar(bins, ax=axes, label="answers").ax.set_ylim(1, most)
     edges = np.linspace(x.min(), x.max() + 1e-9, 13) if x.size else np.zeros(1)
     band = np.digitize(x, edges)
     middle = [(float(np.mean(x[band == i])), float(np.median(y[band == i]))) for i in np.unique(band)]
@@ -166,7 +178,7 @@ def degree_rank_figure(degrees: NDArray[np.int64], ranks: NDArray[np.float64]) -
         axis.set_major_formatter(lambda value, _: f"{10**value:,.0f}")
     axes.set_xlabel("train degree of the answer + 1")
     axes.set_ylabel("rank of the answer")
-    axes.legend(frameon=False)
+    axes.legend(framealpha=0.85, edgecolor="none")
     return figure
 
 

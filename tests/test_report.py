@@ -14,6 +14,7 @@ import marius_py
 from marius_py import cli
 from marius_py.errors import ConfigError
 from marius_py.report import write_report
+from marius_py.report_figures import _apart, _stage_colors
 from marius_py.report_map import principal_components, umap_points
 from tests.small_runs import write_run
 
@@ -147,6 +148,21 @@ def test_without_matplotlib(trained, tmp_path, monkeypatch):
     with marius_py.load(trained) as run, pytest.raises(ConfigError, match=r"marius_py\[plot\]"):
         write_report(run, tmp_path / "r.html")
     assert not list(tmp_path.iterdir())
+
+
+def test_labels_of_a_map_lie_apart():
+    points = np.repeat(np.array([[0.0, 0.0], [5.0, 5.0], [9.0, 1.0]]), 50, axis=0)
+    points += np.random.default_rng(0).uniform(0, 0.05, points.shape)
+    kept = _apart(points, np.arange(len(points))[::-1])
+    assert [place // 50 for place in kept] == [2, 1, 0]
+    assert kept[0] == 149
+
+
+def test_waiting_is_gray():
+    colors = _stage_colors(["load", "wait for load", "compute", "wait for disk"])
+    assert all(0 < float(colors[name]) < 1 for name in ("wait for load", "wait for disk"))
+    assert len(set(colors.values())) == 4
+    assert {colors["load"], colors["compute"]} == {"C0", "C1"}
 
 
 def test_principal_components():
