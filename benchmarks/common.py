@@ -8,6 +8,7 @@ by processor seconds hold where those by the clock do not.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import json
 import math
@@ -34,6 +35,7 @@ from marius_py.graph import open_graph
 from marius_py.partitioning import Partitioning
 from marius_py.parts import make_model, make_ordering
 from marius_py.results import peak_rss_bytes, versions
+from marius_py.storage.aligned import allocate
 from marius_py.storage.hdf5_nodes import create_node_store
 from marius_py.storage.memory import MemoryEdgeStore
 from marius_py.storage.protocols import NodeTable, PartitionStore
@@ -124,27 +126,43 @@ class DiskRates:
 
 
 def disk_rates(folder: Path, size: int, block: int = 8 * MEBIBYTE) -> DiskRates:
-    """Write `size` bytes in order, sync, drop them from the page cache, read them in order.
+    """Write `size` bytes in order, sync, read them from the disk in order; the faster of two ways.
 
-    This is what `dd` does with conv=fsync. The blocks differ, so that nothing is compressed away.
+    Through the page cache, as `dd` with conv=fsync does, and past it, where the file system allows. Past it
+    costs less processor, so that it is the higher limit on a busy machine.
     """
+    ways = [_sequential(folder, size, block, 0)]
+    with contextlib.suppress(OSError):
+        ways.append(_sequential(folder, size, block, os.O_DIRECT))
+    return DiskRates(max(way.read for way in ways), max(way.write for way in ways))
+
+
+def _sequential(folder: Path, size: int, block: int, flags: int) -> DiskRates:
     path = folder / "sequential.tmp"
-    data = np.random.default_rng(0).integers(0, 256, block, dtype=np.uint8)
+    data = allocate((block,), np.dtype(np.uint8))
+    data[:] = np.random.default_rng(0).integers(0, 256, block, dtype=np.uint8)
+    view = memoryview(data)
     count = max(1, size // block)
     try:
-        started = time.perf_counter()
-        with path.open("wb", buffering=0) as file:
-            for number in range(count):
-                data[:8] = np.frombuffer(number.to_bytes(8, "little"), np.uint8)
-                file.write(data)
-            os.fsync(file.fileno())
-        write_s = time.perf_counter() - started
-        with path.open("rb", buffering=0) as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        file = os.open(path, os.O_CREAT | os.O_WRONLY | flags, 0o600)
+        try:
             started = time.perf_counter()
-            while file.readinto(data):
+            for number in range(count):
+                data[:8] = np.frombuffer(number.to_bytes(8, "little"), np.uint8)  # nothing repeats
+                os.write(file, view)
+            os.fsync(file)
+            write_s = time.perf_counter() - started
+        finally:
+            os.close(file)
+        file = os.open(path, os.O_RDONLY | flags)
+        try:
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+            started = time.perf_counter()
+            while os.readv(file, [view]):
                 pass
             read_s = time.perf_counter() - started
+        finally:
+            os.close(file)
     finally:
         path.unlink(missing_ok=True)
     return DiskRates(count * block / read_s, count * block / write_s)
