@@ -391,10 +391,13 @@ class _Contrast:
 
     def _counted(self, counts: Tensor | None, left_out: Tensor | None, block: _BlockScratch) -> Tensor:
         """Number of negatives that count, for each edge (g, n, 1) or for all ()."""
-        if left_out is None and counts is None:
-            return torch.tensor(self.count, device=self._d_rows.device)
+        if counts is None:
+            if left_out is None:
+                return torch.tensor(self.count, device=self._d_rows.device)
+            edges = torch.bincount(left_out // self.count, minlength=block.scores[..., 0].numel())
+            return (self.count - edges).view(*block.scores.shape[:2], 1)
         if left_out is not None:
-            counts = torch.ones_like(block.scores) if counts is None else counts
+            counts = counts if counts is block.counts else counts.clone()  # the batch's own mask
             counts.view(-1).index_fill_(0, left_out, 0)
         return counts.sum(-1, keepdim=True)
 

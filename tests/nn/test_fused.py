@@ -15,6 +15,7 @@ from marius_py.nn import (
     N3,
     RESCAL,
     ComplEx,
+    Corruption,
     Decoder,
     DistMult,
     Dot,
@@ -174,6 +175,34 @@ def test_different_counts_on_the_two_sides(limit: int, monkeypatch: pytest.Monke
     plain = gradients(make_model(ComplEx(8), SoftmaxLoss(), dropout=True, fused=False), batch)
     for ours, reference in zip(fast, plain, strict=True):
         np.testing.assert_allclose(ours, reference, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("loss", [SoftmaxLoss(), LogisticLoss()], ids=["softmax", "logistic"])
+@pytest.mark.parametrize("groups", [0, 3])
+def test_a_mask_and_a_list_of_negatives_together(loss: Loss, groups: int) -> None:
+    """What either says is left out, the batch's own mask stays as it is."""
+    plain = random_batch(8, keep=True, groups=groups)
+    both, masked = plain, plain
+    for side, one in plain.negatives.items():
+        keep = torch.from_numpy(np.random.default_rng(3).random((3, 4, 5)) < 0.7)
+        dropped = torch.tensor([0, 7, 31, 59])
+        together = Corruption(one.nodes, keep, one.importance, dropped)
+        mask = together.mask(12)
+        assert mask is not None
+        both = replace(both, negatives={**both.negatives, side: together})
+        masked = replace(
+            masked, negatives={**masked.negatives, side: Corruption(one.nodes, mask, one.importance)}
+        )
+    before = {side: one.keep.clone() for side, one in both.negatives.items() if one.keep is not None}
+    for batch in (both, masked):
+        for fused in (True, False):
+            found = gradients(make_model(ComplEx(8), loss, fused=fused), batch)
+            expected = gradients(make_model(ComplEx(8), loss, fused=False), masked)
+            for ours, reference in zip(found, expected, strict=True):
+                np.testing.assert_allclose(ours, reference, rtol=1e-4, atol=1e-6)
+    for side, one in both.negatives.items():
+        assert one.keep is not None
+        assert torch.equal(one.keep, before[side])
 
 
 def test_blocks_keep_enough_edges(monkeypatch: pytest.MonkeyPatch) -> None:
