@@ -112,9 +112,11 @@ class ModelScorer:
         self._precision = precision
         decoder = getattr(model, "decoder", model)
         similarity = similarity_of(decoder)
-        self._similarity: Literal["dot", "l2", "other"] = (
-            similarity if similarity in ("dot", "l2") else "other"
-        )
+        self._similarity: Literal["dot", "l2", "other"] = "other"
+        if similarity == "dot":
+            self._similarity = "dot"
+        elif similarity == "l2":
+            self._similarity = "l2"
         self._pair_dtype = torch.float64
         if precision not in PRECISIONS:
             raise ConfigError(f"precision is {precision!r}; allowed: {', '.join(PRECISIONS)}")
