@@ -33,7 +33,7 @@ def memory(monkeypatch):
     monkeypatch.setattr("marius_py.plan._PROBE_BYTES", 1 << 20)
 
     def limit(num_bytes):
-        monkeypatch.setattr("marius_py.planning.available_memory", lambda: num_bytes)
+        monkeypatch.setattr("marius_py.planning.available_memory", lambda device="cpu": num_bytes)
 
     return limit
 
