@@ -293,6 +293,7 @@ def train_epochs(
                 config.training.seed,
                 config.negatives.mask_known,
                 config.ordering.policy == "spread",
+                weigh=config.negatives.weigh,
             ),
             TrainerSettings(
                 capacity,
