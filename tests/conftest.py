@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -33,6 +34,16 @@ def _one_torch_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """A command called in this process takes over the package's logger: give it back."""
+    logger = logging.getLogger("marius_py")
+    before = (list(logger.handlers), logger.level, logger.propagate)
+    yield
+    logger.handlers[:], level, logger.propagate = before
+    logger.setLevel(level)
 
 
 @pytest.fixture(autouse=True)

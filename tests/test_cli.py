@@ -12,7 +12,6 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +38,10 @@ METRICS = {
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MARIUS_DEBUG", raising=False)
     monkeypatch.delenv("MARIUS_LOG", raising=False)
-    logger = logging.getLogger("marius_py")
-    before = (list(logger.handlers), logger.level, logger.propagate)
-    yield
-    logger.handlers[:], level, logger.propagate = before
-    logger.setLevel(level)
 
 
 @pytest.fixture

@@ -164,16 +164,16 @@ def test_threaded_no_batch_is_trained_twice_or_left_out(
 ) -> None:
     """Killed without warning, threaded: what the commit holds and what follows are the epoch, exactly."""
     done: list[tuple[tuple[int, int, int], int]] = []
-    stages = marius_py.trainer.training_stages
+    stages = marius_py.trainer.host_stages
 
-    def recording(buffer: Any, model: Any, device: Any, on_done: Any, *rest: Any) -> Any:
+    def recording(buffer: Any, model: Any, on_done: Any, *rest: Any) -> Any:
         def note(one: Any) -> None:
             done.append((tuple(one.position), one.num_edges))
             on_done(one)
 
-        return stages(buffer, model, device, note, *rest)
+        return stages(buffer, model, note, *rest)
 
-    monkeypatch.setattr(marius_py.trainer, "training_stages", recording)
+    monkeypatch.setattr(marius_py.trainer, "host_stages", recording)
     words = ("pipeline.mode=threaded", f"pipeline.max_in_flight={in_flight}", "checkpoint.every_steps=1")
     run_train(*words, output="whole")
     whole, done[:] = list(done), []
