@@ -3,9 +3,10 @@
     python benchmarks/staleness.py --graph graphs/fb15k_237 --plot docs/images/staleness.png
     python benchmarks/staleness.py --graph graphs/fb15k_237 experiment=fb15k_237/complex_dropout model.dim=64
 
-A batch reads rows that the batches in flight before it have not changed yet. Trains the same run for each
-`--in-flight`, everything else equal, and draws full filtered test MRR and throughput. Further words are
-settings of marius-train.
+A batch reads rows that the batches computed beside it have not changed yet: with n batches in flight and n
+workers, those of n - 1 others. (On a CPU fewer workers than batches in flight leave rows no staler than the
+workers do.) Trains the same run for each `--in-flight`, everything else equal, and draws full filtered test
+MRR and throughput. Further words are settings of marius-train.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for flight in options.in_flight:
             run = Path(folder) / str(flight)
-            given = (f"graph={options.graph}", f"output={run}", f"pipeline.max_in_flight={flight}")
-            marius("train", *given, "pipeline.mode=threaded", "training.valid_every=0", *words)
+            given = (f"graph={options.graph}", f"output={run}", "training.valid_every=0")
+            pipeline = ("mode=threaded", f"max_in_flight={flight}", f"compute_workers={flight}")
+            marius("train", *given, *(f"pipeline.{setting}" for setting in pipeline), *words)
             result = json.loads((run / "result.json").read_text())
             test, train = result["test"], result["train"]
             points.append(
