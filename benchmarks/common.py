@@ -29,11 +29,10 @@ import numpy as np
 import torch
 
 from marius_py.config import TrainConfig, load_config, make_components
-from marius_py.data.batches import BatchSettings
 from marius_py.generate import planted_edges
 from marius_py.graph import open_graph
 from marius_py.partitioning import Partitioning
-from marius_py.parts import make_model, make_ordering
+from marius_py.parts import make_batch_settings, make_model, make_ordering
 from marius_py.results import peak_rss_bytes, versions
 from marius_py.storage.aligned import allocate
 from marius_py.storage.hdf5_nodes import create_node_store
@@ -287,14 +286,7 @@ def train_epochs(
             store,
             make_ordering(config, p, capacity, store.bucket_counts()),
             components.sampler,
-            BatchSettings(
-                config.training.batch_size,
-                config.negatives.chunks,
-                config.training.seed,
-                config.negatives.mask_known,
-                config.ordering.policy == "spread",
-                weigh=config.negatives.weigh,
-            ),
+            make_batch_settings(config),
             TrainerSettings(
                 capacity,
                 config.pipeline.mode,

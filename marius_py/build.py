@@ -29,7 +29,6 @@ from marius_py.config import (
     plain,
     write_yaml,
 )
-from marius_py.data.batches import BatchSettings
 from marius_py.errors import ConfigError, MariusError
 from marius_py.evaluating import evaluate as evaluate_runs
 from marius_py.generate import planted_graph
@@ -44,6 +43,7 @@ from marius_py.parts import (
     edges_of,
     identity,
     log_memory,
+    make_batch_settings,
     make_model,
     make_ordering,
     number_of,
@@ -418,14 +418,7 @@ class Joint:
                 config, store.table.partitioning.num_partitions, capacity, self.edges.bucket_counts()
             ),
             self.components.sampler,
-            BatchSettings(
-                config.training.batch_size,
-                config.negatives.chunks,
-                config.training.seed,
-                config.negatives.mask_known,
-                config.ordering.policy == "spread",
-                weigh=config.negatives.weigh,
-            ),
+            make_batch_settings(config),
             TrainerSettings(
                 capacity,
                 config.pipeline.mode,

@@ -19,6 +19,7 @@ from marius_py.config import (
     TrainConfig,
     check_buffer,
 )
+from marius_py.data.batches import BatchSettings
 from marius_py.errors import ConfigError
 from marius_py.graph import Graph
 from marius_py.nn.model import LinkPredictionModel
@@ -162,6 +163,18 @@ def log_memory(table: NodeTable, capacity: int) -> None:
     peak = peak_rss_bytes()
     log.info(
         "memory: %.2f GiB planned for the buffer, %.2f GiB at most in all", planned / 2**30, peak / 2**30
+    )
+
+
+def make_batch_settings(config: TrainConfig) -> BatchSettings:
+    """How edges become batches."""
+    return BatchSettings(
+        config.training.batch_size,
+        config.negatives.chunks,
+        config.training.seed,
+        config.negatives.mask_known,
+        spread=config.ordering.policy == "spread",
+        weigh=config.negatives.weigh,
     )
 
 

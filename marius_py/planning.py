@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from marius_py.config import AUTO, TrainConfig, make_components, saved_settings
-from marius_py.data.batches import BatchSettings
 from marius_py.errors import ConfigError
 from marius_py.graph import Graph, open_graph
 from marius_py.ordering import build_schedule
@@ -23,6 +22,7 @@ from marius_py.parts import (
     MEMORY_SHARE,
     available_cores,
     available_memory,
+    make_batch_settings,
     make_model,
     resolve_device,
 )
@@ -197,14 +197,14 @@ def _epoch_seconds(
         MemoryEdgeStore(partitioning, edges),
         lambda epoch, begun: build_schedule(2, 2, seed=0, start=begun),
         components.sampler,
-        BatchSettings(
-            config.training.batch_size,
-            config.negatives.chunks,
-            config.training.seed,
-            config.negatives.mask_known,
-            weigh=config.negatives.weigh,
+        make_batch_settings(config),
+        TrainerSettings(
+            2,
+            config.pipeline.mode,
+            config.pipeline.max_in_flight,
+            compute_workers=config.pipeline.compute_workers,
+            precision="bfloat16" if config.pipeline.precision == "bfloat16" else "float32",
         ),
-        TrainerSettings(2, config.pipeline.mode, config.pipeline.max_in_flight),
         device=device,
         degrees=(lambda first, last: degrees[first:last]) if components.sampler.needs_degrees else None,
         on_epoch=lambda line: lines.append(float(line["seconds"])),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -32,10 +31,6 @@ class Importance:
     def part(self, chunks: slice, inside: slice) -> Importance:
         """That of the edges `inside` each of the `chunks`."""
         return Importance(self.group[chunks], self.weight[chunks, inside].contiguous())
-
-    def to(self, move: Callable[[Tensor], Tensor]) -> Importance:
-        """A copy whose tensors went through `move`."""
-        return Importance(move(self.group), move(self.weight))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from marius_py.nn.decoders.base import ClosedFormDecoder, Decoder
+from marius_py.nn.decoders.base import ClosedFormDecoder, Decoder, written_together
 from marius_py.nn.dropout import RowMasks
 from marius_py.nn.gradients import Gradients, StepInput, penalty_factors, relations_are_complex
 from marius_py.nn.kernels.objectives import Objective, closed_form
@@ -49,14 +49,9 @@ def find_closed_form(decoder: Decoder, loss: Loss) -> ClosedForm | None:
     objective = closed_form(loss)
     if objective is None or not isinstance(decoder, ClosedFormDecoder) or decoder.similarity is None:
         return None
-    owners = {_owner(decoder, name) for name in ("query", "compare", "score", "query_into", "query_backward")}
-    if len(owners) > 1:
+    if not written_together(decoder, "query", "compare", "score", "query_into", "query_backward"):
         return None
     return ClosedForm(decoder, SIMILARITIES[decoder.similarity], objective)
-
-
-def _owner(decoder: Decoder, name: str) -> type:
-    return next(cls for cls in type(decoder).__mro__ if name in vars(cls))
 
 
 def fused_gradients(

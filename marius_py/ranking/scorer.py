@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from marius_py.errors import ConfigError
+from marius_py.nn.decoders.base import written_together
 from marius_py.ranking.precision import PRECISIONS, Precision, rounded
 from marius_py.types import Side
 
@@ -210,10 +211,7 @@ def similarity_of(decoder: object) -> str | None:
     similarity: str | None = getattr(decoder, "similarity", None)
     if similarity is None or not hasattr(type(decoder), "query_into"):
         return similarity
-    owners = {
-        next(cls for cls in type(decoder).__mro__ if name in vars(cls)) for name in ("compare", "query_into")
-    }
-    return similarity if len(owners) == 1 else None
+    return similarity if written_together(decoder, "compare", "query_into") else None
 
 
 def ordered_sum(terms: Tensor) -> Tensor:

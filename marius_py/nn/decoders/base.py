@@ -17,6 +17,11 @@ from marius_py.nn.initializers import Initializer
 from marius_py.types import Side
 
 
+def written_together(decoder: object, *methods: str) -> bool:
+    """Whether one class wrote all these methods: a subclass that overrides some no longer fits the others."""
+    return len({next(cls for cls in type(decoder).__mro__ if name in vars(cls)) for name in methods}) == 1
+
+
 class Decoder(ABC):
     """Scores edges; higher means more likely. A subclass defines `query` and `compare`.
 
