@@ -49,6 +49,7 @@ from marius_py.parts import (
     number_of,
     partitioning_of,
     resolve_device,
+    rounds_of,
     spare_slots,
 )
 from marius_py.pipeline.runner import stage_of
@@ -388,7 +389,7 @@ class Joint:
         if checkpoint is not None and checkpoint.meta["position"][0] < epochs:
             record(store, {}, drop=(RESULT_META,))
             remove(self.folder / RESULT_FILE)
-        rest = unfinished(checkpoint, EpochSettings.of(self.config, capacity))
+        rest = unfinished(checkpoint, EpochSettings.of(self.config, capacity, self.rounds(store, capacity)))
         if rest is not None and rest[0] < epochs:
             epoch, began = rest
             config = began.applied(self.config)
@@ -402,9 +403,16 @@ class Joint:
         if checkpoint is not None and checkpoint.meta["history"]:
             write_lines(self.folder / METRICS_FILE, checkpoint.meta["history"])
 
+    def rounds(self, store: Hdf5PartitionStore, capacity: int) -> int:
+        """How often an epoch goes through the partitions."""
+        return rounds_of(self.config, store.table, capacity, self.edges.num_edges("train"))
+
     def trainer(self, store: Hdf5PartitionStore, capacity: int) -> Trainer:
         """A trainer that writes metrics.jsonl into the run folder."""
         config = self.config
+        rounds = self.rounds(store, capacity)
+        if rounds > 1:
+            log.info("ordering.rounds: an epoch goes %d times through the partitions", rounds)
 
         def on_epoch(line: dict[str, Any]) -> None:
             write_lines(self.folder / METRICS_FILE, trainer.state.history)
@@ -414,9 +422,7 @@ class Joint:
             self.model,
             store,
             self.edges,
-            make_ordering(
-                config, store.table.partitioning.num_partitions, capacity, self.edges.bucket_counts()
-            ),
+            make_ordering(config, store.table, capacity, self.edges.bucket_counts(), rounds),
             self.components.sampler,
             make_batch_settings(config),
             TrainerSettings(
@@ -434,7 +440,7 @@ class Joint:
             ),
             device=self.device,
             degrees=self.edges.degrees if self.components.sampler.needs_degrees else None,
-            meta={**self.meta, EPOCH_META: EpochSettings.of(config, capacity).to_meta()},
+            meta={**self.meta, EPOCH_META: EpochSettings.of(config, capacity, rounds).to_meta()},
             validate=self.validate,
             on_epoch=on_epoch,
             on_progress=self.watcher.on_progress,

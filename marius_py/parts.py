@@ -15,11 +15,13 @@ import numpy as np
 import torch
 
 from marius_py.config import (
+    AUTO,
     Components,
     TrainConfig,
     check_buffer,
 )
 from marius_py.data.batches import BatchSettings
+from marius_py.data.rounds import EpochWork, product_flop
 from marius_py.errors import ConfigError
 from marius_py.graph import Graph
 from marius_py.nn.model import LinkPredictionModel
@@ -178,12 +180,42 @@ def make_batch_settings(config: TrainConfig) -> BatchSettings:
     )
 
 
-def make_ordering(config: TrainConfig, p: int, capacity: int, counts: np.ndarray) -> Ordering:
+def epoch_work(config: TrainConfig, table: NodeTable, capacity: int, num_edges: int) -> EpochWork:
+    """What an epoch with `capacity` partitions in the buffer computes and moves."""
+    settings = config.negatives
+    if settings.sampler.target == "all":
+        negatives = 2 * table.partitioning.num_nodes * capacity // table.partitioning.num_partitions
+    else:
+        negatives = (settings.count_head or settings.count) + (settings.count_tail or settings.count)
+    return EpochWork(
+        num_edges,
+        config.training.batch_size,
+        product_flop(table.dim, negatives),
+        table.slot_bytes,
+        resolve_device(config.device).type,
+    )
+
+
+def rounds_of(config: TrainConfig, table: NodeTable, capacity: int, num_edges: int) -> int:
+    """`ordering.rounds`, as given or as many as should hide; 1 where buckets run whole or nothing swaps."""
+    p = table.partitioning.num_partitions
+    if capacity == p or config.ordering.policy != "spread":
+        return 1
+    if config.ordering.rounds != AUTO:
+        return int(config.ordering.rounds)
+    one = build_schedule(p, capacity, order=config.ordering.name, seed=0, policy="eager")
+    return epoch_work(config, table, capacity, num_edges).rounds(one.swaps, len(one.steps))
+
+
+def make_ordering(
+    config: TrainConfig, table: NodeTable, capacity: int, counts: np.ndarray, rounds: int
+) -> Ordering:
     """Schedules by epoch: the partitions are relabelled each time, starting from those that are resident.
 
     Under the policy "spread" buckets are divided among steps later, when edge counts are at hand.
     """
     seed = config.training.seed
+    p = table.partitioning.num_partitions
 
     def ordering(epoch: int, start: tuple[int, ...] | None) -> Schedule:
         return build_schedule(
@@ -194,6 +226,7 @@ def make_ordering(config: TrainConfig, p: int, capacity: int, counts: np.ndarray
             policy="eager" if config.ordering.policy == "spread" else config.ordering.policy,
             costs=counts,
             start=start if start is not None and len(start) == capacity else None,
+            rounds=rounds,
         )
 
     return ordering

@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +63,7 @@ class Plan:
         partitions: p.
         capacity: c; = p: everything in memory.
         batch_size: edges a batch.
+        rounds: times an epoch goes through the partitions.
         slot_bytes: of one partition with its optimizer state.
         buffer_bytes: memory of the c + 1 slots (c if everything is in memory).
         table_bytes: all partitions once.
@@ -78,6 +79,7 @@ class Plan:
     partitions: int
     capacity: int
     batch_size: int
+    rounds: int
     slot_bytes: int
     buffer_bytes: int
     table_bytes: int
@@ -96,7 +98,14 @@ class Plan:
 
 
 def plan_epoch(
-    table: NodeTable, capacity: int, num_edges: int, machine: Machine, *, batch_size: int, order: str = "auto"
+    table: NodeTable,
+    capacity: int,
+    num_edges: int,
+    machine: Machine,
+    *,
+    batch_size: int,
+    order: str = "auto",
+    rounds: Callable[[NodeTable, int], int] = lambda table, capacity: 1,
 ) -> Plan:
     """What an epoch costs with given partitions and capacity; an epoch between others, not the first.
 
@@ -107,13 +116,15 @@ def plan_epoch(
         machine: rates.
         batch_size: edges a batch.
         order: `ordering.name`.
+        rounds: (table, capacity) → times an epoch goes through the partitions.
     """
     p = table.partitioning.num_partitions
     size = table.slot_bytes
     loads = read = written = 0
     compute_s, exposed_s = num_edges / machine.edge_rate, 0.0
+    times = rounds(table, capacity) if capacity < p else 1
     if capacity < p:
-        schedule = build_schedule(p, capacity, order=order, seed=0)
+        schedule = build_schedule(p, capacity, order=order, seed=0, rounds=times)
         epoch = simulate(
             schedule,
             compute_rate=p * p / compute_s if compute_s else 1.0,
@@ -131,6 +142,7 @@ def plan_epoch(
         partitions=p,
         capacity=capacity,
         batch_size=batch_size,
+        rounds=times,
         slot_bytes=size,
         buffer_bytes=(capacity + (capacity < p)) * size,
         table_bytes=p * size,
@@ -155,6 +167,7 @@ def choose_plan(
     partitions: int | None = None,
     capacity: int | None = None,
     order: str = "auto",
+    rounds: Callable[[NodeTable, int], int] = lambda table, capacity: 1,
 ) -> Plan:
     """The fastest plan that fits in memory.
 
@@ -168,6 +181,7 @@ def choose_plan(
         partitions: p if it is given.
         capacity: c if it is given.
         order: `ordering.name`.
+        rounds: (table, capacity) → times an epoch goes through the partitions.
 
     Raises:
         ConfigError: not even two partitions and a spare slot fit in memory with 64 partitions.
@@ -180,7 +194,11 @@ def choose_plan(
         table = NodeTable(Partitioning(num_nodes, p), *row_floats)
         chosen = _capacity(table, machine.memory_bytes) if capacity is None else capacity
         if chosen is not None:
-            plans.append(plan_epoch(table, chosen, num_edges, machine, batch_size=batch_size, order=order))
+            plans.append(
+                plan_epoch(
+                    table, chosen, num_edges, machine, batch_size=batch_size, order=order, rounds=rounds
+                )
+            )
     if not plans:
         smallest = NodeTable(Partitioning(num_nodes, min(max(candidates), num_nodes)), *row_floats).slot_bytes
         raise ConfigError(
@@ -261,7 +279,7 @@ def plan_lines(plan: Plan, machine: Machine) -> list[tuple[str, str]]:
         ("disk rates", f"read {_size(machine.read_rate)}/s, write {_size(machine.write_rate)}/s, measured"),
         ("training rate", f"{machine.edge_rate:,.0f} edges/s, measured in memory; {machine.cores} cores"),
         ("accelerator", machine.gpu or "none"),
-        ("loads an epoch", f"{plan.loads} partitions"),
+        ("loads an epoch", f"{plan.loads} partitions{_in_rounds(plan.rounds)}"),
         ("bytes an epoch", f"{_size(plan.bytes_read)} read, {_size(plan.bytes_written)} written"),
         ("swaps", hidden),
         (
@@ -282,6 +300,10 @@ def plan_text(plan: Plan, machine: Machine, graph: Path | str) -> str:
         + f"\ntraining: {{batch_size: {plan.batch_size}}}\n"
         + f"storage: {{partitions: {plan.partitions}, capacity: {plan.capacity}}}\n"
     )
+
+
+def _in_rounds(rounds: int) -> str:
+    return f" in {rounds} rounds" if rounds > 1 else ""
 
 
 def _size(count: float) -> str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from marius_py.parts import (
     make_batch_settings,
     make_model,
     resolve_device,
+    rounds_of,
 )
 from marius_py.plan import Machine, Plan, choose_plan, free_bytes, measure_disk
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
@@ -75,6 +77,7 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
         partitions=_number(config.storage.partitions),
         capacity=_number(config.storage.capacity),
         order=config.ordering.name,
+        rounds=partial(rounds_of, config, num_edges=graph.num_edges["train"]),
     )
     return found, machine
 

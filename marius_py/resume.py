@@ -151,22 +151,25 @@ class EpochSettings:
     """What gives a position inside an epoch its meaning: change one, and step 5 holds other edges.
 
     Attributes:
-        capacity: c. ordering, policy: how the schedule was built. batch_size, chunks: how steps were cut.
+        capacity: c. ordering, policy, rounds: how the schedule was built. batch_size, chunks: how its steps
+            were cut.
     """
 
     capacity: int
     ordering: str
     policy: str
+    rounds: int
     batch_size: int
     chunks: int
 
     @classmethod
-    def of(cls, config: TrainConfig, capacity: int) -> EpochSettings:
-        """Those of a configuration with `capacity` partitions in the buffer."""
+    def of(cls, config: TrainConfig, capacity: int, rounds: int) -> EpochSettings:
+        """Those of a configuration with `capacity` partitions in the buffer and `rounds` an epoch."""
         return cls(
             capacity,
             config.ordering.name,
             config.ordering.policy,
+            rounds,
             config.training.batch_size,
             config.negatives.chunks,
         )
@@ -177,6 +180,7 @@ class EpochSettings:
             "storage.capacity": self.capacity,
             "ordering.name": self.ordering,
             "ordering.policy": self.policy,
+            "ordering.rounds": self.rounds,
             "training.batch_size": self.batch_size,
             "negatives.chunks": self.chunks,
         }
@@ -188,17 +192,20 @@ class EpochSettings:
             "storage.capacity",
             "ordering.name",
             "ordering.policy",
+            "ordering.rounds",
             "training.batch_size",
             "negatives.chunks",
         )
-        return cls(*(meta[name] for name in names))
+        return cls(*(meta.get(name, 1) if name == "ordering.rounds" else meta[name] for name in names))
 
     def applied(self, config: TrainConfig) -> TrainConfig:
         """`config` with these settings."""
         return replace(
             config,
             storage=replace(config.storage, capacity=self.capacity),
-            ordering=replace(config.ordering, name=self.ordering, policy=cast(Any, self.policy)),
+            ordering=replace(
+                config.ordering, name=self.ordering, policy=cast(Any, self.policy), rounds=self.rounds
+            ),
             training=replace(config.training, batch_size=self.batch_size),
             negatives=replace(config.negatives, chunks=self.chunks),
         )

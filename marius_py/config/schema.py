@@ -36,6 +36,9 @@ ORDERS = (
 )
 """Orderings by name; the same as `marius_py.ordering` knows, listed here so that help imports nothing."""
 
+MAX_ROUNDS = 64
+"""Most passes of an epoch through the partitions, as `marius_py.ordering` allows."""
+
 MAX_SEED = 2**63 - 1
 MEBIBYTE = 2**20
 
@@ -253,6 +256,21 @@ class OrderingConfig(_Checked):
         "spread",
         "which of the steps that hold both ends runs a bucket; spread = all of them share it, evenly loaded",
     )
+    rounds: int | Literal["auto"] = setting(
+        "auto",
+        "times an epoch goes through the partitions, each with a share of every bucket; auto = as many as "
+        "should hide behind training",
+        low=1,
+        high=MAX_ROUNDS,
+    )
+
+    def check(self) -> None:
+        """Only a bucket that is shared has something to run in every round."""
+        if self.policy != "spread" and self.rounds not in (AUTO, 1):
+            raise ConfigError(
+                f"ordering.rounds={self.rounds} goes with ordering.policy=spread, and not with "
+                f"{self.policy}, which runs every bucket whole; allowed here: auto, 1"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

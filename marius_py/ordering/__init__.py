@@ -35,7 +35,7 @@ from marius_py.ordering.named import (
 from marius_py.ordering.serialization import from_json, to_json
 from marius_py.ordering.simulation import Simulation, StepTiming, hidden_io_cost, simulate
 from marius_py.ordering.table import format_summary, format_table
-from marius_py.ordering.transforms import relabel, reverse
+from marius_py.ordering.transforms import join, relabel, reverse
 from marius_py.ordering.validation import validate
 from marius_py.types import Bucket, Schedule, Step
 
@@ -62,6 +62,7 @@ __all__ = [
     "hidden_io_cost",
     "hilbert",
     "hilbert_symmetric",
+    "join",
     "lower_bound",
     "optimal",
     "plot",

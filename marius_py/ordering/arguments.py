@@ -11,6 +11,7 @@ from typing import Protocol, SupportsFloat, SupportsIndex, runtime_checkable
 from marius_py.errors import ScheduleError
 
 MAX_PARTITIONS = 4096
+MAX_ROUNDS = 64
 
 
 @runtime_checkable
@@ -61,6 +62,15 @@ def check_seed(seed: SupportsIndex) -> int:
     value = as_integer(seed, "seed", "an integer of 0 or more")
     if value < 0:
         raise ScheduleError(f"seed is {value}; allowed: an integer of 0 or more")
+    return value
+
+
+def check_rounds(rounds: SupportsIndex) -> int:
+    """Number of rounds as int."""
+    allowed = f"an integer from 1 to {MAX_ROUNDS}"
+    value = as_integer(rounds, "rounds", allowed)
+    if not 1 <= value <= MAX_ROUNDS:
+        raise ScheduleError(f"rounds is {value}; allowed: {allowed}")
     return value
 
 

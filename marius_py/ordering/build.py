@@ -7,11 +7,18 @@ from functools import lru_cache
 from typing import SupportsFloat, SupportsIndex
 
 from marius_py.errors import ScheduleError
-from marius_py.ordering.arguments import Costs, check_seed, check_sizes, check_start, generator
+from marius_py.ordering.arguments import (
+    Costs,
+    check_rounds,
+    check_seed,
+    check_sizes,
+    check_start,
+    generator,
+)
 from marius_py.ordering.assignment import Policy, assign_buckets
 from marius_py.ordering.order import to_schedule
 from marius_py.ordering.orders import DRAWN, ORDERS
-from marius_py.ordering.transforms import relabel
+from marius_py.ordering.transforms import join, relabel
 from marius_py.types import Schedule
 
 ORDER_NAMES = tuple(ORDERS)
@@ -28,6 +35,7 @@ def build_schedule(
     costs: Costs | None = None,
     io_cost: SupportsFloat | None = None,
     start: Sequence[SupportsIndex] | None = None,
+    rounds: SupportsIndex = 1,
 ) -> Schedule:
     """An epoch's schedule: which partitions are resident when, and which buckets run then.
 
@@ -41,6 +49,8 @@ def build_schedule(
         costs: (p, p) cost of bucket [head][tail], say its edge count; None means equal costs.
         io_cost: reading one partition and writing one, in the unit of `costs`; None levels for all rates.
         start: c partitions that are resident already, say the `final` of the last epoch's schedule.
+        rounds: how often the order is gone through, each time with other roles for the partitions; buckets
+            are assigned over all of it. With c = p there is nothing to repeat.
 
     Raises:
         ScheduleError: an argument is out of range; names it and what is allowed.
@@ -53,16 +63,24 @@ def build_schedule(
         32 8 79 72 1024
         64 16 152 137 4096
         >>> following = build_schedule(32, 8, seed=1, start=build_schedule(32, 8, seed=0).final)
+        >>> build_schedule(16, 4, rounds=2).swaps == 2 * build_schedule(16, 4).swaps
+        True
     """
     p, c = check_sizes(p, c)
     if order not in ORDERS:
         raise ScheduleError(f"order is {order!r}; allowed: {', '.join(ORDER_NAMES)}")
     number = 0 if seed is None else check_seed(seed)
+    times = check_rounds(rounds)
     schedule = _construct(order, p, c, number if order in DRAWN else 0)
     if start is not None:
         schedule = relabel(schedule, seed=number, start=check_start(start, p, c))
     elif seed is not None:
         schedule = relabel(schedule, seed=number)
+    drawn = generator(number, "rounds")
+    for _ in range(times - 1 if c < p else 0):
+        further = drawn.getrandbits(32)
+        again = _construct(order, p, c, further if order in DRAWN else 0)
+        schedule = join(schedule, relabel(again, seed=further, start=schedule.final))
     chosen: Policy = policy or ("random" if order == "comet" else "deadline")
     return assign_buckets(schedule, chosen, costs=costs, io_cost=io_cost, seed=number)
 

@@ -1,8 +1,8 @@
-"""One schedule from another (floor 0): reversed in time, or with other names for the partitions.
+"""One schedule from another (floor 0): reversed in time, with other names for the partitions, or two as one.
 
-Both keep the number of loads and the coverage. Both let an epoch start from what the last one left resident,
-so that it costs S loads and not c + S: `reverse` starts where the schedule ended, and `relabel` with
-`start=schedule.final` does so while all other partitions change places at random.
+The first two keep the number of loads and the coverage, and both let an epoch start from what the last one
+left resident, so that it costs S loads and not c + S: `reverse` starts where the schedule ended, and
+`relabel` with `start=schedule.final` does so while all other partitions change places at random.
 """
 
 from __future__ import annotations
@@ -30,6 +30,30 @@ def reverse(schedule: Schedule) -> Schedule:
         for step, (evict, admit) in zip(reversed(schedule.steps), swapped, strict=True)
     )
     return replace(schedule, initial=schedule.final, steps=steps)
+
+
+def join(schedule: Schedule, following: Schedule) -> Schedule:
+    """One schedule after another, as one; `following` starts with what `schedule` leaves resident.
+
+    Buckets run where `schedule` runs them; assign them anew to use the steps of both.
+
+    Raises:
+        ScheduleError: other sizes, or `following.initial` is not `schedule.final`.
+
+    Example:
+        >>> from marius_py.ordering import beta
+        >>> first = beta(8, 4)
+        >>> join(first, relabel(first, seed=1, start=first.final)).swaps == 2 * first.swaps
+        True
+    """
+    if (schedule.p, schedule.c) != (following.p, following.c) or schedule.final != following.initial:
+        raise ScheduleError(
+            f"a schedule of ({following.p}, {following.c}) that starts with {following.initial} cannot "
+            f"follow one of ({schedule.p}, {schedule.c}) that ends with {schedule.final}"
+        )
+    return replace(
+        schedule, steps=schedule.steps + tuple(replace(step, buckets=()) for step in following.steps[1:])
+    )
 
 
 def relabel(

@@ -62,6 +62,7 @@ CHANGES = (
     "storage.capacity=3",
     "ordering.name=random",
     "ordering.policy=random",
+    "ordering.rounds=3",
     "training.batch_size=64",
     "negatives.chunks=4",
 )

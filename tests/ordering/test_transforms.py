@@ -15,6 +15,7 @@ from marius_py.ordering import (
     Step,
     beta,
     build_schedule,
+    join,
     lower_bound,
     optimal,
     relabel,
@@ -135,3 +136,42 @@ def test_an_order_without_some_pair_cannot_be_assigned() -> None:
     schedule = Schedule(4, 2, (0, 1), (Step((0, 1), (), (), ()), Step((1, 2), (2,), (0,), ())))
     with pytest.raises(ScheduleError, match="never resident together"):
         assign_buckets(schedule)
+
+
+@settings(deadline=None, max_examples=60)
+@given(orders(max_p=24), st.integers(0, 1000), st.integers(1, 5))
+def test_rounds_repeat_the_order_with_other_roles(case: tuple[int, int, str], seed: int, rounds: int) -> None:
+    p, c, order = case
+    once = build_schedule(p, c, order, seed, policy="eager")
+    schedule = build_schedule(p, c, order, seed, policy="eager", rounds=rounds)
+    validate(schedule)
+    assert schedule.initial == once.initial
+    assert [step.resident for step in schedule.steps[: len(once.steps)]] == [
+        step.resident for step in once.steps
+    ]
+    if order not in ("comet", "random"):  # those draw another order each round
+        assert schedule.swaps == rounds * once.swaps
+    assert schedule == build_schedule(p, c, order, seed, policy="eager", rounds=rounds)
+
+
+def test_all_rounds_have_work() -> None:
+    schedule = build_schedule(16, 4, rounds=3)  # by deadline
+    third = len(schedule.steps) // 3
+    assert all(sum(work(schedule)[at : at + third]) > 0 for at in (0, third, 2 * third))
+
+
+@pytest.mark.parametrize(
+    ("rounds", "message"),
+    [(0, "rounds is 0; allowed: an integer from 1 to 64"), (65, "rounds is 65"), (1.5, "rounds is 1.5")],
+)
+def test_rounds_out_of_range_are_named(rounds: object, message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        build_schedule(8, 4, rounds=rounds)  # type: ignore[arg-type]
+
+
+def test_only_what_follows_is_joined() -> None:
+    first = beta(8, 4)
+    with pytest.raises(ScheduleError, match="cannot follow"):
+        join(first, relabel(first, seed=3, start=sorted({0, 1, 2, 3} ^ {3, 7})))
+    with pytest.raises(ScheduleError, match="cannot follow"):
+        join(first, beta(9, 4))
