@@ -15,6 +15,8 @@ from marius_py.types import SIDES, Side
 _FILTER_MASK = (1 << 16) - 1
 _LONG_PIECE = 24
 """Mean length from which pieces are copied one by one faster than value by value."""
+_MANY_ANSWERS = 64
+"""Answers for each negative from which searching them is faster than looking at all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +110,11 @@ class KnownEdges:
         # Edges of a chunk that ask the same question share its answers, or hubs would be searched repeatedly.
         question, question_of = np.unique(chunk[asks] * num_keys + place[asks], return_inverse=True)
         question_chunk, place = np.divmod(question, num_keys)
-        asked, found, column = _find_ranges(index, place, question_chunk, negatives)
+        asked, column = _find_answers(index, place, question_chunk, negatives)
         # Back from questions to the edges that ask them.
         order = np.argsort(question_of, kind="stable")
         askers = np.bincount(question_of, minlength=len(question))
         first = np.cumsum(askers) - askers
-        asked = asked[found]
         position, hit = _concatenate_ranges(first[asked], askers[asked])
         known: np.ndarray = asks[order[position]] * negatives.shape[1] + column[hit]
         dropped = np.concatenate((known, repeated))
@@ -150,13 +151,10 @@ def _find(nodes: np.ndarray, chunk: np.ndarray, negatives: np.ndarray) -> tuple[
     return likely[owner], column
 
 
-def _find_ranges(
+def _find_answers(
     index: _Answers, place: np.ndarray, chunk: np.ndarray, negatives: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray]:
     """All answers of questions that are negatives of their chunk.
-
-    Hubs have many answers, and hardly any is a negative: all that is made for each answer is a copy of its
-    low bits and whether a negative has the same.
 
     Args:
         index: answers by question.
@@ -165,14 +163,36 @@ def _find_ranges(
         negatives: (C, K) int64 node ids.
 
     Returns:
-        Three int64 arrays: (L,) questions of candidates that the low bits let pass, (M,) which of them are
-        negatives, and (M,) their columns.
+        Two (M,) int64 arrays: the question, and the column of the negative that answers it.
+    """
+    many = index.starts[place + 1] - index.starts[place] > _MANY_ANSWERS * negatives.shape[1]
+    few = np.flatnonzero(~many)
+    asked, column = _look_through(index, place[few], chunk[few], negatives)
+    found = [(few[asked], column)]
+    # The answers of a question are in order: each negative of its chunk is searched among them.
+    for question in np.flatnonzero(many).tolist():
+        answers = index.answers[index.starts[place[question]] : index.starts[place[question] + 1]]
+        wanted = negatives[chunk[question]]
+        first = np.minimum(np.searchsorted(answers, wanted), len(answers) - 1)
+        column = np.flatnonzero(answers[first] == wanted)
+        found.append((np.full(len(column), question), column))
+    asked, column = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return asked, column
+
+
+def _look_through(
+    index: _Answers, place: np.ndarray, chunk: np.ndarray, negatives: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """As `_find_answers`, for questions whose answers are looked at one by one.
+
+    Hardly any answer is a negative: all that is made for each is a copy of its low bits and whether a
+    negative has the same.
     """
     start, stop = index.starts[place], index.starts[place + 1]
     ends = np.cumsum(stop - start)
     if len(ends) == 0 or ends[-1] == 0:
         none = np.zeros(0, np.int64)
-        return none, none, none
+        return none, none
     low = _pieces(index.low_bits, start, stop)
     passes = np.empty(len(low), np.bool_)
     bounds = np.searchsorted(chunk, np.arange(len(negatives) + 1))
@@ -182,7 +202,7 @@ def _find_ranges(
     likely = np.flatnonzero(passes)
     asked = np.searchsorted(ends, likely, side="right")
     found, column = _match(index.answers[likely - ends[asked] + stop[asked]], chunk[asked], negatives)
-    return asked, found, column
+    return asked[found], column
 
 
 def _pieces(values: np.ndarray, start: np.ndarray, stop: np.ndarray) -> np.ndarray:

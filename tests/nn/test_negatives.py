@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from marius_py.errors import ConfigError
-from marius_py.nn import AllNegatives, DegreeNegatives, NegativeSampler, ResidentNodes, UniformNegatives
+from marius_py.nn import (
+    AllNegatives,
+    DegreeNegatives,
+    NegativeSampler,
+    ResidentNodes,
+    UniformNegatives,
+    known_edges,
+)
 from marius_py.nn.known_edges import KnownEdges, own_answers
 from marius_py.nn.negatives import chunks_of
 from marius_py.nn.registry import SAMPLERS
@@ -152,18 +161,16 @@ def kept(dropped: np.ndarray, num_edges: int, negatives: np.ndarray) -> np.ndarr
 
 
 @settings(deadline=None)
-@given(contrasts(), st.sampled_from(SIDES))
+@given(contrasts(), st.sampled_from(SIDES), st.sampled_from([0, 1, 64]))
 def test_known_edges_are_left_out_and_nothing_else(
-    case: tuple[np.ndarray, np.ndarray, np.ndarray], side: Side
+    case: tuple[np.ndarray, np.ndarray, np.ndarray], side: Side, many_answers: int
 ) -> None:
     known, batch, negatives = case
     chunk_edges = len(batch) // len(negatives)
+    with patch.object(known_edges, "_MANY_ANSWERS", many_answers):
+        dropped = KnownEdges(known).false_negatives(batch, negatives, side)
     keep, all_but_own = (
-        kept(dropped, len(batch), negatives)
-        for dropped in (
-            KnownEdges(known).false_negatives(batch, negatives, side),
-            own_answers(batch, negatives, side),
-        )
+        kept(one, len(batch), negatives) for one in (dropped, own_answers(batch, negatives, side))
     )
     true = {tuple(edge) for edge in known.tolist()}
     for number, edge in enumerate(batch.tolist()):
@@ -175,8 +182,12 @@ def test_known_edges_are_left_out_and_nothing_else(
             assert all_but_own[place] == (not own)
 
 
+@pytest.mark.parametrize("many_answers", [2, 64])
 @pytest.mark.parametrize("side", SIDES)
-def test_known_edges_of_hubs_are_left_out(side: Side) -> None:
+def test_known_edges_of_hubs_are_left_out(
+    side: Side, many_answers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_edges, "_MANY_ANSWERS", many_answers)
     generator = np.random.default_rng(0)
     known = generator.integers(0, 4000, (6000, 3), dtype=np.int32)
     known[:, 1] = 0
