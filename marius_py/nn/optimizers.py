@@ -132,7 +132,7 @@ class Adagrad(SparseOptimizer):
         return d_rows, d_state
 
     def step(self, rows: Tensor, state: Tensor, index: Tensor, gradient: Tensor, rate: float = 1.0) -> None:
-        """As the base class, to the last bit, in one small scratch; rows, which `delta` ignores, stay unread."""
+        """As the base class, to the last bit, in two blocks of scratch and without reading the rows."""
         if gradient.is_cuda or type(self).delta is not Adagrad.delta:
             super().step(rows, state, index, gradient, rate)
             return
