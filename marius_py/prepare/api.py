@@ -55,7 +55,8 @@ def prepare(
         train: edge list with two columns (head, tail) or three (head, relation, tail).
         output: folder to create.
         valid: edge list of the validation split.
-        test: edge list of the test split. With neither, `train` is split at random by `split`.
+        test: edge list of the test split. With neither, `train` is split at random by `split`; copies of an
+            edge (same head, relation and tail) share a split.
         partitions: p; None: 8, or the number of nodes if that is smaller. Another p can be had later.
         seed: of the random ids and the random split.
         columns: positions from 0 or header names in the order head, (relation,) tail.
@@ -64,7 +65,8 @@ def prepare(
         format: "tsv", "csv", "parquet", "npy", "npz", or "auto" by the file's name.
         delimiter: for text; None: tab for TSV, comma for CSV.
         quoting: for text, RFC 4180 quotes; None: for CSV only.
-        split: shares of train, valid and test of the random split; None: 0.9, 0.05, 0.05.
+        split: shares of train, valid and test of the random split; None: 0.9, 0.05, 0.05. Exact to the edge
+            unless copies prevent it.
         overwrite: replace a prepared graph at `output` (atomically, at the end).
         progress: called as progress(stage, done, total, unit).
 
@@ -102,7 +104,9 @@ def prepare(
             ingest.flush()
             graph = NumberedGraph(
                 spill=spill,
-                splits=choose_splits(counts, len(present) == 1, shares, seed, train),
+                splits=choose_splits(
+                    spill, counts, shares if len(present) == 1 else None, seed, train, report
+                ),
                 num_nodes=len(ingest.nodes),
                 num_relations=len(ingest.relations) if ingest.relations is not None else 1,
                 has_relations=has_relations,
@@ -158,9 +162,15 @@ def _read(source: EdgeSource, ingest: Ingest, progress: ProgressHook) -> int:
 
 
 def choose_splits(
-    counts: tuple[int, ...], random: bool, split: Sequence[float], seed: int, path: object
+    spill: EdgeSpill,
+    counts: tuple[int, ...],
+    shares: Sequence[float] | None,
+    seed: int,
+    path: object,
+    progress: ProgressHook,
 ) -> GivenSplits | RandomSplits:
-    """How rows fall into splits: as given (`counts` of train, valid, test), or all of them at random."""
-    if random:
-        return RandomSplits(random_counts(counts[0], split, path), seed)
+    """How the final rows of a spill fall into splits: all of them at random by `shares`, or (None) as given,
+    `counts` of train, valid, test."""
+    if shares is not None:
+        return RandomSplits.draw(spill, random_counts(counts[0], shares, path), seed, progress)
     return GivenSplits((counts[0], counts[1], counts[2]))

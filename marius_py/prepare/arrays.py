@@ -58,7 +58,7 @@ def prepare_arrays(
             iterable of such blocks, read once, so a generator can make graphs larger than RAM.
         output: folder to create.
         valid: edges of the validation split.
-        test: edges of the test split. With neither, `train` is split at random by `split`.
+        test: edges of the test split. With neither, `train` is split at random by `split`, copies together.
         num_nodes: N, all numbers lie in [0, N); None: the largest number plus one.
         num_relations: R likewise.
         node_names: N distinct, non-empty names by number; None: the numbers.
@@ -88,9 +88,10 @@ def prepare_arrays(
             counts = tuple(
                 reader.read(name, blocks) for name, blocks in zip(SPLITS, (train, valid, test), strict=True)
             )
+            random = shares if valid is None and test is None else None
             graph = NumberedGraph(
                 spill=spill,
-                splits=choose_splits(counts, valid is None and test is None, shares, seed, "the graph"),
+                splits=choose_splits(spill, counts, random, seed, "the graph", report),
                 num_nodes=reader.num_nodes(),
                 num_relations=reader.num_relations(),
                 has_relations=reader.width == 3,

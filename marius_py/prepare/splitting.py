@@ -1,22 +1,44 @@
 """Which rows of a spill belong to which split (floor 4).
 
 In: rows in input order. Out: blocks labelled by split, the same ones at every pass. Given splits are ranges
-of rows. A random split draws exact counts: each block's share of what is left is hypergeometric, so every
-choice of valid and test edges is equally likely although only one block is ever in memory.
+of rows. A random split is decided by a seeded hash of the edge, so that copies of an edge (same head,
+relation and tail) share a split: what training has seen must not be what a test asks for.
+
+Shares are met by two passes over the spill. The first counts rows by the leading bits of their hash, in bins;
+bins go whole to test, then to valid, as long as they fit what is still wanted. The second pass counts the
+copies of each edge of the few bins that did not fit, and these edges fill up the rest. Memory is the bins and
+the edges of those few, whatever the number of rows.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError
 from marius_py.prepare.dictionary import EdgeSpill
+from marius_py.prepare.progress import ProgressHook
+from marius_py.prepare.survey import add_counts, edge_keys
+from marius_py.storage.edge_writer import BLOCK_ROWS
 from marius_py.storage.protocols import Edges
-from marius_py.streams import Purpose, stream
+from marius_py.streams import Purpose, stream_seed
 from marius_py.types import SPLITS
+
+logger = logging.getLogger(__name__)
+
+BIN_BITS = 20
+MAX_OPEN = 64
+"""Bins that are looked into for a split's last edges: several, as one may hold only copies of one edge."""
+
+_HASH_ROWS = 1 << 15
+"""Rows hashed at a time: their intermediate values stay in the processor's cache."""
+
+_TRAIN, _VALID, _TEST, _OPEN = range(4)
+_SHIFT = np.uint64(64 - BIN_BITS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,42 +58,164 @@ class GivenSplits:
 
 @dataclass(frozen=True, slots=True)
 class RandomSplits:
-    """A seeded random choice of exactly `counts` rows for train, valid and test."""
+    """A seeded random choice of edges for train, valid and test, the copies of an edge in one of them.
 
-    counts: tuple[int, int, int]
+    Attributes:
+        seed: of the hash.
+        bins: (2^BIN_BITS,) uint8 split of each bin of hashes, or that its edges are decided one by one; None:
+            everything is train.
+        keys: (n,) uint64 ascending hashes of the edges that are decided one by one.
+        labels: (n,) uint8 their splits.
+    """
+
     seed: int
+    bins: NDArray[np.uint8] | None
+    keys: NDArray[np.uint64]
+    labels: NDArray[np.uint8]
+
+    @classmethod
+    def draw(
+        cls,
+        spill: EdgeSpill,
+        counts: tuple[int, int, int],
+        seed: int,
+        progress: ProgressHook,
+        block_rows: int = BLOCK_ROWS,
+    ) -> RandomSplits:
+        """Choose `counts` rows for train, valid and test: exactly so many where no edge has a copy.
+
+        Otherwise valid and test get as many as whole groups of copies allow, never more; train the rest.
+        """
+        wanted = {_TEST: counts[2], _VALID: counts[1]}
+        nothing = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint8)
+        if not any(wanted.values()):
+            return cls(seed, None, *nothing)
+        sizes = np.zeros(1 << BIN_BITS, dtype=np.int64)
+        for keys in _key_blocks(spill, seed, block_rows, progress, "split"):
+            add_counts(sizes, _bin_of(keys))
+        bins, missing = _assign_bins(sizes, wanted)
+        if not (bins == _OPEN).any():
+            return cls(seed, bins, *nothing)
+        found, copies = nothing[0], np.empty(0, dtype=np.int64)
+        for keys in _key_blocks(spill, seed, block_rows, progress, "split exactly"):
+            new = keys[bins[_bin_of(keys)] == _OPEN]
+            found, copies = _merge_counts(found, copies, new)
+        labels = np.full(len(found), _TRAIN, dtype=np.uint8)
+        for label in wanted:
+            missing[label] = _fill(labels, copies, missing[label], label)
+        for label, split in ((_VALID, "valid"), (_TEST, "test")):
+            if missing[label]:
+                given = wanted[label] - missing[label]
+                logger.log(
+                    logging.INFO if given else logging.WARNING,
+                    "the random split gives %s %d of the %d edges it should have: copies of an edge stay in "
+                    "one split, and no smaller group of copies is left",
+                    split,
+                    given,
+                    wanted[label],
+                )
+        return cls(seed, bins, found, labels)
 
     def blocks(self, spill: EdgeSpill, block_rows: int) -> Iterator[tuple[str, Edges]]:
-        """Yield (split, rows (n, 3)) over all rows; the same at every call with the same `block_rows`."""
-        rng = stream(self.seed, Purpose.SPLIT)
-        left = np.array(self.counts, dtype=np.int64)
+        """Yield (split, rows (n, 3)) over all rows, within a split in input order."""
         for begin in range(0, len(spill), block_rows):
             rows = spill.read(begin, min(begin + block_rows, len(spill)))
-            take = _draw(rng, left, len(rows))
-            left -= take
-            order = rng.permutation(len(rows))
-            start = 0
-            for split, count in zip(SPLITS, take.tolist(), strict=True):
-                if count:
-                    # input order within a split, as far as rows of one block go
-                    yield split, rows[np.sort(order[start : start + count])]
-                start += count
+            if self.bins is None:
+                yield SPLITS[_TRAIN], rows
+                continue
+            keys = _keys(rows, self.seed)
+            chosen = self.bins[_bin_of(keys)]
+            one_by_one = np.flatnonzero(chosen == _OPEN)
+            if len(one_by_one):
+                chosen[one_by_one] = self.labels[np.searchsorted(self.keys, keys[one_by_one])]
+            for label, split in enumerate(SPLITS):
+                part = np.flatnonzero(chosen == label)
+                if len(part):
+                    yield split, rows.take(part, axis=0)
 
 
-def _draw(rng: np.random.Generator, left: np.ndarray, count: int) -> np.ndarray:
-    """How many of the next `count` rows go to each split, when `left` rows of each are still to come."""
-    if int(left.sum()) == count:
-        return left.copy()
-    if int(left.sum()) < 1_000_000_000:
-        return rng.multivariate_hypergeometric(left, count, method="marginals")
-    # NumPy's hypergeometric stops at 10⁹ rows; a binomial differs from it by nothing measurable there
-    first = min(int(rng.binomial(count, left[1] / left.sum())), int(left[1]))
-    second = min(int(rng.binomial(count, left[2] / left.sum())), int(left[2]))
-    return np.array([count - first - second, first, second], dtype=np.int64)
+def _keys(rows: Edges, seed: int) -> NDArray[np.uint64]:
+    """Seeded 64-bit hashes (n,) of rows: the finalizer of SplitMix64 over their unseeded ones."""
+    seeded = np.uint64(stream_seed(seed, Purpose.SPLIT))
+    keys = np.empty(len(rows), dtype=np.uint64)
+    for start in range(0, len(rows), _HASH_ROWS):
+        part = edge_keys(rows[start : start + _HASH_ROWS])
+        part ^= seeded
+        part *= np.uint64(0xBF58_476D_1CE4_E5B9)
+        part ^= part >> np.uint64(27)
+        part *= np.uint64(0x94D0_49BB_1331_11EB)
+        part ^= part >> np.uint64(31)
+        keys[start : start + _HASH_ROWS] = part
+    return keys
+
+
+def _bin_of(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    return (keys >> _SHIFT).view(np.int64)
+
+
+def _key_blocks(
+    spill: EdgeSpill, seed: int, block_rows: int, progress: ProgressHook, stage: str
+) -> Iterator[NDArray[np.uint64]]:
+    for begin in range(0, len(spill), block_rows):
+        stop = min(begin + block_rows, len(spill))
+        yield _keys(spill.read(begin, stop), seed)
+        progress(stage, stop, len(spill), "edges")
+
+
+def _assign_bins(
+    sizes: NDArray[np.int64], wanted: dict[int, int]
+) -> tuple[NDArray[np.uint8], dict[int, int]]:
+    """Give whole bins to the splits in the order of `wanted`.
+
+    Returns:
+        The label of each bin, `_OPEN` where edges are to be decided one by one, and the rows still missing.
+    """
+    bins = np.full(len(sizes), _TRAIN, dtype=np.uint8)
+    filled = np.flatnonzero(sizes)
+    ends = np.cumsum(sizes[filled])
+    missing, at = {}, 0
+    for label, rest in wanted.items():
+        opened = 0
+        while rest and at < len(filled) and opened < MAX_OPEN:
+            taken = int(ends[at - 1]) if at else 0
+            stop = int(np.searchsorted(ends, taken + rest, side="right"))
+            if stop > at:
+                bins[filled[at:stop]] = label
+                rest -= int(ends[stop - 1]) - taken
+            else:
+                bins[filled[at]] = _OPEN
+                opened += 1
+                stop = at + 1
+            at = stop
+        missing[label] = rest
+    return bins, missing
+
+
+def _merge_counts(
+    keys: NDArray[np.uint64], counts: NDArray[np.int64], new: NDArray[np.uint64]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Distinct ascending keys and how often each occurs, those of a further block added."""
+    more, times = np.unique(new, return_counts=True)
+    merged, place = np.unique(np.concatenate([keys, more]), return_inverse=True)
+    total = np.zeros(len(merged), dtype=np.int64)
+    total[place[: len(keys)]] = counts
+    total[place[len(keys) :]] += times
+    return merged, total
+
+
+def _fill(labels: NDArray[np.uint8], copies: NDArray[np.int64], rest: int, label: int) -> int:
+    """Give the groups of copies that fit to a split, in the order of hashes; returns the rows missing."""
+    for index in np.flatnonzero((labels == _TRAIN) & (copies <= rest)).tolist():
+        if rest == 0:
+            break
+        if copies[index] <= rest:
+            labels[index] = label
+            rest -= int(copies[index])
+    return rest
 
 
 def random_counts(num_edges: int, split: Sequence[float], path: object) -> tuple[int, int, int]:
-    """How many edges a random split gives to train, valid and test.
+    """How many edges a random split should give to train, valid and test.
 
     Raises:
         ConfigError: `split` is not three shares that add up to 1, or train gets no edge.

@@ -16,9 +16,7 @@ import pytest
 from marius_py.errors import MariusError, StorageError
 from marius_py.graph import open_graph
 from marius_py.prepare import dictionary, duplicates, prepare
-from marius_py.prepare.dictionary import EdgeSpill
 from marius_py.prepare.folder import building
-from marius_py.prepare.splitting import RandomSplits
 from marius_py.storage.files import set_call_hook
 from tests.prepare.graphs import all_edges, named_edges, write_rows
 
@@ -234,27 +232,6 @@ def test_duplicates_are_counted_exactly_in_bounded_memory(
         assert duplicates.count_duplicates(store, max_rows=100) == expected
     with graph.repartition(5, tmp_path / "run") as store:
         assert duplicates.count_duplicates(store, max_rows=100) == expected
-
-
-def test_random_splits_are_uniform_and_the_same_at_every_pass(tmp_path: Path) -> None:
-    spill = EdgeSpill(tmp_path / "rows", np.dtype(np.int32))
-    spill.append(np.repeat(np.arange(1000, dtype=np.int32)[:, None], 3, axis=1))
-    counts = np.zeros(1000, dtype=int)
-    for seed in range(60):
-        splits = RandomSplits((800, 120, 80), seed)
-        first = [(split, rows[:, 0].tolist()) for split, rows in splits.blocks(spill, 130)]
-        assert first == [(split, rows[:, 0].tolist()) for split, rows in splits.blocks(spill, 130)]
-        sizes = Counter()
-        for split, rows in first:
-            sizes[split] += len(rows)
-            if split == "valid":
-                counts[rows] += 1
-        assert sizes == {"train": 800, "valid": 120, "test": 80}
-    spill.close()
-    # each row is in valid 60 · 0.12 = 7.2 times on average, whichever block it lies in
-    thirds = [counts[i : i + 333].mean() for i in (0, 333, 666)]
-    assert thirds == pytest.approx([7.2] * 3, abs=0.5)
-    assert counts.max() < 22
 
 
 def test_errors_are_all_of_one_family(tmp_path: Path) -> None:

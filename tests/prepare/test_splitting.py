@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marius_py.prepare import prepare_arrays, splitting
+from marius_py.prepare.dictionary import EdgeSpill
+from marius_py.prepare.progress import silent
+from marius_py.prepare.splitting import RandomSplits, random_counts
+
+Counts = tuple[int, int, int]
+SPLIT_NAMES = ("train", "valid", "test")
+
+
+@pytest.fixture(scope="module")
+def spill_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[np.ndarray], EdgeSpill]]:
+    """Write rows to a spill: spill_of(rows (n, 3))."""
+    folder = tmp_path_factory.mktemp("spills")
+    spills: list[EdgeSpill] = []
+
+    def write(rows: np.ndarray) -> EdgeSpill:
+        if spills:
+            spills.pop().close()
+        spills.append(EdgeSpill(folder / "rows", np.dtype(np.int32)))
+        spills[0].append(rows)
+        return spills[0]
+
+    yield write
+    for spill in spills:
+        spill.close()
+
+
+def distinct(count: int) -> np.ndarray:
+    return np.repeat(np.arange(count, dtype=np.int32)[:, None], 3, axis=1)
+
+
+def draw(spill: EdgeSpill, counts: Counts, seed: int = 0, block_rows: int = 1 << 20) -> dict[str, Counter]:
+    """Multisets of rows by split; both passes over the spill must agree."""
+    splits = RandomSplits.draw(spill, counts, seed, silent, block_rows)
+    passes = []
+    for _ in range(2):
+        found: dict[str, Counter] = {split: Counter() for split in SPLIT_NAMES}
+        for split, rows in splits.blocks(spill, block_rows):
+            found[split].update(map(tuple, rows.tolist()))
+        passes.append(found)
+    assert passes[0] == passes[1]
+    return passes[0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    copies=st.lists(st.integers(1, 30), min_size=1, max_size=40),
+    shares=st.tuples(st.integers(1, 10), st.integers(0, 10), st.integers(0, 10)),
+    seed=st.integers(0, 2**64 - 1),
+    block_rows=st.integers(20, 200),
+)
+def test_copies_share_a_split_whatever_the_blocks(
+    spill_of: Callable[[np.ndarray], EdgeSpill],
+    copies: list[int],
+    shares: Counts,
+    seed: int,
+    block_rows: int,
+) -> None:
+    rows = np.repeat(distinct(len(copies)), copies, axis=0)
+    rows = rows[np.random.default_rng(seed).permutation(len(rows))]
+    total = sum(shares)
+    test, valid = len(rows) * shares[2] // total, len(rows) * shares[1] // total
+    wanted = (len(rows) - test - valid, valid, test)
+    spill = spill_of(rows)
+    found = draw(spill, wanted, seed, block_rows)
+    assert found == draw(spill, wanted, seed)
+    assert sum(found.values(), Counter()) == Counter(map(tuple, rows.tolist()))
+    assert sum(len(found[split]) for split in SPLIT_NAMES) == len(copies)
+    sizes = [found[split].total() for split in SPLIT_NAMES]
+    if max(copies) == 1:
+        assert tuple(sizes) == wanted
+    assert sizes[1] <= valid
+    assert sizes[2] <= test
+    # no group of copies that is left in train would have fitted
+    for missing in (valid - sizes[1], test - sizes[2]):
+        assert missing < min(found["train"].values())
+
+
+@pytest.mark.parametrize("bits", [0, 3, 8, 20])
+@pytest.mark.parametrize("counts", [(18, 1, 1), (1, 10, 9), (20, 0, 0), (1, 0, 19), (1, 19, 0)])
+def test_without_copies_counts_are_exact_however_full_bins_are(
+    spill_of: Callable[[np.ndarray], EdgeSpill],
+    monkeypatch: pytest.MonkeyPatch,
+    bits: int,
+    counts: Counts,
+) -> None:
+    monkeypatch.setattr(splitting, "BIN_BITS", bits)
+    monkeypatch.setattr(splitting, "_bin_of", lambda keys: (keys % np.uint64(1 << bits)).astype(np.int64))
+    for scale in (1, 97):
+        wanted = (counts[0] * scale, counts[1] * scale, counts[2] * scale)
+        found = draw(spill_of(distinct(20 * scale)), wanted, 5, 113)
+        assert tuple(found[split].total() for split in SPLIT_NAMES) == wanted
+
+
+def test_choice_is_uniform_over_places_and_seeds(spill_of: Callable[[np.ndarray], EdgeSpill]) -> None:
+    spill = spill_of(distinct(1000))
+    counts = np.zeros(1000, dtype=int)
+    for seed in range(60):
+        found = draw(spill, (800, 120, 80), seed)
+        assert {split: found[split].total() for split in SPLIT_NAMES} == {
+            "train": 800,
+            "valid": 120,
+            "test": 80,
+        }
+        counts[[row[0] for row in found["valid"]]] += 1
+    # each row is in valid 60 · 0.12 = 7.2 times on average, wherever it lies, with a variance of 6.3
+    assert [counts[i : i + 333].mean() for i in (0, 333, 666)] == pytest.approx([7.2] * 3, abs=0.5)
+    assert counts.var() == pytest.approx(6.3, rel=0.2)
+    assert counts.max() < 22
+
+
+def test_input_order_stays_within_a_split(spill_of: Callable[[np.ndarray], EdgeSpill]) -> None:
+    splits = RandomSplits.draw(spill_of(distinct(500)), (400, 50, 50), 3, silent)
+    for split, rows in splits.blocks(spill_of(distinct(500)), 500):
+        assert (np.diff(rows[:, 0]) > 0).all(), split
+
+
+def test_one_edge_with_most_copies_costs_neither_valid_nor_test_their_share(
+    spill_of: Callable[[np.ndarray], EdgeSpill],
+) -> None:
+    rows = np.concatenate([distinct(1000), np.full((3000, 3), 7, dtype=np.int32)])
+    for seed in range(5):
+        found = draw(spill_of(rows), (3600, 200, 200), seed, 700)
+        assert found["train"][(7, 7, 7)] == 3001
+        assert found["valid"].total() == found["test"].total() == 200
+
+
+def test_split_that_copies_leave_empty_is_one_clear_line_and_a_graph(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "marius_py"):
+        graph = prepare_arrays(np.array([[0, 0, 1]] * 40), tmp_path / "g", split=(0.8, 0, 0.2))
+    assert graph.num_edges == {"train": 40, "valid": 0, "test": 0}
+    lines = [one.message for one in caplog.records if "random split" in one.message]
+    assert len(lines) == 1
+    assert "test 0 of the 8 edges" in lines[0]
+
+
+def test_counts_follow_the_shares() -> None:
+    assert random_counts(20, (0.9, 0.05, 0.05), "x") == (18, 1, 1)
+    assert random_counts(1000, (0.5, 0.5, 0), "x") == (500, 500, 0)
