@@ -7,6 +7,8 @@ edges at hand, those of a step, and finds the negatives that make one of them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -15,6 +17,14 @@ from marius_py.types import SIDES, Side
 _FILTER_MASK = (1 << 16) - 1
 _LONG_PIECE = 24
 """Mean length from which pieces are copied one by one faster than value by value."""
+_MOST_PLACES = 1 << 20
+"""Entries of the largest table, chunks times nodes, that is made instead of searching."""
+_SPARSE_IDS = 8
+"""Ids for each edge up to which a table over all ids is worth its memory."""
+_PIECE_COST = 16
+"""Answers that are looked at in the time that it takes to begin with a question."""
+_COST = 0.6
+"""Answers of negatives that are looked at in the time of one answer of a question."""
 _MANY_ANSWERS = 64
 """Answers for each negative from which searching them is faster than looking at all of them."""
 
@@ -28,6 +38,30 @@ class _Answers:
     answers: np.ndarray
     low_bits: np.ndarray
     """Of the answers, uint16: what the search looks at first, in a quarter of the memory."""
+    by_node: _Questions | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        own = sum(array.nbytes for array in (self.keys, self.starts, self.answers, self.low_bits))
+        return own + (0 if self.by_node is None else self.by_node.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Questions:
+    """The same the other way round: node low + i answers the questions places[starts[i]:starts[i + 1]]."""
+
+    low: int
+    starts: np.ndarray
+    places: np.ndarray
+    """int32, positions of the questions among `keys`."""
+    asked: np.ndarray
+    """Scratch of a search, an int32 for each question, zeros in between."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.nbytes for array in (self.starts, self.places, self.asked))
 
 
 def _anchor_and_answer(edges: np.ndarray, side: Side) -> tuple[np.ndarray, np.ndarray]:
@@ -36,9 +70,17 @@ def _anchor_and_answer(edges: np.ndarray, side: Side) -> tuple[np.ndarray, np.nd
 
 def _concatenate_ranges(starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """All positions of the ranges [start, start + length), in order, and the range each belongs to."""
-    owner = np.repeat(np.arange(len(lengths)), lengths)
+    total = int(lengths.sum())
+    kind = _index_type(max(int(starts.max(initial=0)), 0) + total)
     before = np.cumsum(lengths) - lengths
-    return np.arange(len(owner)) + (starts - before)[owner], owner
+    position = np.repeat((starts - before).astype(kind), lengths)
+    position += np.arange(total, dtype=kind)
+    return position, np.repeat(np.arange(len(lengths), dtype=kind), lengths)
+
+
+def _index_type(largest: int) -> type[np.int32 | np.int64]:
+    """Half the memory where it does: making arrays of this size is what takes the time."""
+    return np.int32 if largest < 1 << 31 else np.int64
 
 
 def _group(key: np.ndarray, answer: np.ndarray) -> _Answers:
@@ -57,7 +99,24 @@ def _group(key: np.ndarray, answer: np.ndarray) -> _Answers:
     starts = (
         np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1]))) if len(key) else np.zeros(0, np.int64)
     )
-    return _Answers(key[starts], np.append(starts, len(key)), answer, answer.astype(np.uint16))
+    by_node = _turn_round(starts, answer)
+    return _Answers(key[starts], np.append(starts, len(key)), answer, answer.astype(np.uint16), by_node)
+
+
+def _turn_round(starts: np.ndarray, answer: np.ndarray) -> _Questions | None:
+    """Questions by answer; None where ids lie so far apart that a table of all would be large."""
+    if len(answer) == 0 or len(starts) >= 1 << 31:
+        return None
+    low = int(answer.min())
+    span = int(answer.max()) - low + 1
+    if span > _SPARSE_IDS * len(answer) or span >= 1 << 31:
+        return None
+    pairs = (answer - low) << 32
+    pairs |= np.repeat(np.arange(len(starts)), np.diff(starts, append=len(answer)))
+    pairs.sort()
+    lengths = np.bincount(pairs >> 32, minlength=span)
+    node_starts = np.concatenate(([0], np.cumsum(lengths)))
+    return _Questions(low, node_starts, pairs.astype(np.int32), np.zeros(len(starts), np.int32))
 
 
 class KnownEdges:
@@ -80,11 +139,7 @@ class KnownEdges:
     @property
     def nbytes(self) -> int:
         """Bytes of the index."""
-        return sum(
-            array.nbytes
-            for answers in self._index.values()
-            for array in (answers.keys, answers.starts, answers.answers, answers.low_bits)
-        )
+        return sum(answers.nbytes for answers in self._index.values())
 
     def false_negatives(self, edges: np.ndarray, negatives: np.ndarray, side: Side) -> np.ndarray:
         """Where a negative makes a known edge or repeats the edge's own answer.
@@ -98,29 +153,31 @@ class KnownEdges:
             (M,) int64 positions in the flattened (C, P, K), ascending and distinct.
         """
         index = self._index[side]
-        anchor, _ = _anchor_and_answer(edges, side)
-        repeated = own_answers(edges, negatives, side)
-        num_keys = len(index.keys)
-        if num_keys == 0:
-            return repeated
+        anchor, answer = _anchor_and_answer(edges, side)
+        lookup = _Negatives(negatives)
         chunk = np.arange(len(edges)) // (len(edges) // len(negatives))
-        key = anchor * self._num_relations + edges[:, 1]
-        place = np.minimum(np.searchsorted(index.keys, key), num_keys - 1)
-        asks = np.flatnonzero((index.keys[place] == key) & (edges[:, 1] < self._num_relations))
+        owner, column = lookup.find(answer, chunk)
+        repeated = owner * lookup.count + column
+        if len(index.keys) == 0:
+            return np.sort(repeated)
         # Edges of a chunk that ask the same question share its answers, or hubs would be searched repeatedly.
-        question, question_of = np.unique(chunk[asks] * num_keys + place[asks], return_inverse=True)
-        question_chunk, place = np.divmod(question, num_keys)
-        asked, column = _find_answers(index, place, question_chunk, negatives)
+        key = np.where(edges[:, 1] < self._num_relations, anchor * self._num_relations + edges[:, 1], -1)
+        order, first = _group_by(chunk, key)
+        asking = order[first]
+        askers = np.diff(first, append=len(order))
+        place = np.minimum(np.searchsorted(index.keys, key[asking]), len(index.keys) - 1)
+        question = np.flatnonzero(index.keys[place] == key[asking])
+        asked, column = _find_answers(index, place[question], chunk[asking[question]], lookup)
         # Back from questions to the edges that ask them.
-        order = np.argsort(question_of, kind="stable")
-        askers = np.bincount(question_of, minlength=len(question))
-        first = np.cumsum(askers) - askers
+        asked = question[asked]
         position, hit = _concatenate_ranges(first[asked], askers[asked])
-        known: np.ndarray = asks[order[position]] * negatives.shape[1] + column[hit]
-        dropped = np.concatenate((known, repeated))
+        kind = _index_type(len(edges) * lookup.count)
+        known = (order * lookup.count).astype(kind)[position]
+        known += column.astype(kind, copy=False)[hit]
+        dropped = np.concatenate((known, repeated.astype(kind)))
         dropped.sort()  # np.unique hashes, which takes ten times as long
         dropped = dropped[np.concatenate(([True], dropped[1:] != dropped[:-1]))[: len(dropped)]]
-        return dropped
+        return dropped.astype(np.int64, copy=False)
 
 
 def own_answers(edges: np.ndarray, negatives: np.ndarray, side: Side) -> np.ndarray:
@@ -136,23 +193,100 @@ def own_answers(edges: np.ndarray, negatives: np.ndarray, side: Side) -> np.ndar
     """
     answers = _anchor_and_answer(edges, side)[1]
     chunk = np.arange(len(answers)) // (len(answers) // len(negatives))
-    edge, column = _find(answers, chunk, negatives)
+    edge, column = _Negatives(negatives).find(answers, chunk)
     return np.sort(edge * negatives.shape[1] + column)
 
 
-def _find(nodes: np.ndarray, chunk: np.ndarray, negatives: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All (i, k) with negatives[chunk[i], k] == nodes[i], as two (M,) int64 arrays.
+def _group_by(chunk: np.ndarray, key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Edges in the order of (chunk, key), and where in that order each distinct pair begins."""
+    low, num_chunks = int(key.min(initial=0)), int(chunk.max(initial=0)) + 1
+    span = int(key.max(initial=0)) - low + 1
+    if num_chunks * span < 1 << (62 - len(key).bit_length()):
+        # One sort of plain integers is several times faster than np.unique with its inverse.
+        bits = len(key).bit_length()
+        packed = ((chunk * span + (key - low)) << bits) | np.arange(len(key))
+        packed.sort()
+        order, pair = packed & ((1 << bits) - 1), packed >> bits
+        first = np.concatenate(([True], pair[1:] != pair[:-1]))
+    else:
+        order = np.lexsort((key, chunk))
+        key, chunk = key[order], chunk[order]
+        first = np.concatenate(([True], (key[1:] != key[:-1]) | (chunk[1:] != chunk[:-1])))
+    return order, np.flatnonzero(first[: len(order)])
 
-    Most nodes are no negative of their chunk. A small table of low bits (node ids are random in order) turns
-    most of them away before the search.
+
+class _Negatives:
+    """Negatives of a batch, made ready for looking up nodes among those of a chunk.
+
+    Args:
+        nodes: (C, K) int64 node ids.
     """
-    likely = np.flatnonzero(_low_bits_of(negatives)[chunk, nodes & _FILTER_MASK])
-    owner, column = _match(nodes[likely], chunk[likely], negatives)
-    return likely[owner], column
+
+    def __init__(self, nodes: np.ndarray) -> None:
+        self.nodes = nodes
+        self.count = nodes.shape[1]
+        self._low = int(nodes.min(initial=0))
+        self._span = int(nodes.max(initial=0)) - self._low + 1
+        offsets = np.arange(len(nodes))[:, None] * self._span - self._low
+        if (nodes[:, 1:] >= nodes[:, :-1]).all():
+            self._column = np.tile(np.arange(self.count), len(nodes))
+            ids = (nodes + offsets).ravel()
+        else:
+            order = np.argsort(nodes, axis=1, kind="stable")
+            self._column = order.ravel()
+            ids = (np.take_along_axis(nodes, order, 1) + offsets).ravel()
+        self._starts = np.flatnonzero(np.concatenate(([True], ids[1:] != ids[:-1]))[: len(ids)])
+        self._occurs = np.diff(self._starts, append=len(ids))
+        self._ids = ids[self._starts]
+        self._place: np.ndarray | None = None
+        if len(nodes) * self._span <= _MOST_PLACES:
+            self._place = np.zeros(len(nodes) * self._span, np.int32)
+            self._place[self._ids] = np.arange(1, len(self._ids) + 1, dtype=np.int32)
+
+    @cached_property
+    def low_bits(self) -> np.ndarray:
+        """Which low bits a chunk's negatives have: (C, 2^16) bool."""
+        present = np.zeros((len(self.nodes), _FILTER_MASK + 1), np.bool_)
+        present[np.arange(len(self.nodes))[:, None], self.nodes & _FILTER_MASK] = True
+        return present
+
+    def find(self, nodes: np.ndarray, chunk: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """All (i, k) with negatives[chunk[i], k] == nodes[i], as two (M,) int64 arrays.
+
+        Most nodes are no negative of their chunk. Where a table of all nodes would be large, a small one of
+        low bits (node ids are random in order) turns most of them away before the search.
+        """
+        if self._place is not None:
+            return self.match(nodes, chunk)
+        likely = np.flatnonzero(self.low_bits[chunk, nodes & _FILTER_MASK])
+        owner, column = self.match(nodes[likely], chunk[likely])
+        return likely[owner], column
+
+    def match(self, nodes: np.ndarray, chunk: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """As `find`, without asking low bits first."""
+        if len(nodes) == 0 or len(self._ids) == 0:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        if int(nodes.min()) < self._low or int(nodes.max()) >= self._low + self._span:
+            inside = np.flatnonzero((nodes >= self._low) & (nodes < self._low + self._span))
+            owner, column = self.match(nodes[inside], chunk[inside])
+            return inside[owner], column
+        wanted = chunk * self._span
+        wanted += nodes
+        wanted -= self._low
+        if self._place is not None:
+            place = self._place[wanted]
+            owner = np.flatnonzero(place)
+            place = place[owner] - 1
+        else:
+            place = np.minimum(np.searchsorted(self._ids, wanted), len(self._ids) - 1)
+            owner = np.flatnonzero(self._ids[place] == wanted)
+            place = place[owner]
+        position, hit = _concatenate_ranges(self._starts[place], self._occurs[place])
+        return owner[hit], self._column[position]
 
 
 def _find_answers(
-    index: _Answers, place: np.ndarray, chunk: np.ndarray, negatives: np.ndarray
+    index: _Answers, place: np.ndarray, chunk: np.ndarray, negatives: _Negatives
 ) -> tuple[np.ndarray, np.ndarray]:
     """All answers of questions that are negatives of their chunk.
 
@@ -160,19 +294,25 @@ def _find_answers(
         index: answers by question.
         place: (Q,) positions of the questions in the index.
         chunk: (Q,) ascending chunks that ask them.
-        negatives: (C, K) int64 node ids.
+        negatives: the batch's.
 
     Returns:
         Two (M,) int64 arrays: the question, and the column of the negative that answers it.
     """
-    many = index.starts[place + 1] - index.starts[place] > _MANY_ANSWERS * negatives.shape[1]
+    lengths = index.starts[place + 1] - index.starts[place]
+    if index.by_node is not None:
+        most = _COST * (int(lengths.sum()) + _PIECE_COST * len(place))
+        found_by_node = _look_from_negatives(index.by_node, place, chunk, negatives.nodes, most)
+        if found_by_node is not None:
+            return found_by_node
+    many = lengths > _MANY_ANSWERS * negatives.count
     few = np.flatnonzero(~many)
     asked, column = _look_through(index, place[few], chunk[few], negatives)
     found = [(few[asked], column)]
     # The answers of a question are in order: each negative of its chunk is searched among them.
     for question in np.flatnonzero(many).tolist():
         answers = index.answers[index.starts[place[question]] : index.starts[place[question] + 1]]
-        wanted = negatives[chunk[question]]
+        wanted = negatives.nodes[chunk[question]]
         first = np.minimum(np.searchsorted(answers, wanted), len(answers) - 1)
         column = np.flatnonzero(answers[first] == wanted)
         found.append((np.full(len(column), question), column))
@@ -180,8 +320,37 @@ def _find_answers(
     return asked, column
 
 
+def _look_from_negatives(
+    index: _Questions, place: np.ndarray, chunk: np.ndarray, nodes: np.ndarray, most: float
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """As `_find_answers`, by what each negative answers; None if that is more than `most` questions.
+
+    Negatives drawn evenly are seldom hubs, while edges of hubs are many.
+    """
+    row = np.clip(nodes.ravel() - index.low, 0, len(index.starts) - 2)
+    start = index.starts[row]
+    lengths = index.starts[row + 1] - start
+    lengths[row != nodes.ravel() - index.low] = 0
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    if total > most:
+        return None
+    position, owner = _concatenate_ranges(start, lengths)
+    answered = index.places[position]
+    bounds = np.searchsorted(chunk, np.arange(len(nodes) + 1)).tolist()
+    offsets = [0, *ends.reshape(nodes.shape)[:, -1].tolist()]
+    question = np.zeros(total, np.int32)
+    for number, (first, last) in enumerate(pairwise(offsets)):
+        mine = slice(bounds[number], bounds[number + 1])
+        index.asked[place[mine]] = np.arange(mine.start + 1, mine.stop + 1, dtype=np.int32)
+        np.take(index.asked, answered[first:last], out=question[first:last], mode="clip")
+        index.asked[place[mine]] = 0
+    hit = np.flatnonzero(question)
+    return question[hit] - 1, owner[hit] % nodes.shape[1]
+
+
 def _look_through(
-    index: _Answers, place: np.ndarray, chunk: np.ndarray, negatives: np.ndarray
+    index: _Answers, place: np.ndarray, chunk: np.ndarray, negatives: _Negatives
 ) -> tuple[np.ndarray, np.ndarray]:
     """As `_find_answers`, for questions whose answers are looked at one by one.
 
@@ -195,13 +364,13 @@ def _look_through(
         return none, none
     low = _pieces(index.low_bits, start, stop)
     passes = np.empty(len(low), np.bool_)
-    bounds = np.searchsorted(chunk, np.arange(len(negatives) + 1))
+    bounds = np.searchsorted(chunk, np.arange(len(negatives.nodes) + 1))
     offsets = np.concatenate(([0], ends))[bounds].tolist()
-    for present, first, last in zip(_low_bits_of(negatives), offsets[:-1], offsets[1:], strict=True):
+    for present, first, last in zip(negatives.low_bits, offsets[:-1], offsets[1:], strict=True):
         np.take(present, low[first:last], out=passes[first:last], mode="clip")
     likely = np.flatnonzero(passes)
     asked = np.searchsorted(ends, likely, side="right")
-    found, column = _match(index.answers[likely - ends[asked] + stop[asked]], chunk[asked], negatives)
+    found, column = negatives.match(index.answers[likely - ends[asked] + stop[asked]], chunk[asked])
     return asked[found], column
 
 
@@ -211,28 +380,3 @@ def _pieces(values: np.ndarray, start: np.ndarray, stop: np.ndarray) -> np.ndarr
     if int(lengths.sum()) < _LONG_PIECE * len(lengths):
         return np.take(values, _concatenate_ranges(start, lengths)[0])
     return np.concatenate([values[low:high] for low, high in zip(start.tolist(), stop.tolist(), strict=True)])
-
-
-def _low_bits_of(negatives: np.ndarray) -> np.ndarray:
-    """Which low bits a chunk's negatives have: (C, 2^16) bool."""
-    present = np.zeros((len(negatives), _FILTER_MASK + 1), np.bool_)
-    present[np.arange(len(negatives))[:, None], negatives & _FILTER_MASK] = True
-    return present
-
-
-def _match(nodes: np.ndarray, chunk: np.ndarray, negatives: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All (i, k) with negatives[chunk[i], k] == nodes[i], as two (M,) int64 arrays, by search."""
-    if len(nodes) == 0:
-        return nodes, nodes
-    span = int(max(negatives.max(), nodes.max())) + 1
-    order = np.argsort(negatives, axis=1, kind="stable")
-    offsets = np.arange(len(negatives))[:, None] * span
-    sorted_ids = (np.take_along_axis(negatives, order, 1) + offsets).ravel()
-    wanted = nodes + chunk * span
-    first = np.minimum(np.searchsorted(sorted_ids, wanted, side="left"), len(sorted_ids) - 1)
-    # How often an id occurs is asked where it was found: a second search would take as long as the first.
-    starts = np.flatnonzero(np.concatenate(([True], sorted_ids[1:] != sorted_ids[:-1])))
-    occurs = np.zeros(len(sorted_ids), np.int64)
-    occurs[starts] = np.diff(starts, append=len(sorted_ids))
-    position, owner = _concatenate_ranges(first, np.where(sorted_ids[first] == wanted, occurs[first], 0))
-    return owner, order.ravel()[position]

@@ -161,13 +161,23 @@ def kept(dropped: np.ndarray, num_edges: int, negatives: np.ndarray) -> np.ndarr
 
 
 @settings(deadline=None)
-@given(contrasts(), st.sampled_from(SIDES), st.sampled_from([0, 1, 64]))
+@given(
+    contrasts(),
+    st.sampled_from(SIDES),
+    st.sampled_from([0, 1, 64]),
+    st.sampled_from([0, 1000]),
+    st.sampled_from([0, 1 << 20]),
+)
 def test_known_edges_are_left_out_and_nothing_else(
-    case: tuple[np.ndarray, np.ndarray, np.ndarray], side: Side, many_answers: int
+    case: tuple[np.ndarray, np.ndarray, np.ndarray],
+    side: Side,
+    many_answers: int,
+    cost: float,
+    most_places: int,
 ) -> None:
     known, batch, negatives = case
     chunk_edges = len(batch) // len(negatives)
-    with patch.object(known_edges, "_MANY_ANSWERS", many_answers):
+    with patch.multiple(known_edges, _MANY_ANSWERS=many_answers, _COST=cost, _MOST_PLACES=most_places):
         dropped = KnownEdges(known).false_negatives(batch, negatives, side)
     keep, all_but_own = (
         kept(one, len(batch), negatives) for one in (dropped, own_answers(batch, negatives, side))
@@ -188,6 +198,7 @@ def test_known_edges_of_hubs_are_left_out(
     side: Side, many_answers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(known_edges, "_MANY_ANSWERS", many_answers)
+    monkeypatch.setattr(known_edges, "_COST", 0)
     generator = np.random.default_rng(0)
     known = generator.integers(0, 4000, (6000, 3), dtype=np.int32)
     known[:, 1] = 0
