@@ -33,7 +33,7 @@ def read_edges(path: Path | str, graph: Graph) -> Edges:
 
     Raises:
         ConfigError: names that the graph lacks (how many, and similar ones), or other columns than the
-        graph's. FormatError: the file's content is wrong or empty. StorageError: it cannot be read.
+        graph's. FormatError: the file's content is wrong or empty. MissingPathError: no such file.
     """
     source = open_source(path)
     if source.has_relations != graph.has_relations:

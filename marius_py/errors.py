@@ -23,6 +23,13 @@ class StorageError(MariusError, OSError):
     """A read, write or commit failed: disk full, device error, lock held, file missing or damaged."""
 
 
+class MissingPathError(StorageError, ConfigError, FileNotFoundError):
+    """A path that the caller gave leads nowhere, or not to what it should name. Exit code 2.
+
+    What lacks a file that it had is damaged: a plain `StorageError`.
+    """
+
+
 class FormatError(MariusError, ValueError):
     """A file's content is not what its format promises: malformed row, wrong version, wrong shape."""
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from marius_py.config import CONFIG_FILE, EvaluateConfig, saved_settings
 from marius_py.edge_files import read_edges
-from marius_py.errors import ConfigError
+from marius_py.errors import MissingPathError, StorageError
 from marius_py.graph import Graph
 from marius_py.metrics import Metrics
 from marius_py.parts import available_cores, resolve_device
@@ -67,9 +67,15 @@ def _graph_of(folder: Path) -> Path:
     """The graph of a run, by the settings of its last commit."""
     settings = saved_settings(folder)
     if settings is None:
-        raise ConfigError(f"run={folder} is no run folder: it has no {CONFIG_FILE}; marius-train writes one")
+        raise MissingPathError(
+            f"run={folder} is no run folder: it has no {CONFIG_FILE}; marius-train writes one"
+        )
     named = settings.get("graph")
-    return folder / DEMO_GRAPH if named is None else Path(str(named))
+    if named is None:
+        return folder / DEMO_GRAPH
+    if not Path(str(named)).is_dir():
+        raise StorageError(f"the graph of run={folder}, {named}, is gone; put it back to rank its edges")
+    return Path(str(named))
 
 
 def _evaluate_one(config: EvaluateConfig, run: Run, on_stage: OnStage | None) -> dict[str, Any]:

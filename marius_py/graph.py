@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from marius_py.errors import ConfigError, MariusError, StorageError
+from marius_py.errors import ConfigError, MariusError, MissingPathError, StorageError
 from marius_py.graph_files import EDGES_FILE, GRAPH_FILE, NODES_FILE, RELATIONS_FILE, read_manifest
 from marius_py.partitioning import Partitioning
 
@@ -156,12 +156,13 @@ def open_graph(path: Path | str) -> Graph:
         path: the folder that `prepare` wrote.
 
     Raises:
-        StorageError: the folder or one of its files is missing or has the wrong size.
+        MissingPathError (a StorageError): there is no such folder, or it holds no graph.
+        StorageError: one of its files is missing or has the wrong size.
         FormatError: graph.json is damaged, no graph's, or of another format version.
     """
     folder = Path(path)
     if not folder.is_dir():
-        raise StorageError(
+        raise MissingPathError(
             f"graph folder {folder} does not exist; prepare a graph there first "
             f"(marius-prepare output={folder})"
         )

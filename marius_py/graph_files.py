@@ -13,7 +13,7 @@ from typing import Any
 
 import xxhash
 
-from marius_py.errors import FormatError, StorageError
+from marius_py.errors import FormatError, MissingPathError, StorageError
 
 GRAPH_FILE = "graph.json"
 NODES_FILE = "nodes.parquet"
@@ -52,13 +52,16 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Read and check graph.json.
 
     Raises:
-        StorageError: missing or unreadable. FormatError: damaged, no graph's, or of another version.
+        MissingPathError: the folder holds no file of a graph. StorageError: graph.json alone is missing, or
+        it is unreadable. FormatError: damaged, no graph's, or of another version.
     """
     path = folder / GRAPH_FILE
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:
-        raise StorageError(
+        if any((folder / name).exists() for name in (EDGES_FILE, NODES_FILE)):
+            raise StorageError(f"{path} is missing; prepare the graph again") from error
+        raise MissingPathError(
             f"{folder} is no prepared graph: it has no {GRAPH_FILE}; prepare a graph there first"
         ) from error
     except OSError as error:

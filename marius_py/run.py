@@ -19,7 +19,7 @@ import torch
 import yaml
 from numpy.typing import NDArray
 
-from marius_py.errors import ConfigError, FormatError, StorageError
+from marius_py.errors import ConfigError, FormatError, MissingPathError, StorageError
 from marius_py.evaluator import Evaluator, Mode, Progress
 from marius_py.graph import Graph, open_graph
 from marius_py.metrics import DEFAULT_KS, Metrics
@@ -415,7 +415,8 @@ def load(path: Path | str, *, graph: Path | str | None = None, device: str = "cp
         device: where scores are computed, "cpu" or "cuda".
 
     Raises:
-        StorageError: no such run, nothing committed in it, or its graph is missing.
+        MissingPathError (a StorageError): no such run, or no graph at `graph`.
+        StorageError: nothing was committed in it, or its graph is gone.
         ConfigError: the graph is another one. FormatError: a file is damaged.
 
     >>> import tempfile, marius_py
@@ -435,7 +436,11 @@ def load(path: Path | str, *, graph: Path | str | None = None, device: str = "cp
     """
     folder = Path(path)
     if not (folder / CHECKPOINT_FOLDER).is_dir():
-        raise StorageError(
+        if (folder / CONFIG_FILE).is_file():
+            raise StorageError(
+                f"the run {folder} has no {CHECKPOINT_FOLDER}/: nothing was committed yet, or it is lost"
+            )
+        raise MissingPathError(
             f"{folder} is no run folder: it holds no {CHECKPOINT_FOLDER}/; "
             f"train one with marius-train output={folder}"
         )

@@ -21,7 +21,14 @@ import marius_py.build
 from marius_py import __version__, cli
 from marius_py.config import TrainConfig
 from marius_py.datasets import Dataset, fetch
-from marius_py.errors import FormatError, InterruptedRunError, PipelineError, StorageError
+from marius_py.errors import (
+    ConfigError,
+    FormatError,
+    InterruptedRunError,
+    MissingPathError,
+    PipelineError,
+    StorageError,
+)
 from marius_py.progress import Bars
 from marius_py.watch import CommandWatcher
 
@@ -147,6 +154,46 @@ def test_bad_usage_is_code_2_with_one_line(
     assert len(err) == 1
     assert err[0].startswith("error: ")
     assert message in err[0]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("train", ["graph=nowhere", "output=r"]),
+        ("plan", ["graph=nowhere"]),
+        ("prepare", ["input.train=nowhere", "output=g"]),
+        ("prepare", ["input.train=here.tsv", "input.valid=nowhere", "output=g"]),
+        ("evaluate", ["run=nowhere"]),
+        ("export", ["nowhere", "--format", "npy", "--output", "f.npy"]),
+        ("predict", ["nowhere", "--head", "a", "--relation", "b"]),
+        ("neighbors", ["nowhere", "--node", "a"]),
+        ("report", ["nowhere"]),
+        ("verify", ["nowhere"]),
+        ("extend", ["graph=nowhere", "input.train=here.tsv", "output=g"]),
+        ("import_", ["from=pbg", "graph=nowhere", "checkpoint=.", "output=r"]),
+    ],
+)
+def test_path_that_leads_nowhere_is_code_2(
+    command: str,
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("here.tsv").write_text("a\tb\tc\n")
+    assert getattr(cli, command)(words) == 2
+    err = capsys.readouterr().err.splitlines()
+    assert len(err) == 1
+    assert err[0].startswith("error: ")
+    assert "nowhere" in err[0]
+    assert [one.name for one in tmp_path.iterdir()] == ["here.tsv"]
+
+
+def test_path_that_leads_nowhere_is_caught_by_either_name() -> None:
+    for kind in (StorageError, ConfigError, FileNotFoundError, ValueError):
+        with pytest.raises(kind, match="nowhere"):
+            raise MissingPathError("graph folder nowhere does not exist")
 
 
 def test_a_closed_output_is_no_traceback(runs: list[TrainConfig]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marius_py.errors import ConfigError, FormatError, StorageError
+from marius_py.errors import ConfigError, FormatError, MissingPathError, StorageError
 from marius_py.graph import Graph, open_graph
 from marius_py.graph_files import manifest_bytes, read_manifest
 from marius_py.names import ROW_GROUP
@@ -103,9 +103,14 @@ def test_names_by_range_across_row_groups(tmp_path: Path) -> None:
 def test_missing_folder_and_files(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="does not exist; prepare a graph"):
         open_graph(tmp_path / "none")
-    with pytest.raises(StorageError, match=r"no prepared graph: it has no graph\.json"):
+    with pytest.raises(MissingPathError, match=r"no prepared graph: it has no graph\.json"):
         open_graph(tmp_path)
     make(tmp_path / "g")
+    (tmp_path / "g" / "graph.json").rename(tmp_path / "kept")
+    with pytest.raises(StorageError, match=r"graph\.json is missing") as lost:
+        open_graph(tmp_path / "g")
+    assert not isinstance(lost.value, ConfigError)
+    (tmp_path / "kept").rename(tmp_path / "g" / "graph.json")
     for name in ("edges.h5", "nodes.parquet", "relations.parquet"):
         whole = (tmp_path / "g" / name).read_bytes()
         (tmp_path / "g" / name).unlink()

@@ -99,6 +99,11 @@ def test_missing_and_wrong_files(tmp_path, written):
     folder, graph, _, _ = written
     with pytest.raises(StorageError, match="no run folder"):
         load(tmp_path / "nowhere")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "config.yaml").write_text("graph: null")
+    with pytest.raises(StorageError, match="nothing was committed") as uncommitted:
+        load(tmp_path / "new")
+    assert not isinstance(uncommitted.value, ConfigError)
     config = folder / "config.yaml"
     content = config.read_text()
     config.write_text(yaml.safe_dump({"graph": str(tmp_path / "gone")}))

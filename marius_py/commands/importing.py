@@ -162,8 +162,11 @@ def run(options: argparse.Namespace) -> None:
     """Import the graph, the run, or both."""
     values = parse(options.settings)
     from marius_py.graph import open_graph
+    from marius_py.importing.files import check_folder
     from marius_py.resume import check_free
 
+    if values["checkpoint"] is not None:
+        check_folder(Path(values["checkpoint"]), "checkpoint", "the trained model")
     if values["output"] is not None:
         check_free(Path(values["output"]), resume=False)
     with Bars() as bars:

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from marius_py.errors import ConfigError, FormatError, StorageError
+from marius_py.errors import ConfigError, FormatError, MissingPathError
 from marius_py.graph import Graph
-from marius_py.importing.files import open_rows, read_json
+from marius_py.importing.files import check_file, check_folder, open_rows, read_json
 from marius_py.importing.runs import DEFAULT_MEMORY_BYTES, PeerModel, write_run
 from marius_py.prepare import prepare_arrays
 from marius_py.prepare.blocks import EdgeBlock
@@ -72,11 +72,14 @@ def dglke_graph(
         The graph, opened; it holds all entities of the mapping, whether or not they have an edge.
 
     Raises:
-        ConfigError: an argument is wrong. StorageError: a file is missing. FormatError: a line is malformed,
-        a name or number is not in the mapping.
+        ConfigError: an argument is wrong. MissingPathError: a file is missing. FormatError: a line is
+        malformed, a name or number is not in the mapping.
     """
     if format not in FORMATS:
         raise ConfigError(f"format is {format!r}; allowed: built_in, raw_udd_hrt, udd_hrt, or another order")
+    for key, path in (("input.train", train), ("input.valid", valid), ("input.test", test)):
+        if path is not None:
+            check_file(Path(path), key, "triples")
     beside = Path(train).parent
     names = {
         what: read_mapping(_mapping_file(what, given, [beside]), delimiter)
@@ -131,12 +134,11 @@ def dglke_run(
         The run folder.
 
     Raises:
-        ConfigError: the model has no equal here. StorageError, FormatError: a file is missing, damaged,
+        ConfigError: the model has no equal here. MissingPathError: no such folder or mapping. StorageError,
+        FormatError: a file is missing, damaged,
         half-written, or of another shape than config.json says.
     """
-    folder = Path(checkpoint)
-    if not folder.is_dir():
-        raise StorageError(f"checkpoint={folder} is no folder")
+    folder = check_folder(Path(checkpoint), "checkpoint", f"{CONFIG_NAME} and the tables of DGL-KE")
     trained = read_config(folder / CONFIG_NAME)
     places = [folder] if data is None else [folder, Path(data)]
     names = {
@@ -292,14 +294,16 @@ def _mapping_file(
 ) -> Path:
     """The mapping as given, else as named, else by its usual names."""
     if given is not None:
-        return Path(given)
+        return check_file(Path(given), what, "a line 'number, name' each")
     names = _MAPPINGS[what] if named is None else (Path(named).name, *_MAPPINGS[what])
     for folder in folders:
         for name in names:
             if (folder / name).is_file():
                 return folder / name
     places = " or ".join(str(folder) for folder in folders)
-    raise StorageError(f"none of {', '.join(dict.fromkeys(names))} is in {places}; say where: {what}=FILE")
+    raise MissingPathError(
+        f"none of {', '.join(dict.fromkeys(names))} is in {places}; say where: {what}=FILE"
+    )
 
 
 def read_mapping(path: Path, delimiter: str) -> list[str]:

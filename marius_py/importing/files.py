@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from marius_py.errors import FormatError, MariusError, StorageError
+from marius_py.errors import FormatError, MariusError, MissingPathError, StorageError
 
 JSON_LIMIT = 1 << 36
 """Bytes of a JSON file that are read at most."""
@@ -38,6 +38,20 @@ def read_json(path: Path, what: str) -> Any:
         raise FormatError(
             f"{path} is damaged or half-written: it should hold {what} as JSON ({error})"
         ) from None
+
+
+def check_folder(path: Path, key: str, what: str) -> Path:
+    """The path back if it is a folder; MissingPathError names the setting otherwise."""
+    if not path.is_dir():
+        raise MissingPathError(f"{key}={path} is no folder; it should hold {what}")
+    return path
+
+
+def check_file(path: Path, key: str, what: str) -> Path:
+    """The path back if it is a file; MissingPathError names the setting otherwise."""
+    if not path.is_file():
+        raise MissingPathError(f"{key}={path} is no file; it should hold {what}")
+    return path
 
 
 def read_bytes(path: Path, what: str) -> bytes:

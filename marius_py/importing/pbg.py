@@ -16,9 +16,17 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from marius_py.errors import ConfigError, FormatError, StorageError
+from marius_py.errors import ConfigError, FormatError, MissingPathError, StorageError
 from marius_py.graph import Graph
-from marius_py.importing.files import data_set, open_hdf5, read_bytes, read_count, read_floats
+from marius_py.importing.files import (
+    check_file,
+    check_folder,
+    data_set,
+    open_hdf5,
+    read_bytes,
+    read_count,
+    read_floats,
+)
 from marius_py.importing.pbg_schema import (
     CONFIG_NAME,
     Schema,
@@ -89,6 +97,8 @@ def pbg_graph(
         ConfigError: an argument is wrong. StorageError: a file is missing. FormatError: a file is damaged,
         half-written, or contradicts another.
     """
+    if config is not None:
+        check_file(Path(config), "config", f"the {CONFIG_NAME} of PyTorch-BigGraph")
     schema, folder = _schema_and_entities(config, entities)
     counts = read_entities(schema, folder)
     relations = relation_names(schema, folder)
@@ -143,9 +153,9 @@ def pbg_run(
         ConfigError: the model has no equal here, or an argument is wrong. StorageError, FormatError: a file
         is missing, damaged, half-written, or of another shape than the configuration says.
     """
-    source = Path(checkpoint)
-    if not source.is_dir():
-        raise StorageError(f"checkpoint={source} is no folder")
+    source = check_folder(Path(checkpoint), "checkpoint", "a checkpoint of PyTorch-BigGraph")
+    if config is not None:
+        check_file(Path(config), "config", f"the {CONFIG_NAME} of PyTorch-BigGraph")
     schema, folder = _schema_and_entities(source / CONFIG_NAME if config is None else config, entities)
     if schema.dimension is None:
         raise ConfigError(f"config={config} has no dimension")
@@ -228,16 +238,14 @@ def _schema_and_entities(config: Path | str | None, entities: Path | str | None)
         return infer_schema(Path(entities)), Path(entities)
     schema = read_schema(Path(config))
     if entities is not None:
-        if not Path(entities).is_dir():
-            raise StorageError(f"entities={entities} is no folder")
-        return schema, Path(entities)
+        return schema, check_folder(Path(entities), "entities", "entity_count_* and entity_names_*")
     beside = Path(config).parent
     named = [] if schema.entity_path is None else [beside / schema.entity_path, Path(schema.entity_path)]
     first = next(iter(schema.entities))
     for folder in (*named, beside):
         if (folder / f"entity_count_{first}_0.txt").is_file():
             return schema, folder
-    raise StorageError(
+    raise MissingPathError(
         f"entity_count_{first}_0.txt is neither in {schema.entity_path!r}, the entity_path of {config}, nor "
         "beside that file; say where it is: entities=DIR"
     )
@@ -256,11 +264,10 @@ def _edge_blocks(
     """Edges (n, 3) as numbers, or (n, 2) without relations, in blocks; files are listed at once."""
     files = []
     for folder in folders:
-        if not folder.is_dir():
-            raise StorageError(f"{folder} is no folder; it should hold edges_I_J.h5")
+        check_folder(folder, "input", "edges_I_J.h5")
         found = [(entry, match) for entry in folder.iterdir() if (match := _EDGE_FILE.fullmatch(entry.name))]
         if not found:
-            raise StorageError(f"{folder} holds no edges_I_J.h5")
+            raise MissingPathError(f"input={folder} holds no edges_I_J.h5")
         files += sorted((int(match[1]), int(match[2]), entry) for entry, match in found)
     return _read_edges(schema, counts, relations, files)
 

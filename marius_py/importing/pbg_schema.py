@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marius_py.errors import ConfigError, FormatError, StorageError
-from marius_py.importing.files import read_count, read_json
+from marius_py.errors import ConfigError, FormatError, MissingPathError
+from marius_py.importing.files import check_folder, read_count, read_json
 
 CONFIG_NAME = "config.json"
 RELATION_COUNT = "dynamic_rel_count.txt"
@@ -102,18 +102,17 @@ def infer_schema(folder: Path) -> Schema:
     """The schema of one entity type, from the names of the files in its folder alone.
 
     Raises:
-        StorageError: no such folder or no counts in it. ConfigError: several entity types, or no relations'
-        count: a configuration is needed.
+        MissingPathError: no such folder or no counts in it. ConfigError: several entity types, or no
+        relations' count: a configuration is needed.
     """
-    if not folder.is_dir():
-        raise StorageError(f"entities={folder} is no folder")
+    check_folder(folder, "entities", "entity_count_* and entity_names_*")
     found: dict[str, int] = {}
     for entry in folder.iterdir():
         match = _COUNT_FILE.fullmatch(entry.name)
         if match is not None:
             found[match[1]] = max(found.get(match[1], 0), int(match[2]) + 1)
     if not found:
-        raise StorageError(f"entities={folder} holds no entity_count_TYPE_PART.txt")
+        raise MissingPathError(f"entities={folder} holds no entity_count_TYPE_PART.txt")
     dynamic = (folder / RELATION_COUNT).is_file()
     if len(found) > 1 or not dynamic:
         reason = f"entity types {', '.join(sorted(found))}" if len(found) > 1 else f"no {RELATION_COUNT}"

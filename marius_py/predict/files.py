@@ -13,7 +13,7 @@ from typing import IO, Any, Literal, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from marius_py.errors import ConfigError, FormatError, StorageError
+from marius_py.errors import ConfigError, FormatError, MissingPathError, StorageError
 from marius_py.predict.answers import PARTS, Neighbor, Prediction
 
 AnswerFormat = Literal["table", "tsv", "json", "parquet"]
@@ -31,9 +31,12 @@ def read_queries(path: Path | str) -> dict[str, Column]:
     file has columns of these names. What is asked for is left out, empty, null or "?".
 
     Raises:
-        StorageError: the file cannot be read. FormatError: its content is wrong; names the line.
+        MissingPathError: no such file. StorageError: it cannot be read. FormatError: its content is wrong;
+        names the line.
     """
     file = Path(path)
+    if not file.exists():
+        raise MissingPathError(f"queries {file} does not exist")
     if file.suffix == ".parquet":
         return _read_parquet(file)
     try:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from marius_py.errors import ConfigError, StorageError
+from marius_py.errors import ConfigError, MissingPathError
 from marius_py.prepare.blocks import EdgeSource
 from marius_py.prepare.columns import ColumnKey, Header
 from marius_py.prepare.text import TextSource
@@ -50,14 +50,14 @@ def open_source(
         block_bytes: bytes of text read at a time; None: 32 MiB.
 
     Raises:
-        StorageError: no such file, or it cannot be read. FormatError: not what the format promises.
-        ConfigError: unknown format, or an option that does not fit it.
+        MissingPathError: no such file. StorageError: it cannot be read. FormatError: not what the format
+        promises. ConfigError: unknown format, or an option that does not fit it.
     """
     path = Path(path)
     if not path.exists():
-        raise StorageError(f"input file {path} does not exist")
+        raise MissingPathError(f"input file {path} does not exist")
     if not path.is_file():
-        raise StorageError(f"input {path} is no file")
+        raise MissingPathError(f"input {path} is no file")
     kind = format_of(path, format)
     keys = None if columns is None else list(columns)
     if kind in _DELIMITERS:

@@ -60,8 +60,18 @@ def test_help_lists_every_key(capsys):
 
 def test_a_missing_place(tmp_path, capsys):
     words = ["from=pbg", f"graph={tmp_path / 'g'}", f"checkpoint={tmp_path}", f"output={tmp_path / 'r'}"]
-    assert cli.import_(words) == 1
+    assert cli.import_(words) == 2
     assert "does not exist" in capsys.readouterr().err
     words = ["from=dglke", f"graph={tmp_path / 'g'}", f"input.train={tmp_path / 'train.txt'}"]
-    assert cli.import_(words) == 1
+    assert cli.import_(words) == 2
+    assert "train.txt is no file" in capsys.readouterr().err
+    (tmp_path / "train.txt").write_text("a\tb\tc\n")
+    assert cli.import_(words) == 2
     assert "entities.dict" in capsys.readouterr().err
+    assert cli.import_([*words, f"entities={tmp_path / 'none'}"]) == 2
+    assert "entities=" in capsys.readouterr().err
+    words = ["from=pbg", f"graph={tmp_path / 'g'}", f"input.train={tmp_path / 'edges'}"]
+    for setting, message in (("entities", "no folder"), ("config", "no file"), ("checkpoint", "no folder")):
+        more = [f"{setting}={tmp_path / 'none'}", *([f"output={tmp_path / 'r'}"] * (setting == "checkpoint"))]
+        assert cli.import_([*words, *more]) == 2
+        assert f"{setting}={tmp_path / 'none'} is {message}" in capsys.readouterr().err

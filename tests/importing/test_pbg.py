@@ -406,6 +406,7 @@ def test_links_out_of_a_file_are_not_followed(tmp_path):
 
 
 def test_configurations_in_python_are_not_run(tmp_path):
+    (tmp_path / "config.py").write_text("raise SystemExit")
     with pytest.raises(ConfigError, match="Python code, which is not run"):
         pbg_graph(None, tmp_path, tmp_path / "g", config=tmp_path / "config.py")
     with pytest.raises(ConfigError, match="entities=DIR"):
