@@ -63,13 +63,19 @@ def fused_gradients(
     relative to the positive ones; gradients are then worthless and must be computed by autograd.
     """
     batch = given.batch
-    d_rows = workspace.zeros("d_rows", *batch.rows.shape)
+    dim = batch.rows.shape[1]
+    # As wide as the sums of candidates' gradients, which are then added without a copy.
+    d_padded = workspace.zeros("d_rows", len(batch.rows), form.similarity.widths(dim, 0)[1])
+    d_rows = d_padded[:, :dim]
     d_relations = workspace.zeros("d_relations", *given.relations.shape)
-    contrasts = {side: _Contrast(form, given, side, d_rows, workspace) for side in given.sides}
+    contrasts = {side: _Contrast(form, given, side, d_padded, workspace) for side in given.sides}
+    extended = _extended_rows(form, given, list(contrasts.values()), workspace)
+    for contrast in contrasts.values():
+        contrast.extended_rows = extended
     losses: list[Tensor] = []
     groups, blocks = _divide(list(contrasts.values()), d_rows.device.type)
     for chunks in groups:
-        losses += _group(given, contrasts, chunks, blocks, d_rows, d_relations, workspace)
+        losses += _group(given, contrasts, chunks, blocks, d_padded, d_relations, workspace)
     for regularizer in regularizers:
         nodes, relations = penalty_factors(regularizer, given)
         of_nodes = regularizer.gradient(batch.rows, form.decoder.complex_halves)
@@ -77,6 +83,22 @@ def fused_gradients(
         d_rows.addcmul_(of_nodes, nodes.unsqueeze(1))
         d_relations.addcmul_(of_relations, relations.unsqueeze(1))
     return Gradients(d_rows, d_relations, torch.cat(losses).sum() / len(batch.head))
+
+
+def _extended_rows(
+    form: ClosedForm, given: StepInput, contrasts: Sequence[_Contrast], workspace: Workspace
+) -> Tensor | None:
+    """All rows as candidates (U, W); None where that is more work than extending candidates one by one."""
+    rows = given.batch.rows
+    if not all(contrast.takes_rows_as_they_are for contrast in contrasts):
+        return None
+    if sum(contrast.num_chunks * contrast.count for contrast in contrasts) < len(rows):
+        return None
+    dim = rows.shape[1]
+    extended = workspace.take("extended_rows", len(rows), form.similarity.widths(dim, 0)[0])
+    extended[:, :dim].copy_(rows)
+    form.similarity.extend_candidates(extended, dim)
+    return extended
 
 
 def _divide(contrasts: Sequence[_Contrast], device: str) -> tuple[list[slice], list[slice]]:
@@ -100,15 +122,17 @@ def _group(
     d_relations: Tensor,
     workspace: Workspace,
 ) -> list[Tensor]:
-    """Both sides of a group's edges; adds to d_rows (U, D) and d_relations (V, Dr), returns their losses."""
+    """Both sides of a group's edges; adds to d_rows (U, G) and d_relations (V, Dr), returns their losses."""
     batch = given.batch
     chunk_edges = len(batch.head) // next(iter(contrasts.values())).num_chunks
     edges = slice(chunks.start * chunk_edges, chunks.stop * chunk_edges)
-    head = _Rows("head", batch.rows, batch.head[edges], workspace)
-    tail = _Rows("tail", batch.rows, batch.tail[edges], workspace)
+    width = d_rows.shape[1]
+    head = _Rows("head", batch.rows, batch.head[edges], width, workspace)
+    tail = _Rows("tail", batch.rows, batch.tail[edges], width, workspace)
     losses = []
     for group in given.relation_groups:
-        relation = _Rows("relation", given.relations, given.relation_index[group[0]][edges], workspace)
+        index = given.relation_index[group[0]][edges]
+        relation = _Rows("relation", given.relations, index, d_relations.shape[1], workspace)
         for side in group:
             known, answer = (head, tail) if side == "tail" else (tail, head)
             losses.append(contrasts[side].contrast(chunks, blocks, known, answer, relation))
@@ -119,24 +143,25 @@ def _group(
 
 
 class _Rows:
-    """Rows of a block's edges, `values`, and their `gradient`; both (n, width)."""
+    """Rows of a group's edges, `values`, and their `gradient`, the first columns of (n, padded)."""
 
-    def __init__(self, name: str, table: Tensor, index: Tensor, workspace: Workspace) -> None:
+    def __init__(self, name: str, table: Tensor, index: Tensor, padded: int, workspace: Workspace) -> None:
         self._index = index
         self._name = name
         self._workspace = workspace
         self.values = torch.index_select(
             table, 0, index, out=workspace.take(name, len(index), table.shape[1])
         )
-        self.gradient = workspace.zeros(f"d_{name}", len(index), table.shape[1])
+        self._padded = workspace.zeros(f"d_{name}", len(index), padded)
+        self.gradient = self._padded[:, : table.shape[1]]
 
     def use(self, name: str, masks: RowMasks) -> _Use:
         """The rows after dropout; `name` tells apart the uses that are open at once."""
         return _Use(name, self, masks.take(len(self._index)), self._workspace)
 
     def add_gradient(self, table: Tensor) -> None:
-        """Add the gradient to the table's."""
-        table.index_add_(0, self._index, self.gradient)
+        """Add the gradient to the table's, which is as wide as the padded one."""
+        table.index_add_(0, self._index, self._padded)
 
 
 class _Use:
@@ -246,7 +271,8 @@ class _Contrast:
         self._name = side
         self._d_rows = d_rows
         self._edges = len(given.batch.head)
-        self._dim = d_rows.shape[1]
+        self._dim = self._rows.shape[1]
+        self.extended_rows: Tensor | None = None
         # Weights of groups of negatives ride in the products where they can, else they are multiplied in.
         importance, self._groups = negatives.importance, 0
         if importance is not None and form.objective.exponential and form.similarity.adds_biases:
@@ -260,14 +286,22 @@ class _Contrast:
         self._dropped = negatives.dropped if on_host else None
         self._keep = negatives.keep if on_host else negatives.mask(self._edges)
 
+    @property
+    def takes_rows_as_they_are(self) -> bool:
+        """Whether candidates are rows without dropout and belong to no groups."""
+        return not self._masks.candidates.active and not self._groups
+
     def _load(self, chunks: slice) -> tuple[Tensor, Tensor, Tensor | None]:
         """Rows, extended, of a group's candidates (g, K, W), their nodes (g · K,) and dropout masks."""
         similarity, dim, count = self._form.similarity, self._dim, self.count
         nodes = self._negatives.nodes[chunks].reshape(-1)
+        candidates = self._workspace.take("candidates", len(nodes), self._widths[0])
+        if self.extended_rows is not None:
+            torch.index_select(self.extended_rows, 0, nodes, out=candidates)
+            return candidates.view(-1, count, self._widths[0]), nodes, None
         mask = self._masks.candidates.take(len(nodes))
         gathered = self._workspace.take("gathered", len(nodes), dim)
         torch.index_select(self._rows, 0, nodes, out=gathered)
-        candidates = self._workspace.take("candidates", len(nodes), self._widths[0])
         if mask is None:
             candidates[:, :dim].copy_(gathered)
         else:
@@ -326,13 +360,13 @@ class _Contrast:
         """
         similarity, objective, dim = self._form.similarity, self._form.objective, self._dim
         candidates, nodes, mask = self._load(chunks)
-        sums = self._workspace.zeros("candidate_sums", *candidates.shape[:2], self._widths[1])
+        sums = self._workspace.take("candidate_sums", *candidates.shape[:2], self._widths[1])
         members = None
         if self._negatives.importance is not None and not self._groups:
             members = self._negatives.importance.members(chunks)
         positives = positive.view(len(candidates), -1)
         dropped = self._dropped_of(chunks, scratch)
-        results = []
+        results: list[tuple[Tensor, Tensor, Tensor]] = []
         for block, left_out in zip(scratch.blocks, dropped, strict=True):
             scores = block.scores
             similarity.scores(block.query, candidates, dim, self._groups, scores, block.inverse)
@@ -349,9 +383,12 @@ class _Contrast:
             )
             factor = factor.div_(self._edges)
             torch.mul(block.unscaled, factor, out=block.scaled)
-            similarity.candidate_gradient(scores, block.scaled, sums)
+            similarity.candidate_gradient(scores, block.scaled, sums, add=len(results) > 0)
             results.append((loss, factor, d_positive.div_(self._edges)))
-        self._add_candidates(similarity.finish_candidates(sums, candidates, dim), nodes, mask)
+        gradient = similarity.finish_candidates(sums, candidates, dim)
+        if mask is not None:
+            gradient.mul_(mask.view_as(gradient))
+        self._d_rows.index_add_(0, nodes, sums.view(len(nodes), -1))
         if len(results) == 1:
             loss, factor, d_positive = results[0]
         else:
@@ -395,12 +432,3 @@ class _Contrast:
             counts = counts if counts is block.counts else counts.clone()  # the batch's own mask
             counts.view(-1).index_fill_(0, left_out, 0)
         return counts.sum(-1, keepdim=True)
-
-    def _add_candidates(self, gradient: Tensor, nodes: Tensor, mask: Tensor | None) -> None:
-        """Add the candidates' gradients (g, K, D) to their rows."""
-        flat = self._workspace.take("gathered", len(nodes), self._dim)  # index_add_ wants it contiguous
-        if mask is None:
-            flat.view_as(gradient).copy_(gradient)
-        else:
-            torch.mul(gradient, mask.view_as(gradient), out=flat.view_as(gradient))
-        self._d_rows.index_add_(0, nodes, flat)

@@ -25,6 +25,13 @@ def _padded(width: int) -> int:
     return -(-width // _REGISTER) * _REGISTER
 
 
+def _product(left: Tensor, right: Tensor, out: Tensor, add: bool) -> None:
+    if add:
+        out.baddbmm_(left, right)
+    else:
+        torch.bmm(left, right, out=out)
+
+
 class Similarity(Protocol):
     """One way to score; W is the width of extended rows, G ≤ W that of gradient sums, D ≤ G that of rows.
 
@@ -50,7 +57,11 @@ class Similarity(Protocol):
         """
 
     def extend_candidates(self, extended: Tensor, dim: int, group: Tensor | None = None) -> None:
-        """Fill all columns but the first D of (g, K, W) candidates; `group`, (g, K) int64, is each one's."""
+        """Fill all columns but the first D of (*, W) candidates; `group`, (g, K) int64, is each one's.
+
+        Without groups every candidate is treated alike, so that a table of rows may be filled before they
+        are looked up.
+        """
 
     def scores(
         self, query: Tensor, candidates: Tensor, dim: int, groups: int, out: Tensor, inverse: Tensor
@@ -71,17 +82,18 @@ class Similarity(Protocol):
             (g, P) row sums Σ_k weight_k.
         """
 
-    def candidate_gradient(self, weights: Tensor, scaled_query: Tensor, out: Tensor) -> None:
-        """Add up Σ_p factor_p weight_pk ∂score_pk/∂candidate_k in a form that `finish_candidates` reads.
+    def candidate_gradient(self, weights: Tensor, scaled_query: Tensor, out: Tensor, add: bool) -> None:
+        """Write Σ_p factor_p weight_pk ∂score_pk/∂candidate_k in a form that `finish_candidates` reads.
 
         Args:
             weights: (g, P, K) as `query_gradient` left them.
             scaled_query: (g, P, G), factor_p times the first columns of extended queries.
             out: (g, K, G) sums.
+            add: add to what `out` holds.
         """
 
     def finish_candidates(self, sums: Tensor, candidates: Tensor, dim: int) -> Tensor:
-        """Turn the sums of `candidate_gradient` into gradients (g, K, D), in place."""
+        """Turn the sums of `candidate_gradient` into gradients (g, K, D), their first columns, in place."""
 
     def positive_gradient(
         self,
@@ -144,9 +156,9 @@ class DotSimilarity:
         torch.bmm(weights, candidates[..., : out.shape[-1]], out=out)
         return weights.sum(-1) if out.shape[-1] == dim else out[..., dim]
 
-    def candidate_gradient(self, weights: Tensor, scaled_query: Tensor, out: Tensor) -> None:
+    def candidate_gradient(self, weights: Tensor, scaled_query: Tensor, out: Tensor, add: bool) -> None:
         """weightsᵀ @ (factor · query): the factor enters the small operand."""
-        out.baddbmm_(weights.transpose(1, 2), scaled_query)
+        _product(weights.transpose(1, 2), scaled_query, out, add)
 
     def finish_candidates(self, sums: Tensor, candidates: Tensor, dim: int) -> Tensor:
         """The sums are the gradient."""
@@ -222,9 +234,9 @@ class L2Similarity:
         sums.addcmul_(query[..., :dim], out[..., dim : dim + 1], value=-1)
         return row_sums
 
-    def candidate_gradient(self, weights: Tensor, scaled_query: Tensor, out: Tensor) -> None:
+    def candidate_gradient(self, weights: Tensor, scaled_query: Tensor, out: Tensor, add: bool) -> None:
         """Σ_p f_pk · factor_p · [q, ‖q‖², 1, shift]."""
-        out.baddbmm_(weights.transpose(1, 2), scaled_query)
+        _product(weights.transpose(1, 2), scaled_query, out, add)
 
     def finish_candidates(self, sums: Tensor, candidates: Tensor, dim: int) -> Tensor:
         """Σ_p f_pk (q − k), whose two sums stand in the first D columns and in the column of ones."""
