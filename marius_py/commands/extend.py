@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import sys
 
+from marius_py.config.fields import suggest
 from marius_py.errors import ConfigError
 from marius_py.progress import Bars
 
@@ -60,9 +60,7 @@ def parse(words: list[str]) -> dict[str, str | None]:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or key not in _DEFAULTS:
-            near = difflib.get_close_matches(key, _DEFAULTS, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ConfigError(f"{word!r} is no setting{hint} (--help lists them)")
+            raise ConfigError(f"{word!r} is no setting{suggest(key, _DEFAULTS)} (--help lists them)")
         values[key] = value
     missing = [key for key in ("graph", "input.train", "output") if not values[key]]
     if missing:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marius_py.commands.common import parse_bytes
+from marius_py.config.fields import suggest
 from marius_py.errors import ConfigError
 from marius_py.progress import Bars
 
@@ -85,9 +85,7 @@ def parse(words: list[str]) -> dict[str, Any]:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or key not in _KEYS:
-            near = difflib.get_close_matches(key, _KEYS, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ConfigError(f"{word!r} is no setting{hint} (--help lists them)")
+            raise ConfigError(f"{word!r} is no setting{suggest(key, _KEYS)} (--help lists them)")
         if key in given and key not in _REPEATED:
             raise ConfigError(f"{key} is given twice: {given[key][0]!r} and {value!r}")
         given.setdefault(key, []).append(value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -125,18 +126,35 @@ def join(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix else name
 
 
+_NEAR, _EQUALLY = 0.65, 0.1
+"""Share of letters in common from which words are near, and the difference that decides nothing."""
+
+
 def suggest(word: str, known: Iterable[str]) -> str:
-    """'; did you mean …?' for the nearest known word, or nothing."""
-    names = sorted(known)
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
-    if not close:
-        # A key given without its section, or with the wrong one, is the commonest slip: batch_size=512.
-        last = word.rsplit(".", 1)[-1]
-        ends = [name for name in names if name.rsplit(".", 1)[-1] == last]
-        close = ends[:1] or difflib.get_close_matches(last, [n.rsplit(".", 1)[-1] for n in names], n=1)
-        if close and not ends:
-            close = [name for name in names if name.rsplit(".", 1)[-1] == close[0]][:1]
-    return f"; did you mean {close[0]}?" if close else ""
+    """'; did you mean …?' for the nearest known word, two if they are about as near, or nothing.
+
+    >>> suggest("trainin.batchsize", ["training.batch_size", "training.epochs"])
+    '; did you mean training.batch_size?'
+    >>> suggest("training.colour", ["training.batch_size", "training.epochs"])
+    ''
+    """
+    found = sorted((-_nearness(word, name), name) for name in set(known))
+    best = [name for nearness, name in found if nearness < 0 and nearness <= found[0][0] + _EQUALLY]
+    return f"; did you mean {' or '.join(best[:2])}?" if best else ""
+
+
+def _nearness(word: str, name: str) -> float:
+    """How alike two keys are, 0 to 1; 0 if a part between dots or slashes is unlike its counterpart."""
+    parts, others = (re.split("[./]", one.casefold()) for one in (word, name))
+    # A key without its section is compared with the last parts: batch_size with training.batch_size.
+    count = min(len(parts), len(others))
+    alike = [
+        difflib.SequenceMatcher(None, one, other).ratio()
+        for one, other in zip(parts[-count:], others[-count:], strict=True)
+    ]
+    if min(alike) >= _NEAR:
+        return sum(alike) / count - (_EQUALLY / 2 if len(parts) != len(others) else 0)
+    return _NEAR / 2 if parts[-1] == others[-1] else 0.0  # the right key in a wrong section
 
 
 def keys_of(kind: type[Any], prefix: str = "") -> Iterator[tuple[str, type[Any], Field[Any]]]:
