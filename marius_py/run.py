@@ -315,6 +315,7 @@ class Run:
         *,
         k: int = 10,
         filter_known: bool = False,
+        allow_self: bool | None = None,
         probabilities: bool = False,
         temperature: float | None = None,
     ) -> list[Prediction]:
@@ -328,6 +329,8 @@ class Run:
             tail: likewise.
             k: answers a query.
             filter_known: leave out answers that are edges of the graph already.
+            allow_self: whether a query's own node may be its answer; None: yes, unless the graph has neither
+                relations nor self-loops.
             probabilities: also softmax over all answers that compete, at `temperature`.
             temperature: None fits it to the validation edges.
 
@@ -343,6 +346,7 @@ class Run:
             tail,
             k=k,
             filter_known=filter_known,
+            allow_self=allow_self,
             probabilities=probabilities,
             temperature=temperature,
         )

@@ -48,6 +48,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="leave out answers that are an edge of the train, valid or test split",
     )
     parser.add_argument(
+        "--allow-self",
+        action="store_true",
+        default=None,
+        help="offer a query's own node too, in a graph that has neither relations nor self-loops",
+    )
+    parser.add_argument(
         "--probabilities",
         action="store_true",
         help="also softmax(score / T) over all answers that compete",
@@ -92,6 +98,7 @@ def run(options: argparse.Namespace) -> None:
                     **part,
                     k=options.k,
                     filter_known=options.filter_known,
+                    allow_self=options.allow_self,
                     probabilities=options.probabilities,
                     temperature=temperature,
                     memory_bytes=options.memory,

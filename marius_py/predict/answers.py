@@ -82,6 +82,7 @@ def predict(
     *,
     k: int = 10,
     filter_known: bool = False,
+    allow_self: bool | None = None,
     probabilities: bool = False,
     temperature: float | None = None,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
@@ -100,6 +101,8 @@ def predict(
         tail: name or names of tails.
         k: answers a query.
         filter_known: leave out answers that make an edge of the train, valid or test split.
+        allow_self: whether the node of a query may be its answer. None: yes, unless the graph has neither
+            relations nor self-loops; a dot product would offer the node itself first there.
         probabilities: also softmax over all answers that compete: with `filter_known` without the known ones.
         temperature: of the softmax; None: fitted to validation edges, or 1 if there are none.
         memory_bytes: bound of the working memory, at least 16 MiB.
@@ -133,6 +136,7 @@ def predict(
             is_head,
             k,
             filter_known=filter_known,
+            allow_self=_has_self(run) if allow_self is None else allow_self,
             beta=beta,
             memory_bytes=memory_bytes,
             progress=progress,
@@ -306,6 +310,12 @@ class _Queries:
         present = np.array([[name is not None for name in row] for row in names], dtype=np.bool_)
         if present.size:
             target[present.reshape(target.shape)] = ids
+
+
+def _has_self(run: Run) -> bool:
+    """Whether an edge from a node to itself may be true: by the relations or self-loops of the graph."""
+    loops = run.graph.report.get("self_loops", {})
+    return run.graph.has_relations or any(loops.values())
 
 
 def _fitted(run: Run, filter_known: bool, memory_bytes: int) -> float:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from marius_py.errors import ConfigError
 from marius_py.predict.topk import TILE_CANDIDATES, Float64, TopK, top_k
 from marius_py.ranking.candidates import AllNodes, Float32, Ids
-from marius_py.ranking.known import KnownFinder, QueryBlock
+from marius_py.ranking.known import KnownAnswers, KnownFinder, QueryBlock
 from marius_py.ranking.scorer import ModelScorer
 from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.types import SPLITS, Side
@@ -115,6 +115,7 @@ def complete_nodes(
     k: int,
     *,
     filter_known: bool = False,
+    allow_self: bool = True,
     beta: float | None = None,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     progress: Progress | None = None,
@@ -128,6 +129,7 @@ def complete_nodes(
         is_head: (Q,) True where heads are asked for, False for tails.
         k: how many; at most N are given.
         filter_known: leave out nodes that make an edge of any split.
+        allow_self: whether a query's own node may be an answer.
         beta: inverse temperature for softmax denominators; None: none.
         memory_bytes: bound of the working memory.
         progress: called with (nodes done, nodes in all passes).
@@ -150,6 +152,11 @@ def complete_nodes(
         for start, stop in _cut(whole, k, run.dim, finder, memory_bytes):
             block = whole.part(start, stop)
             known = None if finder is None else finder.find(block, TILE_CANDIDATES)
+            if not allow_self:
+                own = np.arange(block.keys.size) * run.num_nodes + block.anchors
+                if finder is not None:
+                    own = np.concatenate((own, finder.pairs(block)))
+                known = KnownAnswers(own, block.keys.size, run.num_nodes, TILE_CANDIDATES)
             passed = _pass_progress(progress, start, distinct.size, stop - start, run.num_nodes)
             blocks = node_blocks(run, memory_bytes, passed)
             part = top_k(scorer, query_rows(run, scorer, block), blocks, k, known=known, beta=beta)

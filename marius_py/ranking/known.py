@@ -158,10 +158,13 @@ class KnownFinder:
 
     def find(self, block: QueryBlock, tile: int) -> KnownAnswers:
         """Known answers of a block's queries, for tiles of `tile` candidates."""
+        return KnownAnswers(self.pairs(block), block.keys.size, self._source.size, tile)
+
+    def pairs(self, block: QueryBlock) -> Ids:
+        """Known answers (n,) of a block: query · num_candidates + candidate, each any number of times."""
         size = self._source.size
         parts = [query * size + candidate for query, candidate in self._matches(block)]
-        pairs = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
-        return KnownAnswers(pairs, block.keys.size, size, tile)
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
     def _matches(self, block: QueryBlock) -> Iterator[tuple[Ids, Ids]]:
         """(query (n,), candidate index (n,)) of the edges that answer a query."""
