@@ -183,8 +183,9 @@ def make_batch_settings(config: TrainConfig) -> BatchSettings:
 def epoch_work(config: TrainConfig, table: NodeTable, capacity: int, num_edges: int) -> EpochWork:
     """What an epoch with `capacity` partitions in the buffer computes and moves."""
     settings = config.negatives
+    share = capacity / table.partitioning.num_partitions
     if settings.sampler.target == "all":
-        negatives = 2 * table.partitioning.num_nodes * capacity // table.partitioning.num_partitions
+        negatives = int(2 * table.partitioning.num_nodes * share)
     else:
         negatives = (settings.count_head or settings.count) + (settings.count_tail or settings.count)
     return EpochWork(
@@ -192,6 +193,7 @@ def epoch_work(config: TrainConfig, table: NodeTable, capacity: int, num_edges: 
         config.training.batch_size,
         product_flop(table.dim, negatives),
         table.slot_bytes,
+        int(num_edges * share**2) if settings.mask_known else 0,
         resolve_device(config.device).type,
     )
 

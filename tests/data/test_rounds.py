@@ -35,6 +35,13 @@ def test_io_that_does_not_hide_is_not_repeated() -> None:
     assert WORK.rounds(swaps=0, steps=1) == 1
 
 
+def test_masks_are_indexed_once_a_step() -> None:
+    masked = replace(WORK, known_edges=272_115 // 4)
+    assert masked.rounds(swaps=8, steps=9) == 14  # 3 Mflop an edge
+    assert replace(masked, flop_per_edge=product_flop(128, 1000)).rounds(8, 9) == 5
+    assert replace(masked, flop_per_edge=product_flop(64, 100)).rounds(8, 9) == 1
+
+
 def test_settings_decide() -> None:
     table = NodeTable(Partitioning(14_541, 8), 256, 256)
 
