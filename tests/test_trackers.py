@@ -10,7 +10,7 @@ import marius_py
 from marius_py.errors import ConfigError
 from marius_py.trackers import Tracker, Trackers, make_trackers
 
-EDGES = [(f"n{i % 17}", f"n{(i * i + 3) % 17}") for i in range(120)]
+EDGES = [(f"n{i % 17}", f"n{(i + i // 17 + 1) % 17}") for i in range(119)]  # each once: copies share a split
 SETTINGS = {
     "model.decoder": "dot",
     "model.dim": 4,
