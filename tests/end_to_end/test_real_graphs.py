@@ -45,8 +45,8 @@ def test_fb15k_237_out_of_core_is_as_good_as_in_memory(data_dir: Path, tmp_path:
     memory = train(tmp_path / "graph", tmp_path / "memory", *RECIPE, "storage.capacity=8")
     assert disk["test"]["count"] == memory["test"]["count"] == 2 * 20466
     assert disk["test"]["mrr"] >= 0.31
-    assert abs(disk["test"]["mrr"] - memory["test"]["mrr"]) <= 0.008
-    assert disk["train"]["loads_per_epoch"] < 12
+    assert abs(disk["test"]["mrr"] - memory["test"]["mrr"]) <= 0.005
+    assert disk["train"]["loads_per_epoch"] == 5 * 8  # as many rounds as masks of known edges let hide
     assert memory["train"]["loads_per_epoch"] == 0
 
 
