@@ -28,6 +28,7 @@ from marius_py.config import (
     make_components,
     plain,
     read_yaml,
+    schema,
     write_yaml,
 )
 from marius_py.config.compose import group_options, groups_of, prepare_overrides
@@ -151,9 +152,11 @@ def test_without_a_graph_the_demo_settings_come_first_and_can_be_overridden() ->
 
 
 def test_orders_are_those_the_scheduler_knows() -> None:
+    from marius_py.ordering import arguments
     from marius_py.ordering.orders import ORDERS as KNOWN
 
     assert set(ORDERS) == set(KNOWN)
+    assert schema.MAX_ROUNDS == arguments.MAX_ROUNDS
 
 
 def test_experiment_can_be_overridden() -> None:

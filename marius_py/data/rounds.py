@@ -59,8 +59,10 @@ class EpochWork:
         moved = 2 * swaps * self.partition_bytes  # each swap reads one partition and writes one
         hidden = computed / (moved * FLOP_PER_BYTE[self.device])
         whole = self.num_edges / (steps * LEAST_BATCHES * self.batch_size)
-        indexed = steps * max(1, self.known_edges) * FLOP_PER_KNOWN_EDGE[self.device]
-        return int(max(1, min(hidden, computed / indexed, whole, MOST_ROUNDS)))
+        if self.known_edges:
+            indexed = steps * self.known_edges * FLOP_PER_KNOWN_EDGE[self.device]
+            hidden = min(hidden, computed / indexed)
+        return int(max(1, min(hidden, whole, MOST_ROUNDS)))
 
 
 def product_flop(dim: int, negatives: int) -> float:
