@@ -6,13 +6,14 @@ that follows from the run's seed and the position alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from marius_py.data.plan import Span
+from marius_py.nn.negatives import chunks_of
 from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.streams import Purpose, stream
 
@@ -90,15 +91,50 @@ def _joined(ranges: Sequence[Span]) -> list[Span]:
 
 
 def batch_bounds(num_edges: int, batch_size: int, chunks: int) -> list[tuple[int, int]]:
-    """Cut a block into batches of nearly equal size, so that no step ends in a sliver.
+    """Cut a block into batches of nearly equal size that divide into `chunks` chunks, or nearly so many.
+
+    No block ends in a sliver, and none in a batch of few chunks, whose edges would all see the same few
+    negatives. All batches but the last are multiples of `chunks`; the last one takes what is left, in a size
+    that has a divisor near `chunks`. A block that is one batch without such a divisor is cut in two.
 
     Args:
         num_edges: edges of the block.
-        batch_size: most edges a batch.
-        chunks: all batches but the last are a multiple of it.
+        batch_size: most edges a batch, a multiple of `chunks`.
+        chunks: wanted for each batch.
     """
     if num_edges == 0:
         return []
-    even = -(-num_edges // -(-num_edges // batch_size))
-    size = min(batch_size, -(-even // chunks) * chunks)
-    return [(start, min(start + size, num_edges)) for start in range(0, num_edges, size)]
+    size, last = _sizes(num_edges, batch_size, chunks)
+    stop = num_edges - last
+    return [*((start, min(start + size, stop)) for start in range(0, stop, size)), (stop, num_edges)]
+
+
+def _sizes(num_edges: int, batch_size: int, chunks: int) -> tuple[int, int]:
+    """Sizes of all batches but the last, and of the last: that of fewest batches and nearest to the mean
+    whose number of chunks will do, or the one with most chunks."""
+    fewest = -(-num_edges // batch_size)
+    size = min(batch_size, -(-num_edges // (fewest * chunks)) * chunks)
+    best, most_chunks = (size, num_edges - (num_edges - 1) // size * size), 0
+    for count in (fewest, fewest + 1):
+        for size, last in _divisions(num_edges, count, batch_size, chunks):
+            found = chunks_of(last, chunks)
+            if 5 * found >= 4 * chunks:
+                return size, last
+            if found > most_chunks:
+                best, most_chunks = (size, last), found
+    return best
+
+
+def _divisions(num_edges: int, count: int, batch_size: int, chunks: int) -> Iterator[tuple[int, int]]:
+    """(size of the others, of the last) of `count` batches, all within about a quarter of the mean."""
+    mean = num_edges // count
+    if count == 1:
+        yield batch_size, num_edges
+        return
+    others = (count - 1) * chunks  # edges of the other batches together are a multiple of this
+    least = max(1, mean - mean // 4)
+    least += (num_edges - least) % chunks
+    for last in sorted(range(least, mean + mean // 4 + 1, chunks), key=lambda one: abs(one - mean)):
+        size = -(-(num_edges - last) // others) * chunks
+        if max(size, last) <= batch_size and (count - 2) * size < num_edges - last:
+            yield size, last

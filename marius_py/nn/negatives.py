@@ -111,14 +111,16 @@ class NegativeSampler(ABC):
 
 
 def chunks_of(batch: int, chunks: int) -> int:
-    """Number of chunks for a batch of `batch` edges: the largest divisor of it that is at most `chunks`.
+    """Number of chunks for a batch of `batch` edges: `chunks`, else the largest divisor up to one more.
 
     A step's last batch is seldom a multiple of the chunk count; its chunks must be equal all the same.
 
-    >>> chunks_of(10_000, 10), chunks_of(9_999, 10), chunks_of(7, 10), chunks_of(11, 10)
-    (10, 9, 7, 1)
+    >>> chunks_of(10_000, 10), chunks_of(9_999, 10), chunks_of(7, 10), chunks_of(13, 10)
+    (10, 11, 7, 1)
     """
-    return next(count for count in range(min(chunks, batch), 0, -1) if batch % count == 0)
+    if batch % chunks == 0:
+        return chunks
+    return next(count for count in range(min(chunks + 1, batch), 0, -1) if batch % count == 0)
 
 
 class UniformNegatives(NegativeSampler):
@@ -126,7 +128,7 @@ class UniformNegatives(NegativeSampler):
 
     Args:
         count: negatives K a chunk and side, at least 1.
-        chunks: chunks C a batch, at least 1; fewer where the batch is no multiple of it.
+        chunks: chunks C a batch, at least 1; one more or fewer where the batch is no multiple of it.
         count_head, count_tail: negatives for heads and for tails; None takes `count`.
     """
 

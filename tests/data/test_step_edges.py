@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from marius_py.data.distinct import DistinctIndex
 from marius_py.data.step_edges import batch_bounds, split_step
+from marius_py.nn.negatives import chunks_of
 
 
 @given(
@@ -42,6 +44,19 @@ def test_batches_cover_a_block_and_are_nearly_equal(num_edges: int, batch: int, 
     if sizes:
         assert sizes[-1] > 0
         assert len(sizes) <= -(-num_edges // batch) + 1
+        if num_edges > batch and num_edges % chunks == 0:
+            assert max(sizes) - min(sizes) <= len(sizes) * chunks
+
+
+@pytest.mark.parametrize("num_edges", [9_397, 37_589, 20_011, 5_003, 10_007])
+def test_no_batch_of_a_step_falls_into_few_chunks(num_edges: int) -> None:
+    """Primes: a last batch without divisors would be one chunk, its edges sharing the same few negatives."""
+    bounds = batch_bounds(num_edges, 10_000, 10)
+    sizes = [stop - start for start, stop in bounds]
+    assert [chunks_of(size, 10) for size in sizes[:-1]] == [10] * (len(sizes) - 1)
+    assert 8 <= chunks_of(sizes[-1], 10) <= 11
+    assert min(sizes) >= 0.7 * max(sizes)
+    assert max(sizes) <= 10_000
 
 
 @given(st.lists(st.integers(0, 40), max_size=100), st.booleans())

@@ -114,7 +114,8 @@ def test_a_fraction_comes_by_degree() -> None:
 @given(st.integers(1, 500), st.integers(1, 40))
 def test_chunks_divide_the_batch(batch: int, chunks: int) -> None:
     count = chunks_of(batch, chunks)
-    assert 1 <= count <= chunks
+    assert 1 <= count <= chunks + 1
+    assert count == chunks or batch % chunks
     assert batch % count == 0
 
 
