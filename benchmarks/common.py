@@ -32,7 +32,7 @@ from marius_py.config import TrainConfig, load_config, make_components
 from marius_py.generate import planted_edges
 from marius_py.graph import open_graph
 from marius_py.partitioning import Partitioning
-from marius_py.parts import make_batch_settings, make_model, make_ordering, rounds_of
+from marius_py.parts import make_batch_settings, make_model, make_ordering, order_of
 from marius_py.results import peak_rss_bytes, versions
 from marius_py.storage.aligned import allocate
 from marius_py.storage.hdf5_nodes import create_node_store
@@ -289,7 +289,7 @@ def train_epochs(
                 table,
                 capacity,
                 store.bucket_counts(),
-                rounds_of(config, table, capacity, store.num_edges("train")),
+                order_of(config, table, capacity, store.num_edges("train")),
             ),
             components.sampler,
             make_batch_settings(config),

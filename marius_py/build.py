@@ -29,6 +29,7 @@ from marius_py.config import (
     plain,
     write_yaml,
 )
+from marius_py.data.rounds import EpochOrder
 from marius_py.errors import ConfigError, MariusError
 from marius_py.evaluating import evaluate as evaluate_runs
 from marius_py.generate import planted_graph
@@ -47,9 +48,9 @@ from marius_py.parts import (
     make_model,
     make_ordering,
     number_of,
+    order_of,
     partitioning_of,
     resolve_device,
-    rounds_of,
     spare_slots,
 )
 from marius_py.pipeline.runner import stage_of
@@ -389,7 +390,7 @@ class Joint:
         if checkpoint is not None and checkpoint.meta["position"][0] < epochs:
             record(store, {}, drop=(RESULT_META,))
             remove(self.folder / RESULT_FILE)
-        rest = unfinished(checkpoint, EpochSettings.of(self.config, capacity, self.rounds(store, capacity)))
+        rest = unfinished(checkpoint, EpochSettings.of(self.config, capacity, self.order(store, capacity)))
         if rest is not None and rest[0] < epochs:
             epoch, began = rest
             config = began.applied(self.config)
@@ -403,16 +404,16 @@ class Joint:
         if checkpoint is not None and checkpoint.meta["history"]:
             write_lines(self.folder / METRICS_FILE, checkpoint.meta["history"])
 
-    def rounds(self, store: Hdf5PartitionStore, capacity: int) -> int:
-        """How often an epoch goes through the partitions."""
-        return rounds_of(self.config, store.table, capacity, self.edges.num_edges("train"))
+    def order(self, store: Hdf5PartitionStore, capacity: int) -> EpochOrder:
+        """The order that an epoch follows, and how often."""
+        return order_of(self.config, store.table, capacity, self.edges.num_edges("train"))
 
     def trainer(self, store: Hdf5PartitionStore, capacity: int) -> Trainer:
         """A trainer that writes metrics.jsonl into the run folder."""
         config = self.config
-        rounds = self.rounds(store, capacity)
-        if rounds > 1:
-            log.info("ordering.rounds: an epoch goes %d times through the partitions", rounds)
+        order = self.order(store, capacity)
+        if capacity < store.table.partitioning.num_partitions:
+            log.info("an epoch: ordering.name=%s ordering.rounds=%d", order.name, order.rounds)
 
         def on_epoch(line: dict[str, Any]) -> None:
             write_lines(self.folder / METRICS_FILE, trainer.state.history)
@@ -422,7 +423,7 @@ class Joint:
             self.model,
             store,
             self.edges,
-            make_ordering(config, store.table, capacity, self.edges.bucket_counts(), rounds),
+            make_ordering(config, store.table, capacity, self.edges.bucket_counts(), order),
             self.components.sampler,
             make_batch_settings(config),
             TrainerSettings(
@@ -440,7 +441,7 @@ class Joint:
             ),
             device=self.device,
             degrees=self.edges.degrees if self.components.sampler.needs_degrees else None,
-            meta={**self.meta, EPOCH_META: EpochSettings.of(config, capacity, rounds).to_meta()},
+            meta={**self.meta, EPOCH_META: EpochSettings.of(config, capacity, order).to_meta()},
             validate=self.validate,
             on_epoch=on_epoch,
             on_progress=self.watcher.on_progress,

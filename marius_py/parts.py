@@ -21,7 +21,7 @@ from marius_py.config import (
     check_buffer,
 )
 from marius_py.data.batches import BatchSettings
-from marius_py.data.rounds import EpochWork, product_flop
+from marius_py.data.rounds import FEWEST, EpochOrder, EpochWork, product_flop
 from marius_py.errors import ConfigError
 from marius_py.graph import Graph
 from marius_py.nn.model import LinkPredictionModel
@@ -198,19 +198,25 @@ def epoch_work(config: TrainConfig, table: NodeTable, capacity: int, num_edges: 
     )
 
 
-def rounds_of(config: TrainConfig, table: NodeTable, capacity: int, num_edges: int) -> int:
-    """`ordering.rounds`, as given or as many as should hide; 1 where buckets run whole or nothing swaps."""
-    p = table.partitioning.num_partitions
-    if capacity == p or config.ordering.policy != "spread":
-        return 1
-    if config.ordering.rounds != AUTO:
-        return int(config.ordering.rounds)
-    one = build_schedule(p, capacity, order=config.ordering.name, seed=0, policy="eager")
-    return epoch_work(config, table, capacity, num_edges).rounds(one.swaps, len(one.steps))
+def order_of(config: TrainConfig, table: NodeTable, capacity: int, num_edges: int) -> EpochOrder:
+    """The order of an epoch and its rounds, as given, or chosen so that they should hide behind training.
+
+    One round where buckets run whole or nothing swaps. Where both are left open (`auto`), the order is chosen
+    too; given rounds go with the fewest loads.
+    """
+    p, settings = table.partitioning.num_partitions, config.ordering
+    if capacity == p or settings.policy != "spread":
+        return EpochOrder(settings.name, 1)
+    if settings.rounds != AUTO:
+        return EpochOrder(settings.name, int(settings.rounds))
+    work = epoch_work(config, table, capacity, num_edges)
+    if settings.name == FEWEST:
+        return work.order(p, capacity)
+    return EpochOrder(settings.name, work.rounds(settings.name, p, capacity))
 
 
 def make_ordering(
-    config: TrainConfig, table: NodeTable, capacity: int, counts: np.ndarray, rounds: int
+    config: TrainConfig, table: NodeTable, capacity: int, counts: np.ndarray, order: EpochOrder
 ) -> Ordering:
     """Schedules by epoch: the partitions are relabelled each time, starting from those that are resident.
 
@@ -223,12 +229,12 @@ def make_ordering(
         return build_schedule(
             p,
             capacity,
-            order=config.ordering.name,
+            order=order.name,
             seed=stream_seed(seed, Purpose.SCHEDULE, epoch),
             policy="eager" if config.ordering.policy == "spread" else config.ordering.policy,
             costs=counts,
             start=start if start is not None and len(start) == capacity else None,
-            rounds=rounds,
+            rounds=order.rounds,
         )
 
     return ordering

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from marius_py.data.rounds import FEWEST, EpochOrder
 from marius_py.errors import ConfigError, StorageError
 from marius_py.ordering import build_schedule, simulate
 from marius_py.partitioning import Partitioning
@@ -63,7 +64,7 @@ class Plan:
         partitions: p.
         capacity: c; = p: everything in memory.
         batch_size: edges a batch.
-        rounds: times an epoch goes through the partitions.
+        order: what an epoch follows, and how often.
         slot_bytes: of one partition with its optimizer state.
         buffer_bytes: memory of the c + 1 slots (c if everything is in memory).
         table_bytes: all partitions once.
@@ -79,7 +80,7 @@ class Plan:
     partitions: int
     capacity: int
     batch_size: int
-    rounds: int
+    order: EpochOrder
     slot_bytes: int
     buffer_bytes: int
     table_bytes: int
@@ -97,6 +98,10 @@ class Plan:
         return self.exposed_s < 0.1 * self.epoch_s
 
 
+def _fewest_loads(table: NodeTable, capacity: int) -> EpochOrder:
+    return EpochOrder(FEWEST, 1)
+
+
 def plan_epoch(
     table: NodeTable,
     capacity: int,
@@ -104,8 +109,7 @@ def plan_epoch(
     machine: Machine,
     *,
     batch_size: int,
-    order: str = "auto",
-    rounds: Callable[[NodeTable, int], int] = lambda table, capacity: 1,
+    order: Callable[[NodeTable, int], EpochOrder] = _fewest_loads,
 ) -> Plan:
     """What an epoch costs with given partitions and capacity; an epoch between others, not the first.
 
@@ -115,16 +119,15 @@ def plan_epoch(
         num_edges: train edges.
         machine: rates.
         batch_size: edges a batch.
-        order: `ordering.name`.
-        rounds: (table, capacity) → times an epoch goes through the partitions.
+        order: (table, capacity) → what an epoch follows.
     """
     p = table.partitioning.num_partitions
     size = table.slot_bytes
     loads = read = written = 0
     compute_s, exposed_s = num_edges / machine.edge_rate, 0.0
-    times = rounds(table, capacity) if capacity < p else 1
+    chosen = order(table, capacity)
     if capacity < p:
-        schedule = build_schedule(p, capacity, order=order, seed=0, rounds=times)
+        schedule = build_schedule(p, capacity, order=chosen.name, seed=0, rounds=chosen.rounds)
         epoch = simulate(
             schedule,
             compute_rate=p * p / compute_s if compute_s else 1.0,
@@ -142,7 +145,7 @@ def plan_epoch(
         partitions=p,
         capacity=capacity,
         batch_size=batch_size,
-        rounds=times,
+        order=chosen,
         slot_bytes=size,
         buffer_bytes=(capacity + (capacity < p)) * size,
         table_bytes=p * size,
@@ -166,8 +169,7 @@ def choose_plan(
     own_partitions: int,
     partitions: int | None = None,
     capacity: int | None = None,
-    order: str = "auto",
-    rounds: Callable[[NodeTable, int], int] = lambda table, capacity: 1,
+    order: Callable[[NodeTable, int], EpochOrder] = _fewest_loads,
 ) -> Plan:
     """The fastest plan that fits in memory.
 
@@ -180,8 +182,7 @@ def choose_plan(
         own_partitions: the graph's p, kept unless another gains 5 %.
         partitions: p if it is given.
         capacity: c if it is given.
-        order: `ordering.name`.
-        rounds: (table, capacity) → times an epoch goes through the partitions.
+        order: (table, capacity) → what an epoch follows.
 
     Raises:
         ConfigError: not even two partitions and a spare slot fit in memory with 64 partitions.
@@ -194,11 +195,7 @@ def choose_plan(
         table = NodeTable(Partitioning(num_nodes, p), *row_floats)
         chosen = _capacity(table, machine.memory_bytes) if capacity is None else capacity
         if chosen is not None:
-            plans.append(
-                plan_epoch(
-                    table, chosen, num_edges, machine, batch_size=batch_size, order=order, rounds=rounds
-                )
-            )
+            plans.append(plan_epoch(table, chosen, num_edges, machine, batch_size=batch_size, order=order))
     if not plans:
         smallest = NodeTable(Partitioning(num_nodes, min(max(candidates), num_nodes)), *row_floats).slot_bytes
         raise ConfigError(
@@ -279,7 +276,7 @@ def plan_lines(plan: Plan, machine: Machine) -> list[tuple[str, str]]:
         ("disk rates", f"read {_size(machine.read_rate)}/s, write {_size(machine.write_rate)}/s, measured"),
         ("training rate", f"{machine.edge_rate:,.0f} edges/s, measured in memory; {machine.cores} cores"),
         ("accelerator", machine.gpu or "none"),
-        ("loads an epoch", f"{plan.loads} partitions{_in_rounds(plan.rounds)}"),
+        ("loads an epoch", f"{plan.loads} partitions{_described(plan.order)}"),
         ("bytes an epoch", f"{_size(plan.bytes_read)} read, {_size(plan.bytes_written)} written"),
         ("swaps", hidden),
         (
@@ -302,8 +299,9 @@ def plan_text(plan: Plan, machine: Machine, graph: Path | str) -> str:
     )
 
 
-def _in_rounds(rounds: int) -> str:
-    return f" in {rounds} rounds" if rounds > 1 else ""
+def _described(order: EpochOrder) -> str:
+    name = "" if order.name == FEWEST else f", order {order.name}"
+    return name + (f" in {order.rounds} rounds" if order.rounds > 1 else "")
 
 
 def _size(count: float) -> str:

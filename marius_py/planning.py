@@ -25,8 +25,8 @@ from marius_py.parts import (
     available_memory,
     make_batch_settings,
     make_model,
+    order_of,
     resolve_device,
-    rounds_of,
 )
 from marius_py.plan import Machine, Plan, choose_plan, free_bytes, measure_disk
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
@@ -76,8 +76,7 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
         own_partitions=graph.partitioning.num_partitions,
         partitions=_number(config.storage.partitions),
         capacity=_number(config.storage.capacity),
-        order=config.ordering.name,
-        rounds=partial(rounds_of, config, num_edges=graph.num_edges["train"]),
+        order=partial(order_of, config, num_edges=graph.num_edges["train"]),
     )
     return found, machine
 

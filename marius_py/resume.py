@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from marius_py.config import CONFIG_FILE, TrainConfig
+from marius_py.data.rounds import EpochOrder
 from marius_py.errors import ConfigError, StorageError
 from marius_py.results import METRICS_FILE, RESULT_FILE, TRACE_FILE
 from marius_py.storage.files import TEMPORARY_SUFFIX, remove
@@ -163,13 +164,13 @@ class EpochSettings:
     chunks: int
 
     @classmethod
-    def of(cls, config: TrainConfig, capacity: int, rounds: int) -> EpochSettings:
-        """Those of a configuration with `capacity` partitions in the buffer and `rounds` an epoch."""
+    def of(cls, config: TrainConfig, capacity: int, order: EpochOrder) -> EpochSettings:
+        """Those of a configuration with `capacity` partitions in the buffer and that order."""
         return cls(
             capacity,
-            config.ordering.name,
+            order.name,
             config.ordering.policy,
-            rounds,
+            order.rounds,
             config.training.batch_size,
             config.negatives.chunks,
         )

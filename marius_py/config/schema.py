@@ -250,7 +250,10 @@ class OrderingConfig(_Checked):
     PREFIX: ClassVar[str] = "ordering"
 
     name: str = setting(
-        "auto", "order of the buffer's states; auto = the one with the fewest loads", choices=ORDERS
+        "auto",
+        "order of the buffer's states; auto = random where its loads should hide behind training and rounds "
+        "are auto too, else the one with the fewest loads",
+        choices=ORDERS,
     )
     policy: Literal["spread", "deadline", "eager", "random"] = setting(
         "spread",

@@ -1,17 +1,22 @@
-"""How often an epoch goes through the partitions (floor 2): sizes of a run in, a number of rounds out.
+"""Which order an epoch follows and how often (floor 2): sizes of a run in, an order's name and rounds out.
 
-While a partition is in the buffer, its nodes are negatives of every batch; while it is not, of none. The
-longer it stays and stays away, the more its rows follow the edges of the moment, which costs quality. Several
-rounds an epoch, each with a share of every bucket, shorten both. They cost as many times the I/O, which is
-free as long as it hides behind training.
+While a partition is in the buffer, its nodes are negatives of every batch and its edges come one after the
+other; while it is not, there are none. The fewer and longer its stays, the more its rows follow the edges of
+the moment, which costs quality. Two things make stays short and many: the order `random`, whose states
+overlap little and differ in every epoch, and several rounds an epoch, each with a share of every bucket. Both
+cost I/O, which is free as long as it hides behind training.
 
-The number follows from sizes alone, not from what was measured on a machine, so that the same seed gives the
+The choice follows from sizes alone, not from what was measured on a machine, so that the same seed gives the
 same embeddings everywhere.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import lru_cache
+
+from marius_py.ordering import build_schedule
 
 FLOP_PER_BYTE = {"cpu": 400.0, "cuda": 10_000.0}
 """Operations an epoch computes for each byte it moves, at least: 100 GFLOP/s beside half of 0.5 GB/s, and on
@@ -21,10 +26,37 @@ FLOP_PER_KNOWN_EDGE = {"cpu": 60_000.0, "cuda": 1e7}
 """Operations of training for each known edge that a step indexes, at least. Indexing one takes about 0.1 µs
 of a core, in which that core computes 12,000: a fifth of the time of training at most, in another thread."""
 
-LEAST_BATCHES = 2
-"""Batches of a step: with fewer, batches would shrink."""
+FLOP_PER_EDGE = {"cpu": 300_000.0, "cuda": 0.0}
+"""Operations in whose time an edge is drawn, gathered and written back, beside its products: 3 µs of a core
+(measured at dim 64 with 100 negatives)."""
+
+LEAST_FILLING = 0.75
+"""Share of `training.batch_size` that batches keep on average where steps are cut into them, at least."""
+
+INDEX_SHARE = 4.0
+"""How far the masks of one round of the mixed order may exceed `FLOP_PER_KNOWN_EDGE`: they are indexed by a
+thread of their own, and the order is worth it."""
 
 MOST_ROUNDS = 16
+
+MIXED, FEWEST = "random", "auto"
+"""The order whose stays are the shortest, and the one with the fewest loads."""
+
+MOST_PARTITIONS = 1024
+"""Partitions up to which the mixed order is drawn anew each epoch in a second or two."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochOrder:
+    """What an epoch follows.
+
+    Attributes:
+        name: of the order, as `build_schedule` takes it.
+        rounds: how often it is gone through.
+    """
+
+    name: str
+    rounds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +78,48 @@ class EpochWork:
     known_edges: int = 0
     device: str = "cpu"
 
-    def rounds(self, swaps: int, steps: int) -> int:
-        """Most rounds whose swaps and indices should hide and whose steps hold whole batches, from 1 to 16.
-
-        Args:
-            swaps: partitions that a round admits; 0: everything is resident, one round.
-            steps: buffer states of a round.
-        """
+    def rounds(self, name: str, p: int, c: int) -> int:
+        """Most rounds of an order that fit, from 1 to 16; 1 where everything is resident."""
+        swaps, steps = _size(name, p, c)
         if not swaps:
             return 1
-        computed = self.num_edges * self.flop_per_edge
-        moved = 2 * swaps * self.partition_bytes  # each swap reads one partition and writes one
-        hidden = computed / (moved * FLOP_PER_BYTE[self.device])
-        whole = self.num_edges / (steps * LEAST_BATCHES * self.batch_size)
-        if self.known_edges:
-            indexed = steps * self.known_edges * FLOP_PER_KNOWN_EDGE[self.device]
-            hidden = min(hidden, computed / indexed)
-        return int(max(1, min(hidden, whole, MOST_ROUNDS)))
+        most = int(min(self._hidden_swaps() / swaps, self._hidden_indices() / steps, MOST_ROUNDS))
+        return next((times for times in range(most, 1, -1) if self._fills(times * swaps + 1)), 1)
+
+    def order(self, p: int, c: int) -> EpochOrder:
+        """The mixed order if a round of it fits, else the one with the fewest loads, and its rounds."""
+        if c < p <= MOST_PARTITIONS:
+            swaps, steps = _size(MIXED, p, c)
+            hides = swaps <= self._hidden_swaps() and steps <= INDEX_SHARE * self._hidden_indices()
+            if hides and self._fills(steps):
+                return EpochOrder(MIXED, self.rounds(MIXED, p, c))
+        return EpochOrder(FEWEST, self.rounds(FEWEST, p, c))
+
+    def _hidden_swaps(self) -> float:
+        """Swaps of an epoch, each of which reads a partition and writes one, that should hide."""
+        return self._computed() / (2 * self.partition_bytes * FLOP_PER_BYTE[self.device])
+
+    def _hidden_indices(self) -> float:
+        """Steps of an epoch whose indices of known edges should hide."""
+        if not self.known_edges:
+            return math.inf
+        return self._computed() / (self.known_edges * FLOP_PER_KNOWN_EDGE[self.device])
+
+    def _computed(self) -> float:
+        """Operations of an epoch, or what takes as long."""
+        return self.num_edges * (self.flop_per_edge + FLOP_PER_EDGE[self.device])
+
+    def _fills(self, steps: int) -> bool:
+        """Whether a step's edges make nearly full batches."""
+        batches = self.num_edges / (steps * self.batch_size)
+        return batches >= LEAST_FILLING * math.ceil(batches)
+
+
+@lru_cache(maxsize=64)
+def _size(name: str, p: int, c: int) -> tuple[int, int]:
+    """Swaps and steps of a round."""
+    one = build_schedule(p, c, order=name, seed=0, policy="eager")
+    return one.swaps, len(one.steps)
 
 
 def product_flop(dim: int, negatives: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,52 +10,78 @@ import pytest
 
 from marius_py.config import load_config
 from marius_py.data.plan import spread_spans
-from marius_py.data.rounds import LEAST_BATCHES, MOST_ROUNDS, EpochWork, product_flop
+from marius_py.data.rounds import (
+    FEWEST,
+    LEAST_FILLING,
+    MIXED,
+    MOST_ROUNDS,
+    EpochOrder,
+    EpochWork,
+    product_flop,
+)
 from marius_py.errors import ConfigError
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
-from marius_py.parts import rounds_of
+from marius_py.parts import order_of
 from marius_py.storage.protocols import NodeTable
 
 WORK = EpochWork(272_115, 1024, product_flop(256, 2000), 1824 * 512 * 4)
+LARGE = EpochWork(100_000_000, 10_000, product_flop(64, 200), 312_500 * 128 * 4)
+"""20 M nodes of dim 64 with state in 64 partitions, 100 M edges, 100 negatives a side."""
 
 
-def test_a_dense_graph_takes_what_whole_batches_allow() -> None:
-    rounds = WORK.rounds(swaps=8, steps=9)
-    assert rounds == 272_115 // (9 * LEAST_BATCHES * 1024) == 14
-    assert replace(WORK, batch_size=256).rounds(8, 9) == MOST_ROUNDS
-    assert replace(WORK, batch_size=100_000).rounds(8, 9) == 1
+def test_batches_keep_their_size() -> None:
+    steps = len(build_schedule(8, 4).steps) - 1
+    for size in (1024, 4096, 9000, 20_000):
+        rounds = replace(WORK, batch_size=size).rounds("auto", 8, 4)
+        filled = WORK.num_edges / ((rounds * steps + 1) * size)
+        assert filled / math.ceil(filled) >= LEAST_FILLING
+    assert replace(WORK, batch_size=4096).rounds("auto", 8, 4) == 10  # 81 steps of 0.82 batches
+    assert replace(WORK, batch_size=256).rounds("auto", 8, 4) == MOST_ROUNDS
+    assert replace(WORK, batch_size=100_000).rounds("auto", 8, 4) == 1
 
 
 def test_io_that_does_not_hide_is_not_repeated() -> None:
-    # 20 M nodes of dim 64 with state in 64 partitions, 100 M edges, 100 negatives a side.
-    large = EpochWork(100_000_000, 10_000, product_flop(64, 200), 312_500 * 128 * 4)
-    assert large.rounds(swaps=187, steps=188) == 1
-    assert replace(large, flop_per_edge=product_flop(64, 2000)).rounds(187, 188) == 3
-    assert replace(large, flop_per_edge=product_flop(64, 20_000)).rounds(187, 188) == 16
-    assert WORK.rounds(swaps=0, steps=1) == 1
+    assert LARGE.rounds("auto", 64, 12) == 1
+    assert replace(LARGE, flop_per_edge=product_flop(64, 2000)).rounds("auto", 64, 12) == 4
+    assert replace(LARGE, flop_per_edge=product_flop(64, 20_000)).rounds("auto", 64, 12) == 16
+    assert WORK.rounds("auto", 8, 8) == 1
+
+
+def test_the_mixed_order_is_taken_where_it_hides() -> None:
+    assert WORK.order(8, 4) == EpochOrder(MIXED, WORK.rounds(MIXED, 8, 4))
+    assert LARGE.order(64, 12) == EpochOrder(FEWEST, 1)  # the mixed order has 2.5 times the loads
+    assert replace(LARGE, flop_per_edge=product_flop(64, 2000)).order(64, 12) == EpochOrder(MIXED, 1)
+    assert replace(WORK, batch_size=200_000).order(8, 4).name == FEWEST
+    assert WORK.order(8, 8).rounds == 1
+    assert WORK.order(2048, 1024).name == FEWEST  # drawing two million pairs an epoch takes too long
 
 
 def test_masks_are_indexed_once_a_step() -> None:
     masked = replace(WORK, known_edges=272_115 // 4)
-    assert masked.rounds(swaps=8, steps=9) == 14  # 3 Mflop an edge
-    assert replace(masked, flop_per_edge=product_flop(128, 1000)).rounds(8, 9) == 5
-    assert replace(masked, flop_per_edge=product_flop(64, 100)).rounds(8, 9) == 1
+    few = replace(masked, flop_per_edge=product_flop(64, 100))
+    assert masked.rounds(MIXED, 8, 4) == WORK.rounds(MIXED, 8, 4)  # 3 Mflop an edge
+    assert few.rounds(MIXED, 8, 4) < replace(few, known_edges=0).rounds(MIXED, 8, 4)
+    dense = replace(few, known_edges=20 * 272_115)
+    assert dense.order(8, 4) == EpochOrder(FEWEST, 1)
+    assert replace(dense, known_edges=0).order(8, 4).name == MIXED
 
 
 def test_settings_decide() -> None:
     table = NodeTable(Partitioning(14_541, 8), 256, 256)
 
-    def rounds(*words: str, capacity: int = 4) -> int:
+    def order(*words: str, capacity: int = 4) -> EpochOrder:
         config = load_config(["graph=g", "model.dim=256", "negatives.count=1000", *words])
-        return rounds_of(config, table, capacity, 272_115)
+        return order_of(config, table, capacity, 272_115)
 
-    assert rounds() == 14
-    assert rounds(capacity=8) == 1
-    assert rounds("ordering.rounds=3") == 3
-    assert rounds("ordering.policy=deadline") == 1
+    assert order() == EpochOrder("random", 13)
+    assert order("ordering.name=beta") == EpochOrder("beta", 16)
+    assert order(capacity=8) == EpochOrder("auto", 1)
+    assert order("ordering.rounds=3") == EpochOrder("auto", 3)
+    assert order("ordering.rounds=3", "ordering.name=random") == EpochOrder("random", 3)
+    assert order("ordering.policy=deadline") == EpochOrder("auto", 1)
     with pytest.raises(ConfigError, match=r"ordering\.rounds=3 goes with ordering\.policy=spread"):
-        rounds("ordering.rounds=3", "ordering.policy=eager")
+        order("ordering.rounds=3", "ordering.policy=eager")
 
 
 def test_every_round_has_a_share_of_every_bucket() -> None:

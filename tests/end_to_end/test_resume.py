@@ -60,7 +60,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(batches: int, run_train: Tra
 
 CHANGES = (
     "storage.capacity=3",
-    "ordering.name=random",
+    "ordering.name=beta",
     "ordering.policy=random",
     "ordering.rounds=3",
     "training.batch_size=64",
