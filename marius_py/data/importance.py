@@ -11,20 +11,23 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+LEAST_SHARE = 0.5
+"""Least weight of a negative from a partition of the edge's own."""
+
 
 def slot_shares(num_partitions: int, capacity: int) -> tuple[float, float, float] | None:
     """What a negative counts: from a partition of the edge's own; from another, where both of the edge's ends
     lie in one partition; from another, where they lie in two. None: see `slot_weights`.
 
-    >>> slot_shares(8, 4)
-    (0.5, 1.1666666666666667, 1.5)
+    >>> slot_shares(8, 4), slot_shares(32, 4)
+    ((0.5, 1.1666666666666667, 1.5), (0.5, 1.1666666666666667, 1.5))
     """
     if capacity >= num_partitions or capacity < 3:
         return None
-    inside, between = (
-        capacity * (num_partitions - own) / (num_partitions * (capacity - own)) for own in (1, 2)
-    )
-    return capacity / num_partitions, inside, between
+    own = max(capacity / num_partitions, LEAST_SHARE)
+    # Draws are even over the c residents: the mean weight of a draw stays 1.
+    inside, between = ((capacity - held * own) / (capacity - held) for held in (1, 2))
+    return own, inside, between
 
 
 def slot_weights(
@@ -38,7 +41,8 @@ def slot_weights(
 
     An edge between k partitions (1 or 2) meets each of them with probability 1 / c a negative, and each of
     the p - k others, over the steps in which it can be trained, with (c - k) / (c (p - k)). A draw from the
-    whole graph would meet each with 1 / p. The weight is the quotient, 1 on average over the draws.
+    whole graph would meet each with 1 / p. The weight is the quotient, 1 on average over the draws, as long as
+    that of an edge's own partitions, c / p, is `LEAST_SHARE`; below, theirs is that, and the others' lower.
 
     Args:
         head_slot: (B,) slots of the edges' heads.

@@ -9,7 +9,7 @@ from marius_py.data.importance import slot_weights
 from marius_py.ordering import build_schedule
 
 
-@pytest.mark.parametrize(("p", "c"), [(4, 3), (8, 4), (16, 4), (7, 6)])
+@pytest.mark.parametrize(("p", "c"), [(4, 3), (8, 4), (6, 3), (7, 6)])
 def test_weighted_draws_are_even(p: int, c: int) -> None:
     """Over random buffers around an edge, each partition's share of the weighted draws is 1 / p."""
     rng = np.random.default_rng(p)
@@ -29,6 +29,18 @@ def test_weighted_draws_are_even(p: int, c: int) -> None:
         assert share[own] == pytest.approx(1 / p)
         assert share == pytest.approx(1 / p, rel=0.15)
         assert share.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("p", "c"), [(16, 4), (32, 4), (32, 8), (64, 3)])
+def test_most_draws_keep_counting_where_few_partitions_are_resident(p: int, c: int) -> None:
+    slots = np.arange(c)
+    for head, tail in ((slots[:1], slots[1:2]), (slots[:1], slots[:1])):
+        weights = slot_weights(head, tail, p, c, c)
+        assert weights is not None
+        assert weights.min() == pytest.approx(0.5)
+        assert weights.mean() == pytest.approx(1)
+        assert weights.sum() ** 2 / (weights**2).sum() >= 0.65 * c  # how many even draws they are worth
+        assert weights[0, head] == weights[0, tail] == weights.min()
 
 
 def test_nothing_to_correct() -> None:
