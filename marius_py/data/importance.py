@@ -41,8 +41,8 @@ def slot_weights(
 
     An edge between k partitions (1 or 2) meets each of them with probability 1 / c a negative, and each of
     the p - k others, over the steps in which it can be trained, with (c - k) / (c (p - k)). A draw from the
-    whole graph would meet each with 1 / p. The weight is the quotient, 1 on average over the draws, as long as
-    that of an edge's own partitions, c / p, is `LEAST_SHARE`; below, theirs is that, and the others' lower.
+    whole graph would meet each with 1 / p. The weight is the quotient, 1 on average over the draws, where
+    that of an edge's own partitions, c / p, reaches `LEAST_SHARE`; else it is that, and others' are lower.
 
     Args:
         head_slot: (B,) slots of the edges' heads.
