@@ -30,8 +30,9 @@ FLOP_PER_EDGE = {"cpu": 300_000.0, "cuda": 0.0}
 """Operations in whose time an edge is drawn, gathered and written back, beside its products: 3 µs of a core
 (measured at dim 64 with 100 negatives)."""
 
-LEAST_FILLING = 0.75
-"""Share of `training.batch_size` that batches keep on average where steps are cut into them, at least."""
+LEAST_FILLING, FILLING = 0.75, 0.9
+"""Share of `training.batch_size` that batches keep on average where steps are cut into them, at least: under
+the mixed order, and under several rounds."""
 
 INDEX_SHARE = 4.0
 """How far the masks of one round of the mixed order may exceed `FLOP_PER_KNOWN_EDGE`: they are indexed by a
@@ -84,14 +85,14 @@ class EpochWork:
         if not swaps:
             return 1
         most = int(min(self._hidden_swaps() / swaps, self._hidden_indices() / steps, MOST_ROUNDS))
-        return next((times for times in range(most, 1, -1) if self._fills(times * swaps + 1)), 1)
+        return next((times for times in range(most, 1, -1) if self._filling(times * swaps + 1) >= FILLING), 1)
 
     def order(self, p: int, c: int) -> EpochOrder:
         """The mixed order if a round of it fits, else the one with the fewest loads, and its rounds."""
         if c < p <= MOST_PARTITIONS:
             swaps, steps = _size(MIXED, p, c)
             hides = swaps <= self._hidden_swaps() and steps <= INDEX_SHARE * self._hidden_indices()
-            if hides and self._fills(steps):
+            if hides and self._filling(steps) >= LEAST_FILLING:
                 return EpochOrder(MIXED, self.rounds(MIXED, p, c))
         return EpochOrder(FEWEST, self.rounds(FEWEST, p, c))
 
@@ -109,10 +110,10 @@ class EpochWork:
         """Operations of an epoch, or what takes as long."""
         return self.num_edges * (self.flop_per_edge + FLOP_PER_EDGE[self.device])
 
-    def _fills(self, steps: int) -> bool:
-        """Whether a step's edges make nearly full batches."""
+    def _filling(self, steps: int) -> float:
+        """Mean size of the batches of `steps` steps in that of a full one."""
         batches = self.num_edges / (steps * self.batch_size)
-        return batches >= LEAST_FILLING * math.ceil(batches)
+        return batches / math.ceil(batches)
 
 
 @lru_cache(maxsize=64)
