@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from marius_py.nn.decoders.base import ClosedFormDecoder, Decoder, written_together
-from marius_py.nn.dropout import RowMasks
+from marius_py.nn.fused_scratch import BlockScratch, Query, Rows, Scratch
 from marius_py.nn.gradients import Gradients, StepInput, penalty_factors, relations_are_complex
 from marius_py.nn.kernels.objectives import Objective, closed_form
 from marius_py.nn.kernels.similarity import SIMILARITIES, Similarity
@@ -127,12 +127,12 @@ def _group(
     chunk_edges = len(batch.head) // next(iter(contrasts.values())).num_chunks
     edges = slice(chunks.start * chunk_edges, chunks.stop * chunk_edges)
     width = d_rows.shape[1]
-    head = _Rows("head", batch.rows, batch.head[edges], width, workspace)
-    tail = _Rows("tail", batch.rows, batch.tail[edges], width, workspace)
+    head = Rows("head", batch.rows, batch.head[edges], width, workspace)
+    tail = Rows("tail", batch.rows, batch.tail[edges], width, workspace)
     losses = []
     for group in given.relation_groups:
         index = given.relation_index[group[0]][edges]
-        relation = _Rows("relation", given.relations, index, d_relations.shape[1], workspace)
+        relation = Rows("relation", given.relations, index, d_relations.shape[1], workspace)
         for side in group:
             known, answer = (head, tail) if side == "tail" else (tail, head)
             losses.append(contrasts[side].contrast(chunks, blocks, known, answer, relation))
@@ -140,121 +140,6 @@ def _group(
     head.add_gradient(d_rows)
     tail.add_gradient(d_rows)
     return losses
-
-
-class _Rows:
-    """Rows of a group's edges, `values`, and their `gradient`, the first columns of (n, padded)."""
-
-    def __init__(self, name: str, table: Tensor, index: Tensor, padded: int, workspace: Workspace) -> None:
-        self._index = index
-        self._name = name
-        self._workspace = workspace
-        self.values = torch.index_select(
-            table, 0, index, out=workspace.take(name, len(index), table.shape[1])
-        )
-        self._padded = workspace.zeros(f"d_{name}", len(index), padded)
-        self.gradient = self._padded[:, : table.shape[1]]
-
-    def use(self, name: str, masks: RowMasks) -> _Use:
-        """The rows after dropout; `name` tells apart the uses that are open at once."""
-        return _Use(name, self, masks.take(len(self._index)), self._workspace)
-
-    def add_gradient(self, table: Tensor) -> None:
-        """Add the gradient to the table's, which is as wide as the padded one."""
-        table.index_add_(0, self._index, self._padded)
-
-
-class _Use:
-    """One use of rows: `values` after its dropout, and their `gradient`; both (n, width)."""
-
-    def __init__(self, name: str, rows: _Rows, mask: Tensor | None, workspace: Workspace) -> None:
-        self._rows, self._mask = rows, mask
-        self.values, self.gradient = rows.values, rows.gradient
-        if mask is not None:
-            self.values = torch.mul(rows.values, mask, out=workspace.take(f"use_{name}", *mask.shape))
-            self.gradient = workspace.zeros(f"d_use_{name}", *mask.shape)
-
-    def close(self) -> None:
-        """Take the gradient back through dropout to the rows."""
-        if self._mask is not None:
-            self._rows.gradient.addcmul_(self.gradient, self._mask)
-
-
-class _Query:
-    """A query made of a use of the known node and one of the relation, written into `out` (n, D)."""
-
-    def __init__(
-        self, decoder: ClosedFormDecoder, side: Side, node: _Use, relation: _Use, out: Tensor
-    ) -> None:
-        self._decoder, self._side = decoder, side
-        self._node, self._relation = node, relation
-        self.values = out
-        decoder.query_into(node.values, relation.values, side, out)
-
-    def backward(self, gradient: Tensor) -> None:
-        """Add the gradients of what it was made of, from its own (n, D), which may be overwritten."""
-        node, relation = self._node, self._relation
-        self._decoder.query_backward(
-            node.values, relation.values, self._side, gradient, node.gradient, relation.gradient
-        )
-        node.close()
-        relation.close()
-
-
-class _Scratch:
-    """Scratch of a group of g chunks of P edges with K candidates, and the views of it that are used.
-
-    Views are made once for each shape: a step would otherwise spend a few per cent of its time on them.
-    """
-
-    def __init__(
-        self,
-        chunks: int,
-        edges: int,
-        count: int,
-        dim: int,
-        widths: tuple[int, int],
-        blocks: Sequence[slice],
-        ws: Workspace,
-    ) -> None:
-        width, gradient_width = widths
-        flat = chunks * edges
-        self.pairs = ws.take("pairs", flat, dim)
-        self.extended = ws.take("query", flat, width)
-        self.query = self.extended[:, :dim]
-        gradient = ws.take("d_query", flat, gradient_width)
-        self.d_query = gradient[:, :dim]
-        self.positive_query = ws.take("positive_query", flat, dim)
-        self.d_positive_query = ws.take("d_positive_query", flat, dim)
-        queries, gradients = (one.view(chunks, edges, -1) for one in (self.extended, gradient))
-        self.blocks = [
-            _BlockScratch(queries[:, block], gradients[:, block], block, edges, count, ws) for block in blocks
-        ]
-
-
-class _BlockScratch:
-    """Scratch of n edges of each of g chunks.
-
-    Attributes:
-        edges: (start, stop) of its edges among those of one chunk. span: whether it is all of them.
-        query, d_query: views of the group's, (g, n, W) and (g, n, G). unscaled: the query's first G columns.
-        scaled: (g, n, G). scores, inverse, counts, softplus: (g, n, K).
-    """
-
-    def __init__(
-        self, query: Tensor, d_query: Tensor, edges: slice, chunk_edges: int, count: int, ws: Workspace
-    ) -> None:
-        self.edges = edges
-        self.first, self.stop = edges.start * count, edges.stop * count
-        self.query, self.d_query = query, d_query
-        self.unscaled = query[..., : d_query.shape[-1]]
-        self.scaled = ws.take("scaled", *d_query.shape)
-        shape = (query.shape[0], query.shape[1], count)
-        self.scores = ws.take("scores", *shape)
-        self.flat = self.scores.view(-1)
-        self.inverse = ws.take("inverse", *shape)
-        self.counts = ws.take("counts", *shape)
-        self.softplus = ws.take("softplus", *shape)
 
 
 class _Contrast:
@@ -312,26 +197,26 @@ class _Contrast:
         similarity.extend_candidates(candidates, dim, group)
         return candidates, nodes, mask
 
-    def _scratch(self, chunks: int, blocks: Sequence[slice]) -> _Scratch:
+    def _scratch(self, chunks: int, blocks: Sequence[slice]) -> Scratch:
         key = ("group", chunks, self.chunk_edges, self.count, self._dim, *self._widths, len(blocks))
-        make = lambda: _Scratch(  # noqa: E731
+        make = lambda: Scratch(  # noqa: E731
             chunks, self.chunk_edges, self.count, self._dim, self._widths, blocks, self._workspace
         )
         return self._workspace.remember(key, make)
 
     def contrast(
-        self, chunks: slice, blocks: Sequence[slice], known: _Rows, answer: _Rows, relation: _Rows
+        self, chunks: slice, blocks: Sequence[slice], known: Rows, answer: Rows, relation: Rows
     ) -> Tensor:
         """Contrast the edges of a group; adds to the gradients of all rows, returns the losses (n,)."""
         similarity, decoder, masks, side = self._form.similarity, self._form.decoder, self._masks, self._side
         scratch = self._scratch(chunks.stop - chunks.start, blocks)
         node, of_relation = known.use("node", masks.node), relation.use("relation", masks.relation)
         answer_use = answer.use("answer", masks.answer)
-        query = asked = _Query(decoder, side, node, of_relation, scratch.query)
+        query = asked = Query(decoder, side, node, of_relation, scratch.query)
         if masks.two_queries:
             node = known.use("positive_node", masks.positive_node)
             of_relation = relation.use("positive_relation", masks.positive_relation)
-            asked = _Query(decoder, side, node, of_relation, scratch.positive_query)
+            asked = Query(decoder, side, node, of_relation, scratch.positive_query)
         positive = similarity.positive(asked.values, answer_use.values, scratch.pairs)
         importance, biases = self._negatives.importance, None
         if importance is not None and self._groups:
@@ -352,7 +237,7 @@ class _Contrast:
         answer_use.close()
         return loss.view(-1)
 
-    def _products(self, chunks: slice, scratch: _Scratch, positive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _products(self, chunks: slice, scratch: Scratch, positive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """All that touches scores: fills d_query but for its factor, adds to the candidates' gradients.
 
         Returns:
@@ -395,7 +280,7 @@ class _Contrast:
             loss, factor, d_positive = (torch.cat(parts, 1) for parts in zip(*results, strict=True))
         return loss.view(-1, 1), factor.view(-1, 1), d_positive.view(-1, 1)
 
-    def _dropped_of(self, chunks: slice, scratch: _Scratch) -> list[Tensor | None]:
+    def _dropped_of(self, chunks: slice, scratch: Scratch) -> list[Tensor | None]:
         """Positions that each block leaves out, in its own flattened (g, n, K)."""
         if self._dropped is None:
             return [None] * len(scratch.blocks)
@@ -410,7 +295,7 @@ class _Contrast:
             for low, high, offset in zip(cuts[:-1], cuts[1:], first, strict=True)
         ]
 
-    def _counts(self, chunks: slice, block: _BlockScratch, members: Tensor | None) -> Tensor | None:
+    def _counts(self, chunks: slice, block: BlockScratch, members: Tensor | None) -> Tensor | None:
         """What each negative counts for each edge (g, n, K): int8 if it counts or not, or float32."""
         keep, importance = self._keep, self._negatives.importance
         if keep is not None:
@@ -421,7 +306,7 @@ class _Contrast:
         torch.bmm(importance.weight[chunks, block.edges], members, out=block.counts)
         return block.counts if keep is None else block.counts.mul_(keep)
 
-    def _counted(self, counts: Tensor | None, left_out: Tensor | None, block: _BlockScratch) -> Tensor:
+    def _counted(self, counts: Tensor | None, left_out: Tensor | None, block: BlockScratch) -> Tensor:
         """Number of negatives that count, for each edge (g, n, 1) or for all ()."""
         if counts is None:
             if left_out is None:
