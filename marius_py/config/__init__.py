@@ -10,21 +10,19 @@ from marius_py.config.compose import (
     saved_settings,
     write_yaml,
 )
+from marius_py.config.evaluate_schema import EvaluateConfig
 from marius_py.config.fields import Component, build, plain
+from marius_py.config.prepare_schema import DatasetConfig, InputConfig, PrepareConfig
 from marius_py.config.registry import Components, make_components
 from marius_py.config.schema import (
     AUTO,
     CheckpointConfig,
-    DatasetConfig,
-    EvaluateConfig,
     EvaluationConfig,
-    InputConfig,
     ModelConfig,
     NegativesConfig,
     OptimizerConfig,
     OrderingConfig,
     PipelineConfig,
-    PrepareConfig,
     RegularizerConfig,
     StorageConfig,
     TrainConfig,

@@ -13,8 +13,10 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from marius_py.config.evaluate_schema import EvaluateConfig
 from marius_py.config.fields import Component, build, keys_of, suggest, type_of, unknown_key
-from marius_py.config.schema import EvaluateConfig, PrepareConfig, TrainConfig
+from marius_py.config.prepare_schema import PrepareConfig
+from marius_py.config.schema import TrainConfig
 from marius_py.errors import ConfigError, FormatError
 
 T = TypeVar("T", TrainConfig, EvaluateConfig, PrepareConfig)

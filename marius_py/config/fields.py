@@ -14,11 +14,14 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from marius_py.errors import ConfigError
 
 T = TypeVar("T")
+
+MAX_SEED = 2**63 - 1
+MEBIBYTE = 2**20
 
 NAME_KEYS = ("_target_", "name")
 """The keys under which a component's mapping may hold its name."""
@@ -292,6 +295,20 @@ def check_fields(config: Any, prefix: str) -> None:
         checked = coerce(value, type_of(type(config), item.name), join(prefix, item.name), item)
         if checked is not value:
             object.__setattr__(config, item.name, checked)
+
+
+class Checked:
+    """Checks the leaves on construction; `PREFIX` is the dotted key that messages name."""
+
+    __slots__ = ()
+    PREFIX: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        check_fields(self, self.PREFIX)
+        self.check()
+
+    def check(self) -> None:
+        """Check what concerns several fields at once; ConfigError when they do not fit together."""
 
 
 def plain(config: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The settings of a command as frozen dataclasses (floor 5): default, unit and range of every key.
+"""The settings of `marius-train` as frozen dataclasses (floor 5): default, unit and range of every key.
 
 In: keyword arguments, or nested plain values through `fields.build`. Out: objects whose every value has been
 checked, so that nothing below needs to check it again. No torch, no hydra.
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from marius_py.config.fields import Component, check_fields, section, setting
+from marius_py.config.fields import MAX_SEED, MEBIBYTE, Checked, Component, section, setting
 from marius_py.errors import ConfigError
 
 EVEN_WIDTH = ("complex", "rotate")
@@ -39,26 +39,9 @@ ORDERS = (
 MAX_ROUNDS = 64
 """Most passes of an epoch through the partitions, as `marius_py.ordering` allows."""
 
-MAX_SEED = 2**63 - 1
-MEBIBYTE = 2**20
-
-
-class _Checked:
-    """Checks the leaves on construction; `PREFIX` is the dotted key that messages name."""
-
-    __slots__ = ()
-    PREFIX: ClassVar[str] = ""
-
-    def __post_init__(self) -> None:
-        check_fields(self, self.PREFIX)
-        self.check()
-
-    def check(self) -> None:
-        """Check what concerns several fields at once; ConfigError when they do not fit together."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig(_Checked):
+class ModelConfig(Checked):
     """The score function and its parameters."""
 
     PREFIX: ClassVar[str] = "model"
@@ -109,7 +92,7 @@ class ModelConfig(_Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NegativesConfig(_Checked):
+class NegativesConfig(Checked):
     """Negatives: corrupted ends, drawn from the resident nodes and shared by the edges of a chunk."""
 
     PREFIX: ClassVar[str] = "negatives"
@@ -132,7 +115,7 @@ class NegativesConfig(_Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleConfig(_Checked):
+class ScheduleConfig(Checked):
     """How the learning rate changes over the run: a factor of optimizer.lr for each batch."""
 
     PREFIX: ClassVar[str] = "optimizer.schedule"
@@ -151,7 +134,7 @@ class ScheduleConfig(_Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerConfig(_Checked):
+class OptimizerConfig(Checked):
     """The row optimizer, whose state is stored and paged with the rows; other keys go to its class."""
 
     PREFIX: ClassVar[str] = "optimizer"
@@ -176,7 +159,7 @@ class OptimizerConfig(_Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegularizerConfig(_Checked):
+class RegularizerConfig(Checked):
     """Penalties on the rows of a batch, added to the loss with these weights."""
 
     PREFIX: ClassVar[str] = "training.regularizer"
@@ -189,7 +172,7 @@ class RegularizerConfig(_Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingConfig(_Checked):
+class TrainingConfig(Checked):
     """How long and in what portions."""
 
     PREFIX: ClassVar[str] = "training"
@@ -217,7 +200,7 @@ AUTO = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
-class StorageConfig(_Checked):
+class StorageConfig(Checked):
     """Partitions on disk and in the buffer."""
 
     PREFIX: ClassVar[str] = "storage"
@@ -244,7 +227,7 @@ class StorageConfig(_Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OrderingConfig(_Checked):
+class OrderingConfig(Checked):
     """The order in which partitions pass through the buffer."""
 
     PREFIX: ClassVar[str] = "ordering"
@@ -277,7 +260,7 @@ class OrderingConfig(_Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PipelineConfig(_Checked):
+class PipelineConfig(Checked):
     """Stages, threads and staleness."""
 
     PREFIX: ClassVar[str] = "pipeline"
@@ -315,7 +298,7 @@ class PipelineConfig(_Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointConfig(_Checked):
+class CheckpointConfig(Checked):
     """Commits inside an epoch, besides the one at its end."""
 
     PREFIX: ClassVar[str] = "checkpoint"
@@ -338,7 +321,7 @@ class CheckpointConfig(_Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ValidationConfig(_Checked):
+class ValidationConfig(Checked):
     """What is ranked between epochs; early stopping and the best epoch go by it."""
 
     PREFIX: ClassVar[str] = "evaluation.valid"
@@ -366,7 +349,7 @@ class ValidationConfig(_Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationConfig(_Checked):
+class EvaluationConfig(Checked):
     """Link-prediction metrics."""
 
     PREFIX: ClassVar[str] = "evaluation"
@@ -386,7 +369,7 @@ class EvaluationConfig(_Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig(_Checked):
+class TrainConfig(Checked):
     """All settings of `marius-train`."""
 
     graph: str | None = setting(None, "folder of a prepared graph; null = the built-in demo graph", path=True)
@@ -434,152 +417,6 @@ class TrainConfig(_Checked):
             )
         if self.resume and self.output is None:
             raise ConfigError("resume=true needs output=RUN, the folder of the run to go on with")
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluateConfig(_Checked):
-    """All settings of `marius-evaluate`."""
-
-    run: str = setting("???", "folder of a run", path=True)
-    compare: tuple[str, ...] = setting((), "folders of further runs, ranked alike and shown beside it")
-    split: Literal["train", "valid", "test"] = setting("test", "edges to rank")
-    edges: str | None = setting(
-        None, "file of edges by name (TSV, CSV, Parquet) to rank instead of a split", path=True
-    )
-    mode: Literal["full", "sampled"] = setting(
-        "full", "rank against all nodes (full) or a random sample (sampled)"
-    )
-    ks: tuple[int, ...] = setting((1, 3, 10), "the k of the Hits@k to report", unit="ranks", low=1)
-    candidates: int = setting(1000, "candidates a query when mode=sampled", unit="nodes", low=1)
-    max_edges: int | None = setting(
-        None, "rank a random sample of so many edges; null = all", unit="edges", low=1
-    )
-    seed: int = setting(0, "seed of the samples", low=0, high=MAX_SEED)
-    details: bool = setting(False, "also figures by relation, category of relation and degree of the answer")
-    ranks: str | None = setting(
-        None, "file for the rank of every edge and side, .csv or .parquet; null = none", path=True
-    )
-    memory_bytes: int = setting(
-        256 * MEBIBYTE, "bound of the evaluator's working memory", unit="bytes", low=MEBIBYTE
-    )
-    precision: Literal["float32", "bfloat16"] = setting(
-        "float32", "of queries and candidates; bfloat16 is faster where processors have units for it"
-    )
-    device: Literal["auto", "cpu", "cuda"] = setting("auto", "where scores are computed")
-    compute_threads: int | None = setting(
-        None, "threads of the numeric kernels; null = the cores of the machine", unit="threads", low=1
-    )
-    output: str | None = setting(None, "JSON file for the metrics; null = print only", path=True)
-
-    def check(self) -> None:
-        """A run has to be named; ranks of several would need several files."""
-        if self.run == "???":
-            raise ConfigError("run is missing: give run=RUN, the folder that marius-train wrote")
-        if self.compare and self.ranks is not None:
-            raise ConfigError(
-                f"ranks={self.ranks} is for a single run: leave out compare, or ranks, and ask for each run's"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class InputConfig(_Checked):
-    """Edge lists and how to read them."""
-
-    PREFIX: ClassVar[str] = "input"
-
-    train: str | None = setting(None, "file of the training edges, or of all edges", path=True)
-    valid: str | None = setting(None, "file of the validation edges; null = split off or none", path=True)
-    test: str | None = setting(None, "file of the test edges; null = split off or none", path=True)
-    format: Literal["auto", "tsv", "csv", "parquet", "npy", "npz"] = setting(
-        "auto", "file format; auto = by the name's ending"
-    )
-    columns: tuple[str, ...] | None = setting(
-        None,
-        "columns of head, relation, tail (or head, tail): names or numbers from 0; null = the first ones",
-    )
-    header: bool | None = setting(None, "the first line holds column names; null = if it looks so")
-    quoting: bool | None = setting(None, "fields may stand in double quotes; null = for CSV only")
-    delimiter: str | None = setting(None, "one character between columns; null = by the format")
-    split: tuple[float, ...] | None = setting(
-        None,
-        "shares of train, valid and test edges when only train is given; null = 0.90, 0.05, 0.05",
-        unit="shares that add up to 1",
-        low=0.0,
-        high=1.0,
-    )
-
-    def check(self) -> None:
-        """Columns, delimiter and shares have to make sense together."""
-        if self.columns is not None and len(self.columns) not in (2, 3):
-            raise ConfigError(
-                f"input.columns={list(self.columns)} has {len(self.columns)} entries: it takes three columns "
-                "(head, relation, tail) or two (head, tail) for a graph without relations"
-            )
-        if self.columns is not None and len(set(self.columns)) != len(self.columns):
-            raise ConfigError(f"input.columns={list(self.columns)} names a column twice")
-        if self.delimiter is not None and len(self.delimiter) != 1:
-            raise ConfigError(f"input.delimiter={self.delimiter!r} is not one character, such as ',' or ';'")
-        if self.split is not None and (
-            len(self.split) != 3 or abs(sum(self.split) - 1) > 1e-6 or self.split[0] <= 0
-        ):
-            raise ConfigError(
-                f"input.split={list(self.split)} is not allowed: it takes three shares (train, valid, test) "
-                "that add up to 1, the first above 0"
-            )
-        if self.split is not None and (self.valid is not None or self.test is not None):
-            raise ConfigError("input.split is for a single file: leave it out, or input.valid and input.test")
-
-
-@dataclass(frozen=True, kw_only=True)
-class DatasetConfig(_Checked):
-    """A public data set that `marius-prepare` fetches, checks and unpacks by itself."""
-
-    PREFIX: ClassVar[str] = "dataset"
-
-    name: str | None = setting(None, "name of the data set; null = the files of input.*")
-    url: str | None = setting(None, "address of the archive")
-    archive: str | None = setting(None, "file name of the archive")
-    folder: str = setting(
-        "data", "folder for the archive and its files; a file already there is not fetched", path=True
-    )
-    train: str | None = setting(None, "the training edges inside the archive")
-    valid: str | None = setting(None, "the validation edges inside the archive")
-    test: str | None = setting(None, "the test edges inside the archive")
-    sha256: tuple[str, ...] | None = setting(
-        None, "SHA-256 of the train, valid and test files, in hexadecimal"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrepareConfig(_Checked):
-    """All settings of `marius-prepare`."""
-
-    input: InputConfig = section(InputConfig)
-    dataset: DatasetConfig = section(DatasetConfig)
-    output: str = setting("???", "folder of the prepared graph", path=True)
-    partitions: int | None = setting(
-        None,
-        "partitions of the node table; null = 8, or the nodes if those are fewer",
-        unit="partitions",
-        low=1,
-        high=1024,
-    )
-    seed: int = setting(0, "seed of the node order and of the split", low=0, high=MAX_SEED)
-    overwrite: bool = setting(False, "replace a graph that output already holds")
-
-    def check(self) -> None:
-        """Files and a folder have to be named."""
-        if self.input.train is None and self.dataset.name is None:
-            raise ConfigError(
-                "input.train is missing: give input.train=FILE, the edge list, or dataset=fb15k_237 "
-                "for a public one"
-            )
-        if self.input.train is not None and self.dataset.name is not None:
-            raise ConfigError(
-                f"dataset={self.dataset.name} brings its own files: leave out input.train, or dataset"
-            )
-        if self.output == "???":
-            raise ConfigError("output is missing: give output=DIR, the folder of the prepared graph")
 
 
 def check_buffer(partitions: int, capacity: int) -> None:

@@ -1,0 +1,110 @@
+"""The settings of `marius-prepare` as frozen dataclasses (floor 5): default, unit and range of every key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from marius_py.config.fields import MAX_SEED, Checked, section, setting
+from marius_py.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputConfig(Checked):
+    """Edge lists and how to read them."""
+
+    PREFIX: ClassVar[str] = "input"
+
+    train: str | None = setting(None, "file of the training edges, or of all edges", path=True)
+    valid: str | None = setting(None, "file of the validation edges; null = split off or none", path=True)
+    test: str | None = setting(None, "file of the test edges; null = split off or none", path=True)
+    format: Literal["auto", "tsv", "csv", "parquet", "npy", "npz"] = setting(
+        "auto", "file format; auto = by the name's ending"
+    )
+    columns: tuple[str, ...] | None = setting(
+        None,
+        "columns of head, relation, tail (or head, tail): names or numbers from 0; null = the first ones",
+    )
+    header: bool | None = setting(None, "the first line holds column names; null = if it looks so")
+    quoting: bool | None = setting(None, "fields may stand in double quotes; null = for CSV only")
+    delimiter: str | None = setting(None, "one character between columns; null = by the format")
+    split: tuple[float, ...] | None = setting(
+        None,
+        "shares of train, valid and test edges when only train is given; null = 0.90, 0.05, 0.05",
+        unit="shares that add up to 1",
+        low=0.0,
+        high=1.0,
+    )
+
+    def check(self) -> None:
+        """Columns, delimiter and shares have to make sense together."""
+        if self.columns is not None and len(self.columns) not in (2, 3):
+            raise ConfigError(
+                f"input.columns={list(self.columns)} has {len(self.columns)} entries: it takes three columns "
+                "(head, relation, tail) or two (head, tail) for a graph without relations"
+            )
+        if self.columns is not None and len(set(self.columns)) != len(self.columns):
+            raise ConfigError(f"input.columns={list(self.columns)} names a column twice")
+        if self.delimiter is not None and len(self.delimiter) != 1:
+            raise ConfigError(f"input.delimiter={self.delimiter!r} is not one character, such as ',' or ';'")
+        if self.split is not None and (
+            len(self.split) != 3 or abs(sum(self.split) - 1) > 1e-6 or self.split[0] <= 0
+        ):
+            raise ConfigError(
+                f"input.split={list(self.split)} is not allowed: it takes three shares (train, valid, test) "
+                "that add up to 1, the first above 0"
+            )
+        if self.split is not None and (self.valid is not None or self.test is not None):
+            raise ConfigError("input.split is for a single file: leave it out, or input.valid and input.test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetConfig(Checked):
+    """A public data set that `marius-prepare` fetches, checks and unpacks by itself."""
+
+    PREFIX: ClassVar[str] = "dataset"
+
+    name: str | None = setting(None, "name of the data set; null = the files of input.*")
+    url: str | None = setting(None, "address of the archive")
+    archive: str | None = setting(None, "file name of the archive")
+    folder: str = setting(
+        "data", "folder for the archive and its files; a file already there is not fetched", path=True
+    )
+    train: str | None = setting(None, "the training edges inside the archive")
+    valid: str | None = setting(None, "the validation edges inside the archive")
+    test: str | None = setting(None, "the test edges inside the archive")
+    sha256: tuple[str, ...] | None = setting(
+        None, "SHA-256 of the train, valid and test files, in hexadecimal"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareConfig(Checked):
+    """All settings of `marius-prepare`."""
+
+    input: InputConfig = section(InputConfig)
+    dataset: DatasetConfig = section(DatasetConfig)
+    output: str = setting("???", "folder of the prepared graph", path=True)
+    partitions: int | None = setting(
+        None,
+        "partitions of the node table; null = 8, or the nodes if those are fewer",
+        unit="partitions",
+        low=1,
+        high=1024,
+    )
+    seed: int = setting(0, "seed of the node order and of the split", low=0, high=MAX_SEED)
+    overwrite: bool = setting(False, "replace a graph that output already holds")
+
+    def check(self) -> None:
+        """Files and a folder have to be named."""
+        if self.input.train is None and self.dataset.name is None:
+            raise ConfigError(
+                "input.train is missing: give input.train=FILE, the edge list, or dataset=fb15k_237 "
+                "for a public one"
+            )
+        if self.input.train is not None and self.dataset.name is not None:
+            raise ConfigError(
+                f"dataset={self.dataset.name} brings its own files: leave out input.train, or dataset"
+            )
+        if self.output == "???":
+            raise ConfigError("output is missing: give output=DIR, the folder of the prepared graph")
