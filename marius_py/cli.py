@@ -7,66 +7,37 @@ command needs is imported when it is needed, so that `--help` and a bad key answ
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
-import logging
-import os
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from marius_py import __version__
-from marius_py.errors import ConfigError, InterruptedRunError, MariusError, StalledError, StorageError
+from marius_py.console import OK, USAGE, Parser, flagged, say
+from marius_py.errors import StorageError
+from marius_py.hydra_command import HydraCommand, configured
 from marius_py.progress import Bars
-
-OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
-
-log = logging.getLogger("marius_py")
-
-
-@dataclass(frozen=True, slots=True)
-class _Flags:
-    """What precedes or stands between the settings."""
-
-    overrides: tuple[str, ...] = ()
-    hydra: tuple[str, ...] = ()
-    sweep: bool = False
-    config_dir: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Command:
-    """A command that hydra configures."""
-
-    name: str
-    kind: str
-    purpose: str
-    examples: tuple[str, ...]
-    run: Callable[[Any], float | None]
 
 
 def train(argv: Sequence[str] | None = None) -> int:
     """`marius-train`: train, validate, test; writes a run folder."""
-    return _configured(_TRAIN, argv)
+    return configured(_TRAIN, argv)
 
 
 def evaluate(argv: Sequence[str] | None = None) -> int:
     """`marius-evaluate`: link-prediction metrics of a run."""
-    return _configured(_EVALUATE, argv)
+    return configured(_EVALUATE, argv)
 
 
 def prepare(argv: Sequence[str] | None = None) -> int:
     """`marius-prepare`: an edge list becomes a prepared graph."""
-    return _configured(_PREPARE, argv)
+    return configured(_PREPARE, argv)
 
 
 def export(argv: Sequence[str] | None = None) -> int:
     """`marius-export`: embeddings with node names, in a format that other programs read."""
-    parser = _Parser(
+    parser = Parser(
         prog="marius-export",
         description="Write the embeddings of a run with their node names, block by block.",
         epilog="Exit codes: 0 done, 1 failed, 2 bad usage, 130 interrupted.",
@@ -83,12 +54,12 @@ def export(argv: Sequence[str] | None = None) -> int:
         action="store_false",
         help="leave out the file of relations",
     )
-    return _flagged(parser, _run_export, argv)
+    return flagged(parser, _run_export, argv)
 
 
 def verify(argv: Sequence[str] | None = None) -> int:
     """`marius-verify`: check every file of a run or a graph."""
-    parser = _Parser(
+    parser = Parser(
         prog="marius-verify",
         description="Check every file of a run or a prepared graph: what is damaged, what can be recovered.",
         epilog="Exit codes: 0 nothing is lost, 1 something is damaged or missing, 2 bad usage.",
@@ -99,12 +70,12 @@ def verify(argv: Sequence[str] | None = None) -> int:
         action="store_true",
         help="write config.yaml, metrics.jsonl and result.json of a run again from its checkpoint",
     )
-    return _flagged(parser, _run_verify, argv)
+    return flagged(parser, _run_verify, argv)
 
 
 def plan(argv: Sequence[str] | None = None) -> int:
     """`marius-plan`: what a run would need, and settings that fit this machine."""
-    return _configured(_PLAN, argv)
+    return configured(_PLAN, argv)
 
 
 def extend(argv: Sequence[str] | None = None) -> int:
@@ -172,9 +143,9 @@ def _run_train(config: Any) -> float | None:
     if result.get("valid"):
         print_metrics(result["valid"], "valid")
         gap = result["valid"]["gap"]
-        _say(f"the sample's MRR was off by {gap['difference']['mrr']:+.4f} ({gap['sampled']['protocol']})")
+        say(f"the sample's MRR was off by {gap['difference']['mrr']:+.4f} ({gap['sampled']['protocol']})")
     print_metrics(result.get("test"), "test")
-    _say(f"run: {result['output']}")
+    say(f"run: {result['output']}")
     mrr = (result.get("test") or {}).get("mrr")
     return None if mrr is None else float(mrr)
 
@@ -208,7 +179,7 @@ def _run_prepare(config: Any) -> float | None:
             overwrite=config.overwrite,
             progress=bars,
         )
-    _say(f"graph: {config.output}")
+    say(f"graph: {config.output}")
     return None
 
 
@@ -261,10 +232,10 @@ def _run_export(options: argparse.Namespace) -> None:
             progress=bars,
         )
     for path in paths:
-        _say(str(path))
+        say(str(path))
 
 
-_TRAIN = _Command(
+_TRAIN = HydraCommand(
     "marius-train",
     "TrainConfig",
     "Train embeddings of a prepared graph, validate, test; writes the run folder that output names.",
@@ -277,7 +248,7 @@ _TRAIN = _Command(
     ),
     _run_train,
 )
-_PLAN = _Command(
+_PLAN = HydraCommand(
     "marius-plan",
     "TrainConfig",
     "Measure this machine for a few seconds and plan a run: partitions, memory, disk, bytes and time of an "
@@ -289,7 +260,7 @@ _PLAN = _Command(
     ),
     _run_plan,
 )
-_EVALUATE = _Command(
+_EVALUATE = HydraCommand(
     "marius-evaluate",
     "EvaluateConfig",
     "Rank the edges of a split with the embeddings of a run: MRR, Hits@k, mean rank, both sides.",
@@ -303,7 +274,7 @@ _EVALUATE = _Command(
     ),
     _run_evaluate,
 )
-_PREPARE = _Command(
+_PREPARE = HydraCommand(
     "marius-prepare",
     "PrepareConfig",
     "Turn an edge list (TSV, CSV, Parquet, NumPy; gzip, zstd) into a graph partitioned for training.",
@@ -325,249 +296,27 @@ def _run_verify(options: argparse.Namespace) -> None:
     findings = run(path)
     if options.repair and (path / "checkpoint").is_dir():
         for file in repair(path):
-            _say(f"written again: {file}")
+            say(f"written again: {file}")
         findings = run(path)
     for finding in findings:
-        _say(f"{'note' if finding.harmless else 'DAMAGED'}: {finding.problem}\n  -> {finding.remedy}")
+        say(f"{'note' if finding.harmless else 'DAMAGED'}: {finding.problem}\n  -> {finding.remedy}")
     damaged = sum(not finding.harmless for finding in findings)
     if not is_sound(findings):
         raise StorageError(f"{path}: {damaged} of the checks failed; see above for each file")
-    _say(f"{path}: every file is whole")
+    say(f"{path}: every file is whole")
 
 
 # ---------------------------------------------------------------------- running a command
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse, whose errors are `ConfigError` like all others."""
-
-    def error(self, message: str) -> Any:
-        """Raise instead of exiting, so that every command reports alike."""
-        raise ConfigError(f"{message} ({self.prog} --help lists the flags)")
-
-
-def _configured(command: _Command, argv: Sequence[str] | None) -> int:
-    from marius_py import config as configs
-
-    words = list(sys.argv[1:] if argv is None else argv)
-    kind = getattr(configs, command.kind)
-    if "-h" in words or "--help" in words:
-        from marius_py.config.help import help_text
-
-        sys.stdout.write(help_text(kind, command.name, command.purpose, command.examples))
-        return OK
-    if "--version" in words:
-        sys.stdout.write(f"{command.name} {__version__}\n")
-        return OK
-
-    def run() -> None:
-        flags = _parse_flags(words, command.name)
-        if flags.hydra or flags.sweep:
-            _through_hydra(command, kind, flags)
-        else:
-            command.run(configs.compose(kind, flags.overrides, config_dir=flags.config_dir))
-
-    return _guarded(run)
-
-
 def _from_module(name: str, argv: Sequence[str] | None, *, module: str | None = None) -> int:
     """A command whose flags and work stand in `marius_py.commands`, in a module of its name or `module`."""
     command = importlib.import_module(f"marius_py.commands.{module or name}")
-    parser = _Parser(
+    parser = Parser(
         prog=f"marius-{name}",
         description=command.PURPOSE,
         epilog=f"{command.EXAMPLES}\n\nExit codes: 0 done, 1 failed, 2 bad usage, 130 interrupted.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_flags(parser)
-    return _flagged(parser, command.run, argv)
-
-
-def _flagged(parser: _Parser, run: Callable[[argparse.Namespace], None], argv: Sequence[str] | None) -> int:
-    parser.add_argument("--version", action="version", version=f"{parser.prog} {__version__}")
-    parser.add_argument(
-        "--log-level", default=None, choices=_LEVELS, help="debug also prints tracebacks (default: info)"
-    )
-
-    def go() -> None:
-        options = parser.parse_args(argv)
-        _set_log_level(options.log_level)
-        run(options)
-
-    try:
-        return _guarded(go)
-    except SystemExit as leave:  # argparse has printed its help or the version
-        return leave.code if isinstance(leave.code, int) else OK
-
-
-def _guarded(run: Callable[[], None]) -> int:
-    """Run, and turn whatever happens into one message on stderr and an exit code."""
-    _start_logging()
-    try:
-        with _sigterm_interrupts():
-            run()
-    except ConfigError as error:
-        return _report(error, USAGE)
-    except (InterruptedRunError, KeyboardInterrupt) as error:
-        return _report(error, INTERRUPTED, "interrupted")
-    except StalledError as error:
-        # The thread that hangs may hold locks which an orderly end would wait for.
-        code = _report(error, FAILED)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    except MariusError as error:
-        return _report(error, FAILED)
-    except MemoryError as error:
-        return _report(error, FAILED, "out of memory")
-    except BrokenPipeError as error:
-        # Whoever read the output has left; a second write on closing must not add a traceback.
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _report(error, FAILED, "the output was closed")
-    except Exception as error:
-        return _report(error, FAILED, f"unexpected {type(error).__name__}: {error}")
-    return OK
-
-
-def _report(error: BaseException, code: int, text: str | None = None) -> int:
-    message = str(error) if isinstance(error, MariusError) and str(error) else text or repr(error)
-    debug = log.isEnabledFor(logging.DEBUG)
-    if debug:
-        log.debug("traceback", exc_info=error)
-    elif text is not None and code == FAILED:
-        message += " (MARIUS_DEBUG=1 prints the traceback)"
-    sys.stderr.write(f"error: {message}\n")
-    return code
-
-
-@contextlib.contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """SIGTERM ends a command as Ctrl-C does; while a run trains, `CommandWatcher` handles both."""
-
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        previous = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # not the main thread: whoever started it handles signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-
-
-_LEVELS = ("debug", "info", "warning", "error")
-
-
-def _start_logging() -> None:
-    """INFO lines on stderr; another level by MARIUS_LOG, everything with MARIUS_DEBUG=1."""
-    for handler in [one for one in log.handlers if isinstance(one, _StderrHandler)]:
-        log.removeHandler(handler)
-    handler = _StderrHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname).1s %(message)s", "%H:%M:%S"))
-    log.addHandler(handler)
-    log.propagate = False
-    debug = os.environ.get("MARIUS_DEBUG", "") not in ("", "0")
-    log.setLevel("DEBUG" if debug else os.environ.get("MARIUS_LOG", "INFO").upper())
-
-
-def _set_log_level(level: str | None) -> None:
-    if level is not None:
-        log.setLevel(level.upper())
-
-
-class _StderrHandler(logging.Handler):
-    """Writes above a progress bar instead of through it."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write one line to the stderr of this moment."""
-        try:
-            Bars.write(self.format(record))
-        except Exception:
-            self.handleError(record)
-
-
-def _parse_flags(words: Sequence[str], command: str) -> _Flags:
-    """Sort words into settings and flags; flags of hydra that are not ours go to it as they stand."""
-    parser = _Parser(prog=command, add_help=False, allow_abbrev=False)
-    parser.add_argument("--config-dir", "-cd")
-    parser.add_argument("--log-level", choices=_LEVELS)
-    parser.add_argument("-m", "--multirun", action="store_true")
-    parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
-    parser.add_argument("--resolve", action="store_true")
-    parser.add_argument("--package", "-p")
-    parser.add_argument("--info", "-i", nargs="?", const="all")
-    parser.add_argument("--hydra-help", action="store_true")
-    parser.add_argument("--shell-completion", "-sc", action="store_true")
-    parser.add_argument("overrides", nargs="*")
-    options = parser.parse_intermixed_args(list(words))
-    _set_log_level(options.log_level)
-    hydra: list[str] = []
-    for flag, value in (("--cfg", options.cfg), ("--package", options.package), ("--info", options.info)):
-        hydra += [flag, value] if value is not None else []
-    for name in ("resolve", "hydra_help", "shell_completion"):
-        hydra += [f"--{name.replace('_', '-')}"] if getattr(options, name) else []
-    return _Flags(tuple(options.overrides), tuple(hydra), options.multirun, options.config_dir)
-
-
-def _through_hydra(command: _Command, kind: type[Any], flags: _Flags) -> None:
-    """Sweeps and hydra's own questions: hydra's main composes and calls back once a job."""
-    import hydra
-    from hydra.core.hydra_config import HydraConfig
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
-    from marius_py.config.compose import NAMES, conf_dir, config_from, explain, prepare_overrides
-
-    overrides = prepare_overrides(kind, flags.overrides, sweep=flags.sweep, config_dir=flags.config_dir)
-    if flags.sweep and not any(word.startswith("output=") for word in flags.overrides):
-        overrides.append("output=${hydra:runtime.output_dir}")
-
-    failures: list[BaseException] = []
-    parent = os.getpid()
-
-    def job(composed: Any) -> float | None:
-        if failures:
-            return None
-        try:
-            if flags.sweep:
-                log.info("job %s: %s", HydraConfig.get().job.num, " ".join(HydraConfig.get().overrides.task))
-            return command.run(config_from(kind, composed))
-        except BaseException as error:
-            if os.getpid() != parent:  # a launcher that forks: only hydra can carry the error over
-                raise
-            # hydra would print a message of its own besides ours.
-            failures.append(error)
-            return None
-
-    words = [command.name, *flags.hydra, *(["-m"] if flags.sweep else []), *overrides]
-    words += ["--config-dir", flags.config_dir] if flags.config_dir is not None else []
-    before, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    # Otherwise hydra prints and leaves with code 1; here the caller makes one message and a code of it.
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    sys.argv = words
-    try:
-        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=NAMES[kind])(job)()
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(explain(error)) from error
-    except SystemExit as leave:
-        if leave.code not in (None, 0):
-            raise ConfigError("hydra refused the command line; its message is above") from leave
-    finally:
-        sys.argv = before
-        if full_error is None:
-            os.environ.pop("HYDRA_FULL_ERROR", None)
-        else:
-            os.environ["HYDRA_FULL_ERROR"] = full_error
-    if failures:
-        raise failures[0]
-
-
-# ---------------------------------------------------------------------- printing
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
+    return flagged(parser, command.run, argv)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import marius_py.build
-from marius_py import __version__, cli
+from marius_py import __version__, cli, console
 from marius_py.config import TrainConfig
 from marius_py.datasets import Dataset, fetch
 from marius_py.errors import (
@@ -199,8 +199,8 @@ def test_path_that_leads_nowhere_is_caught_by_either_name() -> None:
 def test_a_closed_output_is_no_traceback(runs: list[TrainConfig]) -> None:
     code = """
 import sys
-from marius_py import cli
-sys.exit(cli._guarded(lambda: [print("x" * 99) for _ in range(9999)]))
+from marius_py import console
+sys.exit(console.guarded(lambda: [print("x" * 99) for _ in range(9999)]))
 """
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -403,7 +403,7 @@ def test_other_threads_leave_signals_alone() -> None:
     def work() -> None:
         with Bars() as bars, CommandWatcher(bars, 3) as watcher:
             watcher.on_start(_Trainer(), 100, 0)  # type: ignore[arg-type]
-        codes.append(cli._guarded(lambda: None))
+        codes.append(console.guarded(lambda: None))
 
     thread = threading.Thread(target=work)
     thread.start()

@@ -67,6 +67,8 @@ FLOORS: dict[str, int] = {
     "planning": 5,
     "progress": 6,
     "watch": 6,
+    "console": 6,
+    "hydra_command": 6,
     "commands": 6,
     "cli": 6,
     "testing": 6,

@@ -1,0 +1,139 @@
+"""Commands that hydra configures (floor 6): words in; a checked configuration, or a sweep of them, out.
+
+Plain runs are composed by `config.compose`; `--multirun`, `--cfg` and hydra's other flags go through hydra's
+own main. Both end in the command's function.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from marius_py import __version__
+from marius_py.console import LEVELS, OK, Parser, guarded, log, set_log_level
+from marius_py.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class _Flags:
+    """What precedes or stands between the settings."""
+
+    overrides: tuple[str, ...] = ()
+    hydra: tuple[str, ...] = ()
+    sweep: bool = False
+    config_dir: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HydraCommand:
+    """A command that hydra configures."""
+
+    name: str
+    kind: str
+    purpose: str
+    examples: tuple[str, ...]
+    run: Callable[[Any], float | None]
+
+
+def configured(command: HydraCommand, argv: Sequence[str] | None) -> int:
+    """Compose what `argv` (None: sys.argv) asks for, run, and report; returns the exit code."""
+    from marius_py import config as configs
+
+    words = list(sys.argv[1:] if argv is None else argv)
+    kind = getattr(configs, command.kind)
+    if "-h" in words or "--help" in words:
+        from marius_py.config.help import help_text
+
+        sys.stdout.write(help_text(kind, command.name, command.purpose, command.examples))
+        return OK
+    if "--version" in words:
+        sys.stdout.write(f"{command.name} {__version__}\n")
+        return OK
+
+    def run() -> None:
+        flags = _parse_flags(words, command.name)
+        if flags.hydra or flags.sweep:
+            _through_hydra(command, kind, flags)
+        else:
+            command.run(configs.compose(kind, flags.overrides, config_dir=flags.config_dir))
+
+    return guarded(run)
+
+
+def _parse_flags(words: Sequence[str], command: str) -> _Flags:
+    """Sort words into settings and flags; flags of hydra that are not ours go to it as they stand."""
+    parser = Parser(prog=command, add_help=False, allow_abbrev=False)
+    parser.add_argument("--config-dir", "-cd")
+    parser.add_argument("--log-level", choices=LEVELS)
+    parser.add_argument("-m", "--multirun", action="store_true")
+    parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
+    parser.add_argument("--resolve", action="store_true")
+    parser.add_argument("--package", "-p")
+    parser.add_argument("--info", "-i", nargs="?", const="all")
+    parser.add_argument("--hydra-help", action="store_true")
+    parser.add_argument("--shell-completion", "-sc", action="store_true")
+    parser.add_argument("overrides", nargs="*")
+    options = parser.parse_intermixed_args(list(words))
+    set_log_level(options.log_level)
+    hydra: list[str] = []
+    for flag, value in (("--cfg", options.cfg), ("--package", options.package), ("--info", options.info)):
+        hydra += [flag, value] if value is not None else []
+    for name in ("resolve", "hydra_help", "shell_completion"):
+        hydra += [f"--{name.replace('_', '-')}"] if getattr(options, name) else []
+    return _Flags(tuple(options.overrides), tuple(hydra), options.multirun, options.config_dir)
+
+
+def _through_hydra(command: HydraCommand, kind: type[Any], flags: _Flags) -> None:
+    """Sweeps and hydra's own questions: hydra's main composes and calls back once a job."""
+    import hydra
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    from marius_py.config.compose import NAMES, conf_dir, config_from, explain, prepare_overrides
+
+    overrides = prepare_overrides(kind, flags.overrides, sweep=flags.sweep, config_dir=flags.config_dir)
+    if flags.sweep and not any(word.startswith("output=") for word in flags.overrides):
+        overrides.append("output=${hydra:runtime.output_dir}")
+
+    failures: list[BaseException] = []
+    parent = os.getpid()
+
+    def job(composed: Any) -> float | None:
+        if failures:
+            return None
+        try:
+            if flags.sweep:
+                log.info("job %s: %s", HydraConfig.get().job.num, " ".join(HydraConfig.get().overrides.task))
+            return command.run(config_from(kind, composed))
+        except BaseException as error:
+            if os.getpid() != parent:  # a launcher that forks: only hydra can carry the error over
+                raise
+            # hydra would print a message of its own besides ours.
+            failures.append(error)
+            return None
+
+    words = [command.name, *flags.hydra, *(["-m"] if flags.sweep else []), *overrides]
+    words += ["--config-dir", flags.config_dir] if flags.config_dir is not None else []
+    before, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    # Otherwise hydra prints and leaves with code 1; here the caller makes one message and a code of it.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    sys.argv = words
+    try:
+        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=NAMES[kind])(job)()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(explain(error)) from error
+    except SystemExit as leave:
+        if leave.code not in (None, 0):
+            raise ConfigError("hydra refused the command line; its message is above") from leave
+    finally:
+        sys.argv = before
+        if full_error is None:
+            os.environ.pop("HYDRA_FULL_ERROR", None)
+        else:
+            os.environ["HYDRA_FULL_ERROR"] = full_error
+    if failures:
+        raise failures[0]
