@@ -35,8 +35,8 @@ LEAST_FILLING, FILLING = 0.75, 0.9
 the mixed order, and under several rounds."""
 
 INDEX_SHARE = 4.0
-"""How far the masks of one round of the mixed order may exceed `FLOP_PER_KNOWN_EDGE`: they are indexed by a
-thread of their own, and the order is worth it."""
+"""How far the masks of one round of the mixed order may exceed `FLOP_PER_KNOWN_EDGE`: they are indexed by the
+thread that draws batches, beside computing, and the order is worth it."""
 
 MOST_ROUNDS = 16
 

@@ -115,6 +115,8 @@ def _sizes(num_edges: int, batch_size: int, chunks: int) -> tuple[int, int]:
     fewest = -(-num_edges // batch_size)
     size = min(batch_size, -(-num_edges // (fewest * chunks)) * chunks)
     best, most_chunks = (size, num_edges - (num_edges - 1) // size * size), 0
+    if num_edges % chunks == 0:
+        return best
     for count in (fewest, fewest + 1):
         for size, last in _divisions(num_edges, count, batch_size, chunks):
             found = chunks_of(last, chunks)

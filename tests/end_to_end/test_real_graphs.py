@@ -46,7 +46,7 @@ def test_fb15k_237_out_of_core_is_as_good_as_in_memory(data_dir: Path, tmp_path:
     assert disk["test"]["count"] == memory["test"]["count"] == 2 * 20466
     assert disk["test"]["mrr"] >= 0.31
     assert abs(disk["test"]["mrr"] - memory["test"]["mrr"]) <= 0.005
-    assert 8 < disk["train"]["loads_per_epoch"] <= 3 * 17  # three rounds of the mixed order
+    assert 3 * 9 <= disk["train"]["loads_per_epoch"] <= 3 * 17  # three rounds of `random`
     assert memory["train"]["loads_per_epoch"] == 0
 
 
