@@ -33,11 +33,11 @@ from marius_py.prepare.extend import IdShift, shift_of
 from marius_py.results import CHECKPOINT_FOLDER
 from marius_py.resume import BEFORE_META, CONFIG_META, EPOCH_META, RESULT_META, check_free
 from marius_py.run import Run, load
+from marius_py.run_state import EpochMetrics, RunState
 from marius_py.storage.aligned import allocate
 from marius_py.storage.hdf5_nodes import create_node_store
 from marius_py.storage.protocols import Checkpoint, NodeTable
 from marius_py.storage.reader import NodeReader, open_node_reader
-from marius_py.trainer import EpochMetrics, RunState
 from marius_py.types import SIDES, Position
 
 logger = logging.getLogger(__name__)

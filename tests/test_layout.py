@@ -23,6 +23,7 @@ FLOORS: dict[str, int] = {
     "graph": 1,
     "graph_files": 1,
     "names": 1,
+    "run_state": 1,
     "storage": 1,
     "nn": 1,
     "buffer": 2,
