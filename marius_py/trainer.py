@@ -33,7 +33,8 @@ from marius_py.nn.negatives import NegativeSampler
 from marius_py.nn.schedules import RateSchedule, since_best
 from marius_py.pipeline.device_stages import DeviceStages
 from marius_py.pipeline.host_stages import host_stages
-from marius_py.pipeline.runner import run_inline, run_lanes, run_threaded, stage_of
+from marius_py.pipeline.lanes import run_lanes
+from marius_py.pipeline.runner import run_inline, run_threaded, stage_of
 from marius_py.pipeline.stages import Done, training_stages
 from marius_py.pipeline.trace import Trace, overlap_s
 from marius_py.pipeline.watchdog import Watchdog

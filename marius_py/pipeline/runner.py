@@ -1,17 +1,17 @@
-"""Three ways to run the same stages (floor 3): one after the other, a thread each, or several lanes.
+"""Two ways to run the same stages (floor 3): one after the other, or a thread each.
 
 In: an iterator of items and the stages they pass through. Out: nothing; the last stage is the sink. A thread
-for each stage keeps a device busy while the host moves data. Where the host computes, its cores are the limit
-whatever the stage, and each lane takes an item through all of them. The stages from the second on are the
-section that `max_in_flight` bounds. An error of any stage stops all others and is raised here once, as
-PipelineError with the stage's name, its cause attached; errors that already are MariusErrors of a lower floor
-keep their class.
+for each stage keeps a device busy while the host moves data; the stages from the second on are the section
+that `max_in_flight` bounds. (Where the host computes, see `lanes`.) An error of any stage stops all others
+and is raised here once, as PipelineError with the stage's name, its cause attached; errors that already are
+MariusErrors of a lower floor keep their class.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +24,8 @@ from marius_py.pipeline.trace import Trace
 from marius_py.pipeline.watchdog import Watchdog
 
 _JOIN_S = 0.2
+
+Bodies = tuple[Callable[[], None], list[tuple[str, Callable[[], None]]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +47,11 @@ def run_inline(source: Iterable[Any], stages: Sequence[Stage], trace: Trace, *, 
     """Take each item through all stages before the next one is drawn: one item in flight, one thread."""
     items = iter(source)
     while True:
-        item = _next(items, trace, name)
+        item = draw(items, trace, name)
         if item is None:
             return
         for stage in stages:
-            item = _work(stage, item, trace)
+            item = work_on(stage, item, trace)
 
 
 def run_threaded(
@@ -82,48 +84,14 @@ def run_threaded(
         run.run()
 
 
-def run_lanes(
-    source: Iterable[Any],
-    stages: Sequence[Stage],
-    trace: Trace,
-    *,
-    lanes: int,
-    name: str = "load",
-    on_error: Callable[[], None] = lambda: None,
-    watchdog: Watchdog | None = None,
-) -> None:
-    """Run the source in a thread, and `lanes` threads that take one item at a time through all stages.
-
-    Items enter the first stage and leave the last one in the source's order, one at a time; the stages in
-    between work on several items at once and must allow it. At most `lanes` items are between the entry of
-    the first stage and the end of the last. One lane is the thread of the caller.
-
-    Args:
-        source: drawn in its own thread, called `name`.
-        stages: in order, two at least.
-        trace: spans by stage, waits as "wait for …".
-        lanes: how many.
-        name: what the source is called in errors and traces.
-        on_error: called once when a stage fails, to wake what waits outside the channel.
-        watchdog: its alarm ends the run; a thread that hangs is then left behind.
-
-    Raises:
-        PipelineError, MariusError, StalledError: as `run_threaded`.
-    """
-    run = _LanesRun(source, stages, trace, lanes, name, on_error)
-    with (watchdog or Watchdog()).listening(run.give_up):
-        run.run()
-
-
-class _ThreadedRun:
-    """State of one threaded run: a channel before every stage, one stop switch, the first failure."""
+class Run(ABC):
+    """Threads over one source: a switch that stops all of them, and the first failure."""
 
     def __init__(
         self,
         source: Iterable[Any],
         stages: Sequence[Stage],
         trace: Trace,
-        max_in_flight: int,
         name: str,
         on_error: Callable[[], None],
     ) -> None:
@@ -133,8 +101,6 @@ class _ThreadedRun:
         self._name = name
         self._on_error = on_error
         self._stop = Stop()
-        self._limit = InFlight(max_in_flight, self._stop)
-        self._channels: list[Channel[Any]] = [Channel(max_in_flight + 1, self._stop) for _ in stages]
         self._failures: list[BaseException] = []
         self._given_up = threading.Event()
 
@@ -145,19 +111,12 @@ class _ThreadedRun:
         self._stop.set()
         self._on_error()
 
-    def bodies(self) -> tuple[Callable[[], None], list[tuple[str, Callable[[], None]]]]:
+    @abstractmethod
+    def bodies(self) -> Bodies:
         """What the caller's thread does, and the names and bodies of the other threads."""
-        bodies: list[tuple[str, Callable[[], None]]] = [(self._name, self._produce)]
-        in_caller: Callable[[], None] = lambda: None  # noqa: E731
-        for number, stage in enumerate(self._stages):
-            body = partial(self._consume, number)
-            if stage.in_caller:
-                in_caller = body
-            else:
-                bodies.append((stage.name, body))
-        return in_caller, bodies
 
     def run(self) -> None:
+        """Run all bodies to their end; raise the first failure."""
         in_caller, bodies = self.bodies()
         threads = [
             threading.Thread(target=self._guard, args=(body,), name=f"marius-{title}", daemon=True)
@@ -169,6 +128,8 @@ class _ThreadedRun:
             self._guard(in_caller)
         finally:
             self._join(threads)
+        if isinstance(self._source, Generator) and not self._given_up.is_set():
+            self._source.close()
         if self._failures:
             raise self._failures[0]
 
@@ -190,15 +151,39 @@ class _ThreadedRun:
             self._stop.set()
             self._on_error()
 
+
+class _ThreadedRun(Run):
+    """State of one threaded run: a channel before every stage."""
+
+    def __init__(
+        self,
+        source: Iterable[Any],
+        stages: Sequence[Stage],
+        trace: Trace,
+        max_in_flight: int,
+        name: str,
+        on_error: Callable[[], None],
+    ) -> None:
+        super().__init__(source, stages, trace, name, on_error)
+        self._limit = InFlight(max_in_flight, self._stop)
+        self._channels: list[Channel[Any]] = [Channel(max_in_flight + 1, self._stop) for _ in stages]
+
+    def bodies(self) -> Bodies:
+        """The source and each stage; the caller's thread has the stage that asks for it, if one does."""
+        bodies: list[tuple[str, Callable[[], None]]] = [(self._name, self._produce)]
+        in_caller: Callable[[], None] = lambda: None  # noqa: E731
+        for number, stage in enumerate(self._stages):
+            body = partial(self._consume, number)
+            if stage.in_caller:
+                in_caller = body
+            else:
+                bodies.append((stage.name, body))
+        return in_caller, bodies
+
     def _produce(self) -> None:
-        items = self._source
-        try:
-            while (item := _next(items, self._trace, self._name)) is not None:
-                self._channels[0].put(item)
-            self._channels[0].close()
-        finally:
-            if isinstance(items, Generator):
-                items.close()
+        while (item := draw(self._source, self._trace, self._name)) is not None:
+            self._channels[0].put(item)
+        self._channels[0].close()
 
     def _consume(self, number: int) -> None:
         stage = self._stages[number]
@@ -215,80 +200,13 @@ class _ThreadedRun:
             if number == 0:
                 with self._trace.span("wait for a place in flight"):
                     self._limit.acquire()
-            result = _work(stage, item, self._trace)
+            result = work_on(stage, item, self._trace)
             if is_last:
                 self._limit.release()
             else:
                 self._channels[number + 1].put(result)
         if not is_last:
             self._channels[number + 1].close()
-
-
-class _LanesRun(_ThreadedRun):
-    """State of one run in lanes: a channel before them, and whose turn it is at the last stage."""
-
-    def __init__(
-        self,
-        source: Iterable[Any],
-        stages: Sequence[Stage],
-        trace: Trace,
-        lanes: int,
-        name: str,
-        on_error: Callable[[], None],
-    ) -> None:
-        super().__init__(source, stages, trace, lanes, name, on_error)
-        self._lanes = lanes
-        self._entering = False
-        self._entered = 0
-        self._left = 0
-
-    def bodies(self) -> tuple[Callable[[], None], list[tuple[str, Callable[[], None]]]]:
-        lanes = [(f"lane-{number}", partial(self._lane, number)) for number in range(1, self._lanes)]
-        return partial(self._lane, 0), [(self._name, self._produce), *lanes]
-
-    def _lane(self, lane: int) -> None:
-        first, *between, last = self._stages
-        while True:
-            asked = time.perf_counter()
-            with self._alone_at_entrance():
-                with self._trace.span(f"wait for {self._name}"):
-                    item = self._channels[0].get()
-                if lane == 0:
-                    self._trace.idle.append((asked, time.perf_counter()))
-                if item is None:
-                    return
-                number = self._entered
-                self._entered += 1
-                item = _work(first, item, self._trace)
-            for stage in between:
-                item = _work(stage, item, self._trace)
-            with self._trace.span(f"wait for the turn to {last.name}"):
-                self._wait_turn(number)
-            _work(last, item, self._trace)
-            with self._stop.condition:
-                self._left += 1
-                self._stop.condition.notify_all()
-
-    @contextmanager
-    def _alone_at_entrance(self) -> Iterator[None]:
-        """Wait until no other lane takes an item. Not a lock: a stop must wake whoever waits."""
-        with self._trace.span("wait for another lane"), self._stop.condition:
-            self._stop.condition.wait_for(lambda: self._stop.is_set or not self._entering)
-            if self._stop.is_set:
-                raise StoppedError
-            self._entering = True
-        try:
-            yield
-        finally:
-            with self._stop.condition:
-                self._entering = False
-                self._stop.condition.notify_all()
-
-    def _wait_turn(self, number: int) -> None:
-        with self._stop.condition:
-            self._stop.condition.wait_for(lambda: self._stop.is_set or self._left == number)
-            if self._stop.is_set:
-                raise StoppedError
 
 
 @contextmanager
@@ -303,7 +221,8 @@ def stage_of(name: str, watchdog: Watchdog) -> Iterator[None]:
         raise _wrapped(name, error) from error
 
 
-def _next(items: Iterator[Any], trace: Trace, name: str) -> Any | None:
+def draw(items: Iterator[Any], trace: Trace, name: str) -> Any | None:
+    """The next item of a source called `name`, None at its end; foreign errors as PipelineError."""
     try:
         with trace.span(name):
             return next(items, None)
@@ -313,7 +232,8 @@ def _next(items: Iterator[Any], trace: Trace, name: str) -> Any | None:
         raise _wrapped(name, error) from error
 
 
-def _work(stage: Stage, item: Any, trace: Trace) -> Any:
+def work_on(stage: Stage, item: Any, trace: Trace) -> Any:
+    """Take an item through a stage; foreign errors as PipelineError."""
     try:
         with trace.span(stage.name):
             return stage.work(item)

@@ -6,11 +6,13 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from marius_py.errors import PipelineError, StorageError
-from marius_py.pipeline.runner import Stage, run_inline, run_lanes, run_threaded
+from marius_py.pipeline.lanes import run_lanes
+from marius_py.pipeline.runner import Stage, run_inline, run_threaded
 from marius_py.pipeline.trace import Trace
 
 
@@ -109,7 +111,8 @@ def test_own_errors_keep_their_class() -> None:
         run_threaded(numbers(5), [Stage("a", fail), Stage("b", lambda x: x)], Trace(), max_in_flight=2)
 
 
-def test_source_is_closed_when_a_stage_fails() -> None:
+@pytest.mark.parametrize("runner", ["threaded", "lanes"])
+def test_source_is_closed_when_a_stage_fails(runner: str) -> None:
     closed = threading.Event()
 
     def source() -> Iterator[int]:
@@ -122,9 +125,32 @@ def test_source_is_closed_when_a_stage_fails() -> None:
     def fail(item: int) -> int:
         raise ValueError("no")
 
+    run = partial(run_lanes, lanes=2) if runner == "lanes" else partial(run_threaded, max_in_flight=1)
     with pytest.raises(PipelineError):
-        run_threaded(source(), [Stage("a", fail)], Trace(), max_in_flight=1)
+        run(source(), [Stage("a", lambda item: item), Stage("b", fail)], Trace())
     assert closed.is_set()
+
+
+def test_lanes_draw_no_more_items_than_they_carry() -> None:
+    """Whoever draws takes its item along: nothing is drawn ahead, and no thread is spent on drawing."""
+    drawn, through, threads, most = 0, 0, set(), 0
+
+    def source() -> Iterator[int]:
+        nonlocal drawn, most
+        for item in range(40):
+            drawn += 1
+            most = max(most, drawn - through)
+            threads.add(threading.current_thread())
+            yield item
+
+    def leave(item: int) -> None:
+        nonlocal through
+        through += 1
+
+    stages = [Stage("enter", lambda x: x), Stage("work", lambda x: time.sleep(0.002)), Stage("leave", leave)]
+    run_lanes(source(), stages, Trace(), lanes=3)
+    assert most == len(threads) == 3
+    assert threading.current_thread() in threads
 
 
 def test_trace_counts_and_writes_every_span(tmp_path) -> None:  # type: ignore[no-untyped-def]
