@@ -52,9 +52,12 @@ class ResidentNodes:
 
     def uniform(self, rng: np.random.Generator, size: int) -> np.ndarray:
         """Draw (size,) int64 ids, each resident node equally likely, with replacement."""
-        place = rng.integers(0, self.count, size, dtype=np.int64)
-        part = np.searchsorted(self._ends, place, side="right")
-        ids: np.ndarray = place + (self.starts - self._ends + self.sizes)[part]
+        place: np.ndarray = rng.integers(0, self.count, size, dtype=np.int64)
+        offsets = self.starts - self._ends + self.sizes
+        if (offsets == offsets[0]).all():  # one range after another, as where all partitions are resident
+            place += offsets[0]
+            return place
+        ids: np.ndarray = place + offsets[np.searchsorted(self._ends, place, side="right")]
         return ids
 
     def by_degree(self, rng: np.random.Generator, size: int) -> np.ndarray:

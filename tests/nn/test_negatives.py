@@ -17,7 +17,8 @@ from marius_py.nn import (
     NegativeSampler,
     ResidentNodes,
     UniformNegatives,
-    known_edges,
+    known_index,
+    known_search,
 )
 from marius_py.nn.known_edges import KnownEdges, own_answers
 from marius_py.nn.negatives import chunks_of
@@ -168,6 +169,7 @@ def kept(dropped: np.ndarray, num_edges: int, negatives: np.ndarray) -> np.ndarr
     st.sampled_from([0, 1, 64]),
     st.sampled_from([0, 1000]),
     st.sampled_from([0, 1 << 20]),
+    st.sampled_from([0, 16]),
 )
 def test_known_edges_are_left_out_and_nothing_else(
     case: tuple[np.ndarray, np.ndarray, np.ndarray],
@@ -175,10 +177,14 @@ def test_known_edges_are_left_out_and_nothing_else(
     many_answers: int,
     cost: float,
     most_places: int,
+    dense: int,
 ) -> None:
     known, batch, negatives = case
     chunk_edges = len(batch) // len(negatives)
-    with patch.multiple(known_edges, _MANY_ANSWERS=many_answers, _COST=cost, _MOST_PLACES=most_places):
+    with (
+        patch.multiple(known_search, _MANY_ANSWERS=many_answers, _COST=cost, _MOST_PLACES=most_places),
+        patch.multiple(known_index, _DENSE=dense, _HUB=0),
+    ):
         dropped = KnownEdges(known).false_negatives(batch, negatives, side)
     keep, all_but_own = (
         kept(one, len(batch), negatives) for one in (dropped, own_answers(batch, negatives, side))
@@ -193,13 +199,14 @@ def test_known_edges_are_left_out_and_nothing_else(
             assert all_but_own[place] == (not own)
 
 
-@pytest.mark.parametrize("many_answers", [2, 64])
+@pytest.mark.parametrize(("many_answers", "dense"), [(2, 0), (64, 0), (64, 16)])
 @pytest.mark.parametrize("side", SIDES)
 def test_known_edges_of_hubs_are_left_out(
-    side: Side, many_answers: int, monkeypatch: pytest.MonkeyPatch
+    side: Side, many_answers: int, dense: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(known_edges, "_MANY_ANSWERS", many_answers)
-    monkeypatch.setattr(known_edges, "_COST", 0)
+    monkeypatch.setattr(known_index, "_DENSE", dense)
+    monkeypatch.setattr(known_search, "_MANY_ANSWERS", many_answers)
+    monkeypatch.setattr(known_search, "_COST", 0)
     generator = np.random.default_rng(0)
     known = generator.integers(0, 4000, (6000, 3), dtype=np.int32)
     known[:, 1] = 0
