@@ -196,6 +196,7 @@ def train_figures(
         model__dim=options.dim,
         model__node_dropout=options.dropout,
         model__relation_dropout=options.dropout,
+        training__regularizer__n3=options.n3,
         negatives__count=options.negatives,
         negatives__chunks=options.chunks,
         negatives__mask_known=str(options.mask).lower(),
@@ -278,6 +279,7 @@ def _options() -> argparse.ArgumentParser:
     made.add_argument("--negatives", type=int, default=1000, help="negatives a chunk and side")
     made.add_argument("--dim", type=int, default=100, help="floats a node")
     made.add_argument("--dropout", type=float, default=0.0, help="of node and relation rows")
+    made.add_argument("--n3", type=float, default=0.0, help="weight of the penalty; default 0, as with peers")
     made.add_argument("--partitions", type=int, default=8, help="p")
     made.add_argument("--capacity", type=int, help="c; default: all partitions")
     made.add_argument("--in-flight", type=int, default=4, help="pipeline.max_in_flight")

@@ -130,6 +130,7 @@ def main() -> int:
             model__dim=options.dim,
             model__node_dropout=options.node_dropout,
             model__relation_dropout=options.relation_dropout,
+            training__regularizer__n3=options.n3,
             negatives__count=options.negatives,
             negatives__chunks=options.chunks,
             negatives__mask_known=str(options.mask).lower(),
@@ -182,6 +183,7 @@ def _options() -> argparse.ArgumentParser:
     made.add_argument("--dim", type=int, default=100, help="floats a node")
     made.add_argument("--node-dropout", type=float, default=0.0)
     made.add_argument("--relation-dropout", type=float, default=0.0)
+    made.add_argument("--n3", type=float, default=0.0, help="weight of the penalty; default 0, as with peers")
     made.add_argument("--partitions", type=int, default=8, help="p")
     made.add_argument("--capacity", type=int, help="c; default: all partitions")
     made.add_argument("--in-flight", type=int, default=2, help="pipeline.max_in_flight")

@@ -20,6 +20,7 @@ from marius_py.config import (
     TrainConfig,
     check_buffer,
 )
+from marius_py.config.regularization import regularization_of
 from marius_py.data.batches import BatchSettings
 from marius_py.data.rounds import FEWEST, EpochOrder, EpochWork, product_flop
 from marius_py.errors import ConfigError
@@ -90,14 +91,15 @@ def make_model(
     config: TrainConfig, components: Components, graph: Graph, device: torch.device
 ) -> LinkPredictionModel:
     """The model that a configuration describes, its relations as they are before training."""
+    regularization = regularization_of(config)
     return LinkPredictionModel(
         components.decoder,
         components.loss,
         components.optimizer,
         num_relations=graph.num_relations,
         reciprocal=config.model.reciprocal,
-        node_dropout=config.model.dropout[0],
-        relation_dropout=config.model.dropout[1],
+        node_dropout=regularization.node_dropout,
+        relation_dropout=regularization.relation_dropout,
         regularizers=components.regularizers,
         clip_norm=config.training.clip_norm,
         initializer=components.initializer,

@@ -34,6 +34,7 @@ from marius_py.config import (
 from marius_py.config.compose import group_options, groups_of, prepare_overrides
 from marius_py.config.fields import keys_of, type_of
 from marius_py.config.help import help_text
+from marius_py.config.regularization import regularization_of
 from marius_py.config.schema import ORDERS
 from marius_py.errors import ConfigError, FormatError
 from marius_py.nn import AllNegatives, SoftmaxLoss, UniformNegatives
@@ -447,10 +448,32 @@ def test_arguments_of_a_decoder_in_every_form(words: list[str]) -> None:
 
 
 def test_regularizers_with_a_weight_are_made() -> None:
-    assert make_components(TrainConfig()).regularizers == ()
+    assert make_components(load_config(["graph=g", "model=transe"])).regularizers == ()
     words = ["graph=g", "training.regularizer.n3=0.1", "training.regularizer.l2_relation=0.2"]
     n3, l2 = make_components(load_config(words)).regularizers
     assert (n3.weight, n3.relation_weight, l2.weight, l2.relation_weight) == (0.1, 0.1, 0.0, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("words", "dropout", "n3"),
+    [
+        ([], (0, 0), (0.1, 0.1)),
+        (["model=distmult"], (0, 0), (0.1, 0.1)),
+        (["model=rotate"], (0, 0), (0, 0)),
+        (["loss=logistic"], (0.3, 0.2), (0, 0)),
+        (["loss=logistic", "training.regularizer.n3=0.01"], (0.3, 0.2), (0.01, 0.01)),
+        (["model.relation_dropout=0.1"], (0, 0.1), (0, 0)),
+        (["model.node_dropout=0", "training.regularizer.n3_relation=0"], (0, 0), (0.1, 0)),
+        (["training.regularizer.n3=0"], (0, 0), (0, 0)),
+        (["training.regularizer.l2=0.01"], (0, 0), (0, 0)),
+        (["experiment=fb15k_237/complex_dropout"], (0.3, 0.2), (0, 0)),
+    ],
+)
+def test_regularization_suits_decoder_and_loss(
+    words: list[str], dropout: tuple[float, float], n3: tuple[float, float]
+) -> None:
+    found = regularization_of(load_config(["graph=g", *words]))
+    assert ((found.node_dropout, found.relation_dropout), found.n3) == (dropout, n3)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from marius_py.config.fields import Component, suggest
+from marius_py.config.regularization import regularization_of
 from marius_py.config.schema import TrainConfig
 from marius_py.errors import ConfigError, MariusError
 
@@ -115,15 +116,9 @@ def _rate(config: TrainConfig) -> RateSchedule:
 def _regularizers(config: TrainConfig) -> tuple[Regularizer, ...]:
     from marius_py.nn.regularizers import L2, N3
 
-    settings = config.training.regularizer
-    made: list[Regularizer] = []
-    for kind, weight, relation in (
-        (N3, settings.n3, settings.n3_relation),
-        (L2, settings.l2, settings.l2_relation),
-    ):
-        if weight > 0 or (relation or 0) > 0:
-            made.append(kind(weight, relation, settings.weighted))
-    return tuple(made)
+    found, weighted = regularization_of(config), config.training.regularizer.weighted
+    weights = ((N3, found.n3), (L2, found.l2))
+    return tuple(kind(*pair, weighted) for kind, pair in weights if any(weight > 0 for weight in pair))
 
 
 def make(

@@ -16,13 +16,6 @@ from marius_py.errors import ConfigError
 EVEN_WIDTH = ("complex", "rotate")
 """Registered decoders whose rows are complex numbers: real parts, then imaginary parts."""
 
-DROPOUT = {"complex": (0.3, 0.2), "distmult": (0.3, 0.2)}
-"""Dropout of node and relation rows where none is set, by decoder; 0 for any other.
-
-Without it the products memorize a graph within a few epochs: ComplEx of dim 128 has test MRR .24 after six
-epochs of FB15k-237 (.30 with it), .75 after ten of umls (.90), .39 after ten of WN18RR (.40). Distances lose.
-"""
-
 ORDERS = (
     "auto",
     "optimal",
@@ -56,14 +49,16 @@ class ModelConfig(Checked):
     reciprocal: bool = setting(True, "learn a second embedding of each relation for ranking heads")
     node_dropout: float | None = setting(
         None,
-        "share of a node row's entries zeroed in training; null = 0.3 for complex and distmult, else 0",
+        "share of a node row's entries zeroed in training; null = 0.3 for complex and distmult with a loss "
+        "other than softmax, else 0",
         unit="probability",
         low=0.0,
         below=1.0,
     )
     relation_dropout: float | None = setting(
         None,
-        "share of a relation row's entries zeroed in training; null = 0.2 for complex and distmult, else 0",
+        "share of a relation row's entries zeroed in training; null = 0.2 where node_dropout would be 0.3, "
+        "else 0",
         unit="probability",
         low=0.0,
         below=1.0,
@@ -72,15 +67,6 @@ class ModelConfig(Checked):
         Component("xavier_normal"),
         "initial embeddings: normal, uniform, xavier_normal, xavier_uniform or a class",
     )
-
-    @property
-    def dropout(self) -> tuple[float, float]:
-        """Dropout of node and of relation rows, as set or as the decoder wants it."""
-        nodes, relations = DROPOUT.get(self.decoder.target, (0.0, 0.0))
-        return (
-            nodes if self.node_dropout is None else self.node_dropout,
-            relations if self.relation_dropout is None else self.relation_dropout,
-        )
 
     def check(self) -> None:
         """Widths that the registered decoders cannot split into real and imaginary parts are refused."""
@@ -164,7 +150,13 @@ class RegularizerConfig(Checked):
 
     PREFIX: ClassVar[str] = "training.regularizer"
 
-    n3: float = setting(0.0, "weight of the cubed absolute values (N3) of node rows", unit="weight", low=0.0)
+    n3: float | None = setting(
+        None,
+        "weight of the cubed absolute values (N3) of node rows; null = 0.1 for complex and distmult with the "
+        "softmax loss, unless dropout or l2 is above 0; else 0",
+        unit="weight",
+        low=0.0,
+    )
     n3_relation: float | None = setting(None, "the same for relation rows; null = n3", unit="weight", low=0.0)
     l2: float = setting(0.0, "weight of the squares (L2) of node rows", unit="weight", low=0.0)
     l2_relation: float | None = setting(None, "the same for relation rows; null = l2", unit="weight", low=0.0)

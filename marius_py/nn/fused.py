@@ -16,7 +16,7 @@ from torch import Tensor
 
 from marius_py.nn.decoders.base import ClosedFormDecoder, Decoder, written_together
 from marius_py.nn.fused_scratch import BlockScratch, Query, Rows, Scratch
-from marius_py.nn.gradients import Gradients, StepInput, penalty_factors, relations_are_complex
+from marius_py.nn.gradients import Gradients, StepInput, add_penalty
 from marius_py.nn.kernels.objectives import Objective, closed_form
 from marius_py.nn.kernels.similarity import SIMILARITIES, Similarity
 from marius_py.nn.kernels.workspace import Workspace
@@ -77,11 +77,7 @@ def fused_gradients(
     for chunks in groups:
         losses += _group(given, contrasts, chunks, blocks, d_padded, d_relations, workspace)
     for regularizer in regularizers:
-        nodes, relations = penalty_factors(regularizer, given)
-        of_nodes = regularizer.gradient(batch.rows, form.decoder.complex_halves)
-        of_relations = regularizer.gradient(given.relations, relations_are_complex(form.decoder))
-        d_rows.addcmul_(of_nodes, nodes.unsqueeze(1))
-        d_relations.addcmul_(of_relations, relations.unsqueeze(1))
+        add_penalty(regularizer, given, form.decoder, d_rows, d_relations)
     return Gradients(d_rows, d_relations, torch.cat(losses).sum() / len(batch.head))
 
 

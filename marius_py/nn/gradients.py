@@ -83,6 +83,27 @@ def penalty_factors(regularizer: Regularizer, given: StepInput) -> tuple[Tensor,
     )
 
 
+def add_penalty(
+    regularizer: Regularizer, given: StepInput, decoder: Decoder, d_rows: Tensor, d_relations: Tensor
+) -> None:
+    """Add the gradients of a penalty to those of node rows (U, D) and relation rows (V, Dr).
+
+    Rows that no edge of the batch has are let alone: with many negatives they are the most. A device would
+    have to wait for their number.
+    """
+    tables = (
+        (given.batch.rows, d_rows, decoder.complex_halves),
+        (given.relations, d_relations, relations_are_complex(decoder)),
+    )
+    for factors, (rows, out, is_complex) in zip(penalty_factors(regularizer, given), tables, strict=True):
+        mine = factors.nonzero().view(-1)
+        if len(mine) == len(rows):
+            out.addcmul_(regularizer.gradient(rows, is_complex), factors.unsqueeze(1))
+        elif len(mine):
+            gradient = regularizer.gradient(rows.index_select(0, mine), is_complex)
+            out.index_add_(0, mine, gradient.mul_(factors.index_select(0, mine).unsqueeze(1)))
+
+
 def relations_are_complex(decoder: Decoder) -> bool:
     """Whether relation rows, like node rows, are complex vectors."""
     return decoder.complex_halves and decoder.relation_dim == decoder.dim

@@ -15,7 +15,7 @@ import torch
 
 from marius_py.nn.batch import Batch
 from marius_py.nn.decoders.base import Decoder
-from marius_py.nn.gradients import Gradients, StepInput, penalty_factors, relations_are_complex
+from marius_py.nn.gradients import Gradients, StepInput, add_penalty
 from marius_py.nn.regularizers import Regularizer
 
 _MESSAGES = ("out of memory", "not enough memory", "can't allocate memory", "alloc_failed")
@@ -87,11 +87,7 @@ def accumulate(
         d_relations.add_(found.relations, alpha=share)
         total += found.loss * share
     for regularizer in regularizers:
-        nodes, relations = penalty_factors(regularizer, whole)
-        of_nodes = regularizer.gradient(batch.rows, decoder.complex_halves)
-        of_relations = regularizer.gradient(whole.relations, relations_are_complex(decoder))
-        d_rows.addcmul_(of_nodes, nodes.unsqueeze(1))
-        d_relations.addcmul_(of_relations, relations.unsqueeze(1))
+        add_penalty(regularizer, whole, decoder, d_rows, d_relations)
     return Gradients(d_rows, d_relations, total)
 
 

@@ -85,4 +85,5 @@ class N3(Regularizer):
         if not complex_halves:
             return rows.abs().mul_(rows).mul_(3)
         re, im = rows.chunk(2, 1)
-        return rows * torch.hypot(re, im).mul_(3).repeat(1, 2)
+        moduli = torch.mul(re, re).addcmul_(im, im).sqrt_().mul_(3)
+        return torch.cat((re * moduli, im * moduli), 1)
