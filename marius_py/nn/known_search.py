@@ -208,7 +208,8 @@ def _look_through(
     for present, first, last in zip(negatives.low_bits, offsets[:-1], offsets[1:], strict=True):
         np.take(present, low[first:last], out=passes[first:last], mode="clip")
     likely = np.flatnonzero(passes)
-    asked = np.searchsorted(ends, likely, side="right")
+    begins = np.searchsorted(likely, ends - (stop - start))  # fewer to search than the other way round
+    asked = np.repeat(np.arange(len(place)), np.diff(begins, append=len(likely)))
     found, column = negatives.match(index.answers[likely - ends[asked] + stop[asked]], chunk[asked])
     return asked[found], column
 
