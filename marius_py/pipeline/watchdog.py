@@ -59,6 +59,7 @@ class Watchdog:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
+        self._went_on = 0.0
         self.current: dict[str, tuple[float, str]] = {}
         self.error: StalledError | None = None
 
@@ -112,7 +113,7 @@ class Watchdog:
         if self._seconds is None:
             return None
         noted = dict(self.current)
-        ages = {name: now - since for name, (since, _) in noted.items()}
+        ages = {name: now - max(since, self._went_on) for name, (since, _) in noted.items()}
         old = [name for name, age in ages.items() if age >= self._seconds]
         busy = [name for name in old if not noted[name][1].startswith((_WAIT, "idle"))]
         if IO_THREAD in noted and IO_THREAD not in old:
@@ -124,10 +125,23 @@ class Watchdog:
             busy = sorted(waiting, key=lambda name: -ages[name])
         return (busy[0], noted[busy[0]][1], ages[busy[0]]) if busy else None
 
+    def look(self, last: float, now: float) -> None:
+        """Note that the watchdog looks at `now`, having looked at `last`, a second before unless stopped.
+
+        A process that is stopped (Ctrl-Z, a debugger) stops the watchdog with all other threads. Nobody can
+        be blamed for that time, so ages are counted from here on.
+        """
+        if self._seconds is not None and now - last > min(1.0, self._seconds / 4) + self._seconds / 4:
+            self._went_on = now
+
     def _watch(self) -> None:
         seconds = self._seconds or 0.0
+        slept = time.perf_counter()
         while not self._ended.wait(min(1.0, seconds / 4)):
-            blamed = self.stalled(time.perf_counter())
+            now = time.perf_counter()
+            self.look(slept, now)
+            slept = now
+            blamed = self.stalled(now)
             if blamed is not None:
                 self._ring(*blamed)
                 return

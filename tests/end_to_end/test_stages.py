@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -187,6 +190,39 @@ def test_progress_keeps_it_quiet_and_the_alarm_rings_once(capfd: pytest.CaptureF
     assert [error.stage for error in heard] == ["work"]
     assert len(hung) == 1
     assert "most recent call first" in capfd.readouterr().err
+
+
+def test_time_in_which_all_threads_were_stopped_is_nobodys_fault() -> None:
+    dog = Watchdog(10)
+    dog.current = {"a": (0.0, "compute")}
+    dog.look(5.0, 6.0)
+    assert dog.stalled(10.0) == ("a", "compute", 10.0)
+    dog.look(6.0, 100.0)
+    assert dog.stalled(109.0) is None
+    assert dog.stalled(110.0) == ("a", "compute", 10.0)
+
+
+STOPPED = """
+import sys
+from marius_py.pipeline.watchdog import Watchdog
+with Watchdog(2) as dog, dog.doing("work"):
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(dog.error)
+"""
+
+
+def test_a_run_that_was_stopped_for_long_goes_on() -> None:
+    words = [sys.executable, "-c", STOPPED]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdin is not None
+        assert run.stdout is not None
+        assert run.stdout.readline() == "ready\n"
+        run.send_signal(signal.SIGSTOP)
+        time.sleep(3)
+        run.send_signal(signal.SIGCONT)
+        time.sleep(1)
+        assert run.communicate("end\n")[0] == "None\n"
 
 
 def test_without_a_limit_nothing_is_watched() -> None:
