@@ -320,12 +320,15 @@ class Trainer:
             with self._products():
                 run_inline(source, stages, self._trace)
         elif on_device is None and self._device.type == "cpu":
+            # Only where partitions are swapped does drawing wait for the disk.
+            swapped = settings.capacity < self._store.table.partitioning.num_partitions
             with self._products(), self._lanes() as lanes:
                 run_lanes(
                     source,
                     stages,
                     self._trace,
                     lanes=lanes,
+                    ahead=lanes + 1 if swapped else 0,
                     on_error=self._buffer.abort,
                     watchdog=self._watchdog,
                 )

@@ -31,12 +31,13 @@ def test_threaded_keeps_the_order_of_inline_under_random_delays() -> None:
         time.sleep(rng.random() * 0.002)
         return item * 2
 
-    results: dict[str, list[int]] = {"inline": [], "threaded": [], "lanes": []}
+    results: dict[str, list[int]] = {"inline": [], "threaded": [], "lanes": [], "ahead": []}
     stages = [Stage("double", slow), Stage("double again", slow, in_caller=True)]
     run_inline(numbers(60), [*stages, collect(results["inline"])], Trace())
     run_threaded(numbers(60), [*stages, collect(results["threaded"])], Trace(), max_in_flight=5)
     run_lanes(numbers(60), [*stages, collect(results["lanes"])], Trace(), lanes=3)
-    assert results["inline"] == results["threaded"] == results["lanes"] == [4 * n for n in range(60)]
+    run_lanes(numbers(60), [*stages, collect(results["ahead"])], Trace(), lanes=3, ahead=2)
+    assert list(results.values()) == [[4 * n for n in range(60)]] * 4
 
 
 @pytest.mark.parametrize("limit", [1, 3])
@@ -69,7 +70,7 @@ def test_no_more_than_max_in_flight_between_first_and_last_stage(limit: int, run
 
 
 @pytest.mark.parametrize("failing", ["load", "first", "second", "third"])
-@pytest.mark.parametrize("runner", ["inline", "threaded", "lanes"])
+@pytest.mark.parametrize("runner", ["inline", "threaded", "lanes", "ahead"])
 def test_error_carries_the_stage_and_its_cause(failing: str, runner: str) -> None:
     def source() -> Iterator[int]:
         for n in range(30):
@@ -91,8 +92,9 @@ def test_error_carries_the_stage_and_its_cause(failing: str, runner: str) -> Non
     def run() -> None:
         if runner == "inline":
             run_inline(source(), stages, Trace())
-        elif runner == "lanes":
-            run_lanes(source(), stages, Trace(), lanes=2, on_error=lambda: woken.append(True))
+        elif runner in ("lanes", "ahead"):
+            ahead = 3 if runner == "ahead" else 0
+            run_lanes(source(), stages, Trace(), lanes=2, ahead=ahead, on_error=lambda: woken.append(True))
         else:
             run_threaded(source(), stages, Trace(), max_in_flight=2, on_error=lambda: woken.append(True))
 
@@ -111,7 +113,7 @@ def test_own_errors_keep_their_class() -> None:
         run_threaded(numbers(5), [Stage("a", fail), Stage("b", lambda x: x)], Trace(), max_in_flight=2)
 
 
-@pytest.mark.parametrize("runner", ["threaded", "lanes"])
+@pytest.mark.parametrize("runner", ["threaded", "lanes", "ahead"])
 def test_source_is_closed_when_a_stage_fails(runner: str) -> None:
     closed = threading.Event()
 
@@ -125,7 +127,10 @@ def test_source_is_closed_when_a_stage_fails(runner: str) -> None:
     def fail(item: int) -> int:
         raise ValueError("no")
 
-    run = partial(run_lanes, lanes=2) if runner == "lanes" else partial(run_threaded, max_in_flight=1)
+    ahead = 3 if runner == "ahead" else 0
+    run = partial(run_threaded, max_in_flight=1)
+    if runner != "threaded":
+        run = partial(run_lanes, lanes=2, ahead=ahead)
     with pytest.raises(PipelineError):
         run(source(), [Stage("a", lambda item: item), Stage("b", fail)], Trace())
     assert closed.is_set()
