@@ -109,10 +109,13 @@ def group_answers(key: np.ndarray, answer: np.ndarray) -> Answers:
 
 def _tabulate(starts: np.ndarray, answer: np.ndarray) -> Tables:
     """Tables of the questions that many nodes answer, and at least one in `_DENSE` of the ids."""
-    low = int(answer.min(initial=answer[0])) if len(answer) else 0
-    span = int(answer.max(initial=low)) - low + 1
     lengths = np.diff(starts, append=len(answer))
-    places = np.flatnonzero((lengths >= _HUB) & (lengths * _DENSE >= span))
+    hubs = np.flatnonzero(lengths >= _HUB)
+    if len(hubs) == 0:
+        return Tables(0, hubs, np.zeros((0, 0), np.bool_))
+    low = int(answer.min())
+    span = int(answer.max()) - low + 1
+    places = hubs[lengths[hubs] * _DENSE >= span]
     answers = np.zeros((len(places), span), np.bool_)
     for row, place in zip(answers, places.tolist(), strict=True):
         row[answer[starts[place] : starts[place] + lengths[place]] - low] = True
