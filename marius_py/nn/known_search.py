@@ -131,8 +131,8 @@ def _look_up(tables: Tables, row: np.ndarray, nodes: np.ndarray) -> tuple[np.nda
     column = np.clip(nodes - tables.low, 0, span - 1)
     answers = np.take(tables.answers.ravel(), column + row[:, None] * span)
     answers &= column == nodes - tables.low
-    asked, k = np.nonzero(answers)
-    return asked, k
+    asked, position = np.nonzero(answers)
+    return asked, position
 
 
 def _find_listed(

@@ -84,11 +84,6 @@ class _LanesRun(Run):
         source = [] if self._channel is None else [(self._name, partial(self._produce, self._channel))]
         return partial(self._lane, 0), [*source, *lanes]
 
-    def _produce(self, channel: Channel[Any]) -> None:
-        while (item := draw(self._source, self._trace, self._name)) is not None:
-            channel.put(item)
-        channel.close()
-
     def _take(self) -> Any | None:
         """The next item, None at the end."""
         if self._channel is None:

@@ -140,6 +140,12 @@ class Run(ABC):
                 thread.join(_JOIN_S)
             thread.join(_JOIN_S)
 
+    def _produce(self, channel: Channel[Any]) -> None:
+        """Draw the source to its end, each item into the channel."""
+        while (item := draw(self._source, self._trace, self._name)) is not None:
+            channel.put(item)
+        channel.close()
+
     def _guard(self, body: Callable[[], None]) -> None:
         """Run a thread's body; its error stops the others."""
         try:
@@ -170,7 +176,8 @@ class _ThreadedRun(Run):
 
     def bodies(self) -> Bodies:
         """The source and each stage; the caller's thread has the stage that asks for it, if one does."""
-        bodies: list[tuple[str, Callable[[], None]]] = [(self._name, self._produce)]
+        source = partial(self._produce, self._channels[0])
+        bodies: list[tuple[str, Callable[[], None]]] = [(self._name, source)]
         in_caller: Callable[[], None] = lambda: None  # noqa: E731
         for number, stage in enumerate(self._stages):
             body = partial(self._consume, number)
@@ -179,11 +186,6 @@ class _ThreadedRun(Run):
             else:
                 bodies.append((stage.name, body))
         return in_caller, bodies
-
-    def _produce(self) -> None:
-        while (item := draw(self._source, self._trace, self._name)) is not None:
-            self._channels[0].put(item)
-        self._channels[0].close()
 
     def _consume(self, number: int) -> None:
         stage = self._stages[number]

@@ -139,6 +139,7 @@ def test_source_is_closed_when_a_stage_fails(runner: str) -> None:
 def test_lanes_draw_no_more_items_than_they_carry() -> None:
     """Whoever draws takes its item along: nothing is drawn ahead, and no thread is spent on drawing."""
     drawn, through, threads, most = 0, 0, set(), 0
+    together = threading.Barrier(3)
 
     def source() -> Iterator[int]:
         nonlocal drawn, most
@@ -148,11 +149,15 @@ def test_lanes_draw_no_more_items_than_they_carry() -> None:
             threads.add(threading.current_thread())
             yield item
 
+    def work(item: int) -> None:
+        if item < 3:
+            together.wait(60)
+
     def leave(item: int) -> None:
         nonlocal through
         through += 1
 
-    stages = [Stage("enter", lambda x: x), Stage("work", lambda x: time.sleep(0.002)), Stage("leave", leave)]
+    stages = [Stage("enter", lambda x: x), Stage("work", work), Stage("leave", leave)]
     run_lanes(source(), stages, Trace(), lanes=3)
     assert most == len(threads) == 3
     assert threading.current_thread() in threads
