@@ -17,6 +17,7 @@ from torch import Tensor
 from marius_py.nn.decoders.base import ClosedFormDecoder, Decoder, written_together
 from marius_py.nn.fused_scratch import BlockScratch, Query, Rows, Scratch
 from marius_py.nn.gradients import Gradients, StepInput, add_penalty
+from marius_py.nn.kernels.host import add_rows
 from marius_py.nn.kernels.objectives import Objective, closed_form
 from marius_py.nn.kernels.similarity import SIMILARITIES, Similarity
 from marius_py.nn.kernels.workspace import Workspace
@@ -269,7 +270,7 @@ class _Contrast:
         gradient = similarity.finish_candidates(sums, candidates, dim)
         if mask is not None:
             gradient.mul_(mask.view_as(gradient))
-        self._d_rows.index_add_(0, nodes, sums.view(len(nodes), -1))
+        add_rows(self._d_rows, nodes, sums.view(len(nodes), -1))
         if len(results) == 1:
             loss, factor, d_positive = results[0]
         else:

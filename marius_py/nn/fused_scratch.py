@@ -13,6 +13,7 @@ from torch import Tensor
 
 from marius_py.nn.decoders.base import ClosedFormDecoder
 from marius_py.nn.dropout import RowMasks
+from marius_py.nn.kernels.host import add_rows
 from marius_py.nn.kernels.workspace import Workspace
 from marius_py.types import Side
 
@@ -36,7 +37,7 @@ class Rows:
 
     def add_gradient(self, table: Tensor) -> None:
         """Add the gradient to the table's, which is as wide as the padded one."""
-        table.index_add_(0, self._index, self._padded)
+        add_rows(table, self._index, self._padded)
 
 
 class Use:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from marius_py.nn.known_index import Answers, concatenate_ranges, group_answers, index_type
-from marius_py.nn.known_search import NegativeLookup, find_answers
+from marius_py.nn.kernels.host import compiled_known
+from marius_py.nn.known_index import Answers, Questions, SearchedAnswers, group_answers, with_tables
+from marius_py.nn.known_search import NegativeLookup, find_false_negatives
 from marius_py.types import SIDES, Side
+
+_LEAST_EDGES = 1 << 16
+"""Edges from which the search is compiled, which takes some seconds, once for an installation."""
 
 
 def _anchor_and_answer(edges: np.ndarray, side: Side) -> tuple[np.ndarray, np.ndarray]:
@@ -20,19 +24,27 @@ def _anchor_and_answer(edges: np.ndarray, side: Side) -> tuple[np.ndarray, np.nd
 class KnownEdges:
     """Index of known edges by (head, relation) and by (tail, relation).
 
+    One thread at a time may search it.
+
     Args:
         edges: (E, 3) integers, head, relation, tail.
     """
 
     def __init__(self, edges: np.ndarray) -> None:
         self._num_relations = int(edges[:, 1].max(initial=0)) + 1
+        self._compiled = compiled_known() if len(edges) >= _LEAST_EDGES else None
         self._index: dict[Side, Answers] = {}
         for side in SIDES:
             anchor, answer = _anchor_and_answer(edges, side)
-            key = anchor.astype(np.int64)
-            key *= self._num_relations
-            key += edges[:, 1]
-            self._index[side] = group_answers(key, answer)
+            index = group_answers(self._questions(anchor, edges[:, 1]), answer)
+            self._index[side] = with_tables(index) if self._compiled is None else index
+
+    def _questions(self, anchor: np.ndarray, relation: np.ndarray) -> np.ndarray:
+        """(E,) int64 a number for each known end and relation, all of them distinct."""
+        key: np.ndarray = anchor.astype(np.int64)
+        key *= self._num_relations
+        key += relation
+        return key
 
     @property
     def nbytes(self) -> int:
@@ -52,30 +64,37 @@ class KnownEdges:
         """
         index = self._index[side]
         anchor, answer = _anchor_and_answer(edges, side)
-        lookup = NegativeLookup(negatives)
-        chunk = np.arange(len(edges)) // (len(edges) // len(negatives))
-        owner, column = lookup.find(answer, chunk)
-        repeated = owner * lookup.count + column
-        if len(index.keys) == 0:
-            return np.sort(repeated)
-        # Edges of a chunk that ask the same question share its answers, or hubs would be searched repeatedly.
-        key = np.where(edges[:, 1] < self._num_relations, anchor * self._num_relations + edges[:, 1], -1)
-        order, first = _group_by(chunk, key)
-        asking = order[first]
-        askers = np.diff(first, append=len(order))
-        place = np.minimum(np.searchsorted(index.keys, key[asking]), len(index.keys) - 1)
-        question = np.flatnonzero(index.keys[place] == key[asking])
-        asked, column = find_answers(index, place[question], chunk[asking[question]], lookup)
-        # Back from questions to the edges that ask them.
-        asked = question[asked]
-        position, hit = concatenate_ranges(first[asked], askers[asked])
-        kind = index_type(len(edges) * lookup.count)
-        known = (order * lookup.count).astype(kind)[position]
-        known += column.astype(kind, copy=False)[hit]
-        dropped = np.concatenate((known, repeated.astype(kind)))
-        dropped.sort()  # np.unique hashes, which takes ten times as long
-        dropped = dropped[np.concatenate(([True], dropped[1:] != dropped[:-1]))[: len(dropped)]]
-        return dropped.astype(np.int64, copy=False)
+        question = self._questions(anchor, edges[:, 1])
+        question[edges[:, 1] >= self._num_relations] = -1
+        if self._compiled is None:
+            assert isinstance(index, SearchedAnswers)
+            return find_false_negatives(index, question, answer, negatives)
+        if (negatives[:, 1:] >= negatives[:, :-1]).all():
+            return self._find(index, question, answer, negatives)
+        order = np.argsort(negatives, axis=1, kind="stable")
+        found = self._find(index, question, answer, np.take_along_axis(negatives, order, 1))
+        edge, column = np.divmod(found, negatives.shape[1])
+        chunk = edge // (len(edges) // len(negatives))
+        return np.sort(edge * negatives.shape[1] + order[chunk, column])
+
+    def _find(
+        self, index: Answers, question: np.ndarray, answer: np.ndarray, negatives: np.ndarray
+    ) -> np.ndarray:
+        """As `find_false_negatives`, compiled; negatives ascend in each row."""
+        assert self._compiled is not None
+        by_node = index.by_node or Questions(0, np.zeros(1, np.int64), np.zeros(0, np.int32))
+        arrays = (np.ascontiguousarray(one, np.int64) for one in (question, answer, negatives))
+        found: np.ndarray = self._compiled.false_negatives(
+            index.keys,
+            index.starts,
+            index.answers,
+            by_node.low,
+            by_node.starts,
+            by_node.places,
+            index.asked,
+            *arrays,
+        )
+        return found
 
 
 def own_answers(edges: np.ndarray, negatives: np.ndarray, side: Side) -> np.ndarray:
@@ -93,21 +112,3 @@ def own_answers(edges: np.ndarray, negatives: np.ndarray, side: Side) -> np.ndar
     chunk = np.arange(len(answers)) // (len(answers) // len(negatives))
     edge, column = NegativeLookup(negatives).find(answers, chunk)
     return np.sort(edge * negatives.shape[1] + column)
-
-
-def _group_by(chunk: np.ndarray, key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Edges in the order of (chunk, key), and where in that order each distinct pair begins."""
-    low, num_chunks = int(key.min(initial=0)), int(chunk.max(initial=0)) + 1
-    span = int(key.max(initial=0)) - low + 1
-    if num_chunks * span < 1 << (62 - len(key).bit_length()):
-        # One sort of plain integers is several times faster than np.unique with its inverse.
-        bits = len(key).bit_length()
-        packed = ((chunk * span + (key - low)) << bits) | np.arange(len(key))
-        packed.sort()
-        order, pair = packed & ((1 << bits) - 1), packed >> bits
-        first = np.concatenate(([True], pair[1:] != pair[:-1]))
-    else:
-        order = np.lexsort((key, chunk))
-        key, chunk = key[order], chunk[order]
-        first = np.concatenate(([True], (key[1:] != key[:-1]) | (chunk[1:] != chunk[:-1])))
-    return order, np.flatnonzero(first[: len(order)])

@@ -1,8 +1,8 @@
 """Known edges by question (floor 1): keys and answers in, answers grouped in three forms out; numpy only.
 
-A question is a known end and a relation, its answers the nodes at the other end. How `known_search` finds
-negatives among them depends on how many there are of either, so the index holds them as lists, turned round,
-and, for hubs, as tables.
+A question is a known end and a relation, its answers the nodes at the other end. How negatives are found
+among them depends on how many there are of either, so the index holds them as lists and turned round, and,
+where `known_search` finds them, their low bits and, for hubs, tables.
 """
 
 from __future__ import annotations
@@ -26,16 +26,29 @@ class Answers:
     keys: np.ndarray
     starts: np.ndarray
     answers: np.ndarray
-    low_bits: np.ndarray
-    """Of the answers, uint16: what the search looks at first, in a quarter of the memory."""
+    asked: np.ndarray
+    """Scratch of a search, an int32 for each question, zeros in between."""
     by_node: Questions | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        own = sum(array.nbytes for array in (self.keys, self.starts, self.answers, self.asked))
+        return own + (0 if self.by_node is None else self.by_node.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedAnswers(Answers):
+    """Answers with what `known_search` looks at first."""
+
+    low_bits: np.ndarray
+    """Of the answers, uint16, in a quarter of the memory."""
     tables: Tables
 
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        own = sum(array.nbytes for array in (self.keys, self.starts, self.answers, self.low_bits))
-        return own + self.tables.nbytes + (0 if self.by_node is None else self.by_node.nbytes)
+        return super(SearchedAnswers, self).nbytes + self.low_bits.nbytes + self.tables.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +59,11 @@ class Questions:
     starts: np.ndarray
     places: np.ndarray
     """int32, positions of the questions among `keys`."""
-    asked: np.ndarray
-    """Scratch of a search, an int32 for each question, zeros in between."""
 
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        return sum(array.nbytes for array in (self.starts, self.places, self.asked))
+        return sum(array.nbytes for array in (self.starts, self.places))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +113,16 @@ def group_answers(key: np.ndarray, answer: np.ndarray) -> Answers:
     starts = (
         np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1]))) if len(key) else np.zeros(0, np.int64)
     )
-    by_node, tables = _turn_round(starts, answer), _tabulate(starts, answer)
-    bounds = np.append(starts, len(key))
-    return Answers(key[starts], bounds, answer, answer.astype(np.uint16), by_node, tables)
+    by_node = _turn_round(starts, answer)
+    return Answers(key[starts], np.append(starts, len(key)), answer, np.zeros(len(starts), np.int32), by_node)
+
+
+def with_tables(index: Answers) -> SearchedAnswers:
+    """The same answers, made ready for `known_search`."""
+    low_bits, tables = index.answers.astype(np.uint16), _tabulate(index.starts[:-1], index.answers)
+    return SearchedAnswers(
+        index.keys, index.starts, index.answers, index.asked, index.by_node, low_bits, tables
+    )
 
 
 def _tabulate(starts: np.ndarray, answer: np.ndarray) -> Tables:
@@ -135,4 +153,4 @@ def _turn_round(starts: np.ndarray, answer: np.ndarray) -> Questions | None:
     pairs.sort()
     lengths = np.bincount(pairs >> 32, minlength=span)
     node_starts = np.concatenate(([0], np.cumsum(lengths)))
-    return Questions(low, node_starts, pairs.astype(np.int32), np.zeros(len(starts), np.int32))
+    return Questions(low, node_starts, pairs.astype(np.int32))

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from marius_py.nn.known_index import Answers, Questions, Tables, concatenate_ranges
+from marius_py.nn.known_index import SearchedAnswers, Tables, concatenate_ranges, index_type
 
 _FILTER_MASK = (1 << 16) - 1
 _LONG_PIECE = 24
@@ -97,8 +97,65 @@ class NegativeLookup:
         return owner[hit], self._column[position]
 
 
+def find_false_negatives(
+    index: SearchedAnswers, question: np.ndarray, answer: np.ndarray, negatives: np.ndarray
+) -> np.ndarray:
+    """Where a negative is a known answer of an edge's question, or repeats the edge's own answer.
+
+    Args:
+        index: answers by question.
+        question: (B,) int64 what each edge asks.
+        answer: (B,) int64 each edge's own answer.
+        negatives: (C, K) int64 node ids; C divides B.
+
+    Returns:
+        (M,) int64 positions in the flattened (C, P, K), ascending and distinct.
+    """
+    lookup = NegativeLookup(negatives)
+    chunk = np.arange(len(question)) // (len(question) // len(negatives))
+    owner, column = lookup.find(answer, chunk)
+    repeated = owner * lookup.count + column
+    if len(index.keys) == 0:
+        return np.sort(repeated)
+    # Edges of a chunk that ask the same question share its answers, or hubs would be searched repeatedly.
+    order, first = _group_by(chunk, question)
+    asking = order[first]
+    askers = np.diff(first, append=len(order))
+    place = np.minimum(np.searchsorted(index.keys, question[asking]), len(index.keys) - 1)
+    is_known = np.flatnonzero(index.keys[place] == question[asking])
+    asked, column = find_answers(index, place[is_known], chunk[asking[is_known]], lookup)
+    # Back from questions to the edges that ask them.
+    asked = is_known[asked]
+    position, hit = concatenate_ranges(first[asked], askers[asked])
+    kind = index_type(len(question) * lookup.count)
+    known = (order * lookup.count).astype(kind)[position]
+    known += column.astype(kind, copy=False)[hit]
+    dropped = np.concatenate((known, repeated.astype(kind)))
+    dropped.sort()  # np.unique hashes, which takes ten times as long
+    dropped = dropped[np.concatenate(([True], dropped[1:] != dropped[:-1]))[: len(dropped)]]
+    return dropped.astype(np.int64, copy=False)
+
+
+def _group_by(chunk: np.ndarray, key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Edges in the order of (chunk, key), and where in that order each distinct pair begins."""
+    low, num_chunks = int(key.min(initial=0)), int(chunk.max(initial=0)) + 1
+    span = int(key.max(initial=0)) - low + 1
+    if num_chunks * span < 1 << (62 - len(key).bit_length()):
+        # One sort of plain integers is several times faster than np.unique with its inverse.
+        bits = len(key).bit_length()
+        packed = ((chunk * span + (key - low)) << bits) | np.arange(len(key))
+        packed.sort()
+        order, pair = packed & ((1 << bits) - 1), packed >> bits
+        first = np.concatenate(([True], pair[1:] != pair[:-1]))
+    else:
+        order = np.lexsort((key, chunk))
+        key, chunk = key[order], chunk[order]
+        first = np.concatenate(([True], (key[1:] != key[:-1]) | (chunk[1:] != chunk[:-1])))
+    return order, np.flatnonzero(first[: len(order)])
+
+
 def find_answers(
-    index: Answers, place: np.ndarray, chunk: np.ndarray, negatives: NegativeLookup
+    index: SearchedAnswers, place: np.ndarray, chunk: np.ndarray, negatives: NegativeLookup
 ) -> tuple[np.ndarray, np.ndarray]:
     """All answers of questions that are negatives of their chunk.
 
@@ -136,14 +193,17 @@ def _look_up(tables: Tables, row: np.ndarray, nodes: np.ndarray) -> tuple[np.nda
 
 
 def _find_listed(
-    index: Answers, place: np.ndarray, chunk: np.ndarray, lengths: np.ndarray, negatives: NegativeLookup
+    index: SearchedAnswers,
+    place: np.ndarray,
+    chunk: np.ndarray,
+    lengths: np.ndarray,
+    negatives: NegativeLookup,
 ) -> tuple[np.ndarray, np.ndarray]:
     """As `find_answers`, from lists alone; `lengths` are those of the questions' answers."""
-    if index.by_node is not None:
-        most = _COST * (int(lengths.sum()) + _PIECE_COST * len(place))
-        found_by_node = _look_from_negatives(index.by_node, place, chunk, negatives.nodes, most)
-        if found_by_node is not None:
-            return found_by_node
+    most = _COST * (int(lengths.sum()) + _PIECE_COST * len(place))
+    found_by_node = _look_from_negatives(index, place, chunk, negatives.nodes, most)
+    if found_by_node is not None:
+        return found_by_node
     many = lengths > _MANY_ANSWERS * negatives.count
     few = np.flatnonzero(~many)
     asked, column = _look_through(index, place[few], chunk[few], negatives)
@@ -160,22 +220,25 @@ def _find_listed(
 
 
 def _look_from_negatives(
-    index: Questions, place: np.ndarray, chunk: np.ndarray, nodes: np.ndarray, most: float
+    index: SearchedAnswers, place: np.ndarray, chunk: np.ndarray, nodes: np.ndarray, most: float
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """As `find_answers`, by what each negative answers; None if that is more than `most` questions.
 
     Negatives drawn evenly are seldom hubs, while edges of hubs are many.
     """
-    row = np.clip(nodes.ravel() - index.low, 0, len(index.starts) - 2)
-    start = index.starts[row]
-    lengths = index.starts[row + 1] - start
-    lengths[row != nodes.ravel() - index.low] = 0
+    by_node = index.by_node
+    if by_node is None:
+        return None
+    row = np.clip(nodes.ravel() - by_node.low, 0, len(by_node.starts) - 2)
+    start = by_node.starts[row]
+    lengths = by_node.starts[row + 1] - start
+    lengths[row != nodes.ravel() - by_node.low] = 0
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     if total > most:
         return None
     position, owner = concatenate_ranges(start, lengths)
-    answered = index.places[position]
+    answered = by_node.places[position]
     bounds = np.searchsorted(chunk, np.arange(len(nodes) + 1)).tolist()
     offsets = [0, *ends.reshape(nodes.shape)[:, -1].tolist()]
     question = np.zeros(total, np.int32)
@@ -189,7 +252,7 @@ def _look_from_negatives(
 
 
 def _look_through(
-    index: Answers, place: np.ndarray, chunk: np.ndarray, negatives: NegativeLookup
+    index: SearchedAnswers, place: np.ndarray, chunk: np.ndarray, negatives: NegativeLookup
 ) -> tuple[np.ndarray, np.ndarray]:
     """As `find_answers`, for questions whose answers are looked at one by one.
 

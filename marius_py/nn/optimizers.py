@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from marius_py.errors import ConfigError
+from marius_py.nn.kernels.host import compiled_rows, padded_rows
 
 _BLOCK_FLOATS = (1 << 16, 1 << 30)  # on the cpu, on a device
 
@@ -132,12 +133,17 @@ class Adagrad(SparseOptimizer):
         return d_rows, d_state
 
     def step(self, rows: Tensor, state: Tensor, index: Tensor, gradient: Tensor, rate: float = 1.0) -> None:
-        """As the base class, to the last bit, in two blocks of scratch and without reading the rows."""
+        """As the base class, in one pass over the rows with Numba, else in blocks without reading them."""
         if gradient.is_cuda or type(self).delta is not Adagrad.delta:
             super().step(rows, state, index, gradient, rate)
             return
         width = gradient.shape[1]
         eps = max(self.eps, torch.finfo(torch.float32).tiny)
+        compiled = compiled_rows()
+        if compiled is not None and rows.is_contiguous() and state.is_contiguous():
+            arrays = [one.numpy() for one in (rows, state, index, padded_rows(gradient))]
+            compiled.adagrad(*arrays, *(np.float32(number) for number in (self.lr, eps, rate)))
+            return
         size = max(1, _BLOCK_FLOATS[False] // max(1, width))
         scratch = torch.empty(2, min(size, len(index)), width)
         for first in range(0, len(index), size):

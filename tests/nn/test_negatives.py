@@ -17,6 +17,7 @@ from marius_py.nn import (
     NegativeSampler,
     ResidentNodes,
     UniformNegatives,
+    known_edges,
     known_index,
     known_search,
 )
@@ -166,6 +167,7 @@ def kept(dropped: np.ndarray, num_edges: int, negatives: np.ndarray) -> np.ndarr
 @given(
     contrasts(),
     st.sampled_from(SIDES),
+    st.booleans(),
     st.sampled_from([0, 1, 64]),
     st.sampled_from([0, 1000]),
     st.sampled_from([0, 1 << 20]),
@@ -174,6 +176,7 @@ def kept(dropped: np.ndarray, num_edges: int, negatives: np.ndarray) -> np.ndarr
 def test_known_edges_are_left_out_and_nothing_else(
     case: tuple[np.ndarray, np.ndarray, np.ndarray],
     side: Side,
+    compiled: bool,
     many_answers: int,
     cost: float,
     most_places: int,
@@ -184,6 +187,7 @@ def test_known_edges_are_left_out_and_nothing_else(
     with (
         patch.multiple(known_search, _MANY_ANSWERS=many_answers, _COST=cost, _MOST_PLACES=most_places),
         patch.multiple(known_index, _DENSE=dense, _HUB=0),
+        patch.object(known_edges, "_LEAST_EDGES", 0 if compiled else 1 << 62),
     ):
         dropped = KnownEdges(known).false_negatives(batch, negatives, side)
     keep, all_but_own = (
@@ -199,21 +203,24 @@ def test_known_edges_are_left_out_and_nothing_else(
             assert all_but_own[place] == (not own)
 
 
-@pytest.mark.parametrize(("many_answers", "dense"), [(2, 0), (64, 0), (64, 16)])
+@pytest.mark.parametrize("count", [3, 500])
+@pytest.mark.parametrize(("many_answers", "dense"), [(None, 0), (2, 0), (64, 0), (64, 16)])
 @pytest.mark.parametrize("side", SIDES)
 def test_known_edges_of_hubs_are_left_out(
-    side: Side, many_answers: int, dense: int, monkeypatch: pytest.MonkeyPatch
+    side: Side, many_answers: int | None, dense: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(known_edges, "_LEAST_EDGES", 0 if many_answers is None else 1 << 62)
     monkeypatch.setattr(known_index, "_DENSE", dense)
-    monkeypatch.setattr(known_search, "_MANY_ANSWERS", many_answers)
+    if many_answers is not None:
+        monkeypatch.setattr(known_search, "_MANY_ANSWERS", many_answers)
     monkeypatch.setattr(known_search, "_COST", 0)
     generator = np.random.default_rng(0)
     known = generator.integers(0, 4000, (6000, 3), dtype=np.int32)
     known[:, 1] = 0
     known[:, 0 if side == "tail" else 2] %= 3  # three questions with thousands of answers
-    batch, negatives = known[:40].astype(np.int64), generator.integers(0, 4000, (2, 500))
+    batch, negatives = known[:40].astype(np.int64), generator.integers(0, 4000, (2, count))
     dropped = KnownEdges(known).false_negatives(batch, negatives, side)
-    keep = kept(dropped, len(batch), negatives).reshape(40, 500)
+    keep = kept(dropped, len(batch), negatives).reshape(40, count)
     true = {tuple(edge) for edge in known.tolist()}
     for number, (head, relation, tail) in enumerate(batch.tolist()):
         nodes = negatives[number // 20].tolist()

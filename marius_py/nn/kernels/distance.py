@@ -6,10 +6,13 @@ expanded squares; the sum of moduli has no such form and is computed in blocks, 
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from marius_py.nn.kernels.host import compiled_distance
 
 SQUARE_FLOOR = 1e-12
 """Squared distances below this are rounding noise of the expansion: they count as zero, without gradient."""
@@ -36,8 +39,13 @@ class _Moduli(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, candidates: Tensor) -> Tensor:
+        query, candidates = query.contiguous(), candidates.contiguous()
         ctx.save_for_backward(query, candidates)
         distance = query.new_empty(query.shape[0], query.shape[1], candidates.shape[1])
+        compiled = _compiled_for(query)
+        if compiled is not None:
+            compiled.moduli(query.numpy(), candidates.numpy(), distance.numpy())
+            return distance
         for chunk, start, stop in _blocks(query, candidates):
             moduli = _differences(query[chunk], candidates[chunk, start:stop])[2]
             distance[chunk, :, start:stop] = moduli.sum(-1)
@@ -48,6 +56,13 @@ class _Moduli(torch.autograd.Function):
         query, candidates = ctx.saved_tensors
         (gradient,) = gradients
         d_query, d_candidates = torch.zeros_like(query), torch.zeros_like(candidates)
+        compiled = _compiled_for(query)
+        if compiled is not None:
+            arrays = (
+                one.numpy() for one in (gradient.contiguous(), query, candidates, d_query, d_candidates)
+            )
+            compiled.moduli_backward(*arrays)
+            return d_query, d_candidates
         for chunk, start, stop in _blocks(query, candidates):
             re, im, modulus = _differences(query[chunk], candidates[chunk, start:stop])
             weight = gradient[chunk, :, start:stop].unsqueeze(-1) / modulus.clamp_min_(SQUARE_FLOOR)
@@ -55,6 +70,11 @@ class _Moduli(torch.autograd.Function):
             d_query[chunk] += flow.sum(1)
             d_candidates[chunk, start:stop] -= flow.sum(0)
         return d_query, d_candidates
+
+
+def _compiled_for(query: Tensor) -> ModuleType | None:
+    on_host = query.device.type == "cpu" and query.dtype == torch.float32
+    return compiled_distance() if on_host else None
 
 
 def _blocks(query: Tensor, candidates: Tensor) -> list[tuple[int, int, int]]:

@@ -1,0 +1,63 @@
+"""Compile loops for the host with Numba (floor 1): a Python function in, machine code without the lock out.
+
+Importing this module needs Numba; `marius_py.nn.kernels.host` is what imports it, and only then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import numba
+
+log = logging.getLogger(__name__)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_REORDERED = {"reassoc", "contract", "arcp", "nsz", "afn"}
+"""Sums in any order and quick reciprocals. Infinities and NaN keep their meaning: they tell of divergence."""
+
+
+def helper(function: F) -> F:
+    """Compile a function that only compiled ones call."""
+    compiled: F = numba.njit(error_model="numpy")(function)
+    return compiled
+
+
+def inlined(function: F) -> F:
+    """As `helper`, written out where it is called: for what is called for each element."""
+    compiled: F = numba.njit(error_model="numpy", inline="always")(function)
+    return compiled
+
+
+def kernel(*, reordered: bool = False) -> Callable[[F], F]:
+    """Compile a function at its first call; it then runs without the interpreter's lock.
+
+    Machine code is kept for later runs, beside the module or in the user's cache folder, as Numba's
+    NUMBA_CACHE_DIR says. Where it cannot be kept, each run compiles again.
+
+    Args:
+        reordered: sums may be taken in another order than written; else results are those of IEEE 754.
+    """
+
+    def compile_it(function: F) -> F:
+        options = {"nogil": True, "error_model": "numpy", "fastmath": _REORDERED if reordered else False}
+        try:
+            compiled = numba.njit(cache=True, **options)(function)
+        except RuntimeError as error:  # no folder that can be written
+            log.debug("%s: compiled code is not kept: %s", function.__name__, error)
+            compiled = numba.njit(**options)(function)
+
+        @wraps(function)
+        def call(*arguments: Any) -> Any:
+            try:
+                return compiled(*arguments)
+            except OSError as error:  # compiled by now, but not kept: a full disk, say
+                log.debug("%s: compiled code is not kept: %s", function.__name__, error)
+                return compiled(*arguments)
+
+        return call  # type: ignore[return-value]
+
+    return compile_it

@@ -1,0 +1,80 @@
+"""Which loops are compiled for the host (floor 1): all of them with Numba, none without.
+
+Each has a plain counterpart in NumPy or PyTorch beside its caller, which is the reference in tests and takes
+over where Numba cannot be imported.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+
+@cache
+def _numba_works() -> bool:
+    try:
+        import numba  # noqa: F401
+    except ImportError as error:  # not installed, or installed for another NumPy
+        log.warning(
+            "Numba cannot be imported (%s): training on the CPU goes on with slower code; "
+            "pip install --upgrade numba",
+            error,
+        )
+        return False
+    return True
+
+
+def compiled_distance() -> ModuleType | None:
+    """`numba_distance`, or None."""
+    if not _numba_works():
+        return None
+    from marius_py.nn.kernels import numba_distance
+
+    return numba_distance
+
+
+def compiled_rows() -> ModuleType | None:
+    """`numba_rows`, or None."""
+    if not _numba_works():
+        return None
+    from marius_py.nn.kernels import numba_rows
+
+    return numba_rows
+
+
+def compiled_known() -> ModuleType | None:
+    """`numba_known`, or None."""
+    if not _numba_works():
+        return None
+    from marius_py.nn.kernels import numba_known
+
+    return numba_known
+
+
+def padded_rows(rows: Tensor) -> Tensor:
+    """Rows (n, D) that begin those of a wider contiguous array, as that array (n, G); else a copy if need be.
+
+    Compiled loops over columns are fast only where the compiler knows that rows lie in one piece.
+    """
+    step = rows.stride(0)
+    if rows.is_contiguous():
+        return rows
+    held = rows.untyped_storage().nbytes() // rows.element_size() - rows.storage_offset()
+    if rows.stride(1) == 1 and step > rows.shape[1] and len(rows) * step <= held:
+        return torch.as_strided(rows, (len(rows), step), (step, 1))
+    return rows.contiguous()
+
+
+def add_rows(table: Tensor, index: Tensor, rows: Tensor) -> None:
+    """As `table.index_add_(0, index, rows)`, to the last bit: (N, D), (M,) int64, (M, D)."""
+    compiled = compiled_rows() if table.device.type == "cpu" and table.dtype == torch.float32 else None
+    if compiled is None or not (table.is_contiguous() and rows.is_contiguous()):
+        table.index_add_(0, index, rows)
+    else:
+        compiled.add_rows(table.numpy(), index.numpy(), rows.numpy())

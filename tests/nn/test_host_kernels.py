@@ -1,0 +1,176 @@
+"""Loops compiled with Numba against their plain counterparts, and what happens where Numba cannot work."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from marius_py.nn import Adagrad, known_edges
+from marius_py.nn.kernels import host
+from marius_py.nn.kernels.distance import pairwise_moduli
+from marius_py.nn.known_edges import KnownEdges
+
+
+@pytest.fixture
+def without_numba(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Numba cannot be imported, as where it is not installed or does not know the installed NumPy."""
+    real = builtins.__import__
+
+    def refuse(name: str, *rest: object, **more: object) -> object:
+        if name == "numba":
+            raise ImportError("Numba needs NumPy 1.0 or less")
+        return real(name, *rest, **more)  # type: ignore[arg-type]
+
+    host._numba_works.cache_clear()
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    yield
+    host._numba_works.cache_clear()
+
+
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "_numba_works", lambda: False)
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.3])
+@pytest.mark.parametrize("padding", [0, 3])
+def test_adagrad_equals_the_plain_step(rate: float, padding: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    optimizer = Adagrad(0.07, eps=1e-3)
+    index = torch.randperm(50)[:33]
+    gradient = torch.randn(33, 21 + padding)[:, :21]
+    tables = torch.randn(50, 21), torch.rand(50, 21)
+    results = []
+    for step in range(2):
+        if step == 1:
+            plain(monkeypatch)
+        rows, state = (table.clone() for table in tables)
+        optimizer.step(rows, state, index, gradient, rate)
+        results.append((rows, state))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-6, atol=1e-7)  # roots differ in their last bit
+    torch.testing.assert_close(results[0][1], results[1][1], rtol=0, atol=0)
+    assert not torch.equal(results[0][0], tables[0])
+
+
+def test_rows_are_added_in_order_to_the_last_bit() -> None:
+    index, rows, table = torch.randint(0, 9, (200,)), torch.randn(200, 17), torch.randn(9, 17)
+    expected = table.clone().index_add_(0, index, rows)
+    host.add_rows(table, index, rows)
+    torch.testing.assert_close(table, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", ["whole", "first columns", "last columns", "transposed", "one row"])
+def test_padded_rows_hold_the_rows(shape: str) -> None:
+    table = torch.randn(6, 8)
+    rows = {
+        "whole": table,
+        "first columns": table[:, :5],
+        "last columns": table[:, 5:],
+        "transposed": table.T,
+        "one row": table[2:3, 1:4],
+    }[shape]
+    padded = host.padded_rows(rows)
+    assert padded.is_contiguous()
+    torch.testing.assert_close(padded[:, : rows.shape[1]], rows, rtol=0, atol=0)
+
+
+def moduli_and_gradients(query: Tensor, candidates: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+    query, candidates = query.clone().requires_grad_(), candidates.clone().requires_grad_()
+    found = pairwise_moduli(query, candidates)
+    (found * weight).sum().backward()
+    assert query.grad is not None
+    assert candidates.grad is not None
+    return found.detach(), query.grad, candidates.grad
+
+
+def test_moduli_equal_double_precision() -> None:
+    """Over several blocks of candidates, one of them equal to a query: its gradient is zero there."""
+    query, candidates = torch.randn(2, 5, 3000), torch.randn(2, 99, 3000)
+    candidates[1, 40] = query[1, 3]
+    weight = torch.randn(2, 5, 99)
+    found = moduli_and_gradients(query, candidates, weight)
+    expected = moduli_and_gradients(query.double(), candidates.double(), weight.double())
+    for one, other in zip(found, expected, strict=True):
+        scale = float(other.abs().max())
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-6 * scale)
+    assert found[0][1, 3, 40] == 0
+
+
+def test_moduli_of_nothing() -> None:
+    assert pairwise_moduli(torch.zeros(1, 0, 4), torch.zeros(1, 3, 4)).shape == (1, 0, 3)
+    assert pairwise_moduli(torch.zeros(1, 2, 4), torch.zeros(1, 0, 4)).shape == (1, 2, 0)
+
+
+def test_what_is_not_a_number_stays_so() -> None:
+    """Divergence must show in the loss."""
+    query = torch.full((1, 2, 4), torch.nan)
+    assert pairwise_moduli(query, torch.zeros(1, 3, 4)).isnan().all()
+    assert pairwise_moduli(torch.full((1, 2, 4), torch.inf), torch.zeros(1, 3, 4)).isinf().all()
+
+
+@pytest.mark.usefixtures("without_numba")
+def test_without_numba_all_goes_on_and_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "marius_py")
+    assert host.compiled_rows() is host.compiled_known() is host.compiled_distance() is None
+    rows, state = torch.zeros(3, 2), torch.zeros(3, 2)
+    Adagrad(0.5).step(rows, state, torch.tensor([1]), torch.tensor([[2.0, -3.0]]))
+    torch.testing.assert_close(rows, torch.tensor([[0.0, 0.0], [-0.5, 0.5], [0.0, 0.0]]))
+    torch.testing.assert_close(
+        pairwise_moduli(torch.tensor([[[3.0, 4.0]]]), torch.zeros(1, 1, 2)), torch.tensor([[[5.0]]])
+    )
+    (said,) = caplog.messages
+    assert "Numba needs NumPy 1.0 or less" in said
+    assert "pip install --upgrade numba" in said
+
+
+def test_known_edges_are_compiled_where_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    edges = np.stack([np.arange(300) % 7, np.arange(300) % 2, np.arange(300) % 31], 1)
+    negatives = np.random.default_rng(0).integers(0, 31, (5, 20))
+    expected = KnownEdges(edges).false_negatives(edges[:50], negatives, "tail")
+    calls = []
+    compiled = host.compiled_known()
+    assert compiled is not None
+    find = compiled.false_negatives
+    monkeypatch.setattr(compiled, "false_negatives", lambda *given: calls.append(0) or find(*given))
+    monkeypatch.setattr(known_edges, "_LEAST_EDGES", 300)
+    known = KnownEdges(edges)
+    for _ in range(2):  # the scratch must be as it was
+        np.testing.assert_array_equal(known.false_negatives(edges[:50], negatives, "tail"), expected)
+    assert len(calls) == 2
+    assert len(expected)
+
+
+COMPILE = """
+import resource, torch
+from marius_py.nn.kernels import host
+if {limit}:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # as with a full disk, nothing can be written
+table = torch.zeros(3, 2)
+host.add_rows(table, torch.tensor([1, 1]), torch.ones(2, 2))
+assert table[1].tolist() == [2, 2]
+"""
+
+
+@pytest.mark.parametrize("trouble", ["full disk", "no folder"])
+def test_compiled_code_that_cannot_be_kept_runs_all_the_same(trouble: str, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    if trouble == "no folder":
+        folder.write_text("a file")
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE.format(limit=trouble == "full disk")],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
