@@ -121,7 +121,9 @@ def _contrast(
     batch, masks, asked = given.batch, given.masks.sides[side], given.query_side(side)
     known, answer = (batch.head, batch.tail) if side == "tail" else (batch.tail, batch.head)
     edges, dim = len(known), rows.shape[1]
-    known_rows, relation_rows = rows[known], relations[given.relation_index[side]]
+    # Indexing by brackets gives the same rows, but takes several times as long on the way back.
+    known_rows = rows.index_select(0, known)
+    relation_rows = relations.index_select(0, given.relation_index[side])
     query = positive_query = decoder.query(
         masked(known_rows, masks.node.take(edges)), masked(relation_rows, masks.relation.take(edges)), asked
     )
@@ -130,10 +132,11 @@ def _contrast(
         positive_query = decoder.query(
             masked(known_rows, node_mask), masked(relation_rows, relation_mask), asked
         )
-    positive = decoder.score(positive_query, masked(rows[answer], masks.answer.take(edges)))
+    positive = decoder.score(positive_query, masked(rows.index_select(0, answer), masks.answer.take(edges)))
     negatives = batch.negatives[side]
     num_chunks, count = negatives.nodes.shape
-    candidates = masked(rows[negatives.nodes.flatten()], masks.candidates.take(num_chunks * count))
+    candidates = rows.index_select(0, negatives.nodes.flatten())
+    candidates = masked(candidates, masks.candidates.take(num_chunks * count))
     scores = decoder.compare(query.view(num_chunks, -1, dim), candidates.view(num_chunks, count, dim))
     keep = negatives.mask(edges)
     keep = None if keep is None else keep.view(-1, count)

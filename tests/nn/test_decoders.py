@@ -91,9 +91,12 @@ def test_query_gradients_in_closed_form(decoder: Decoder, side: Side) -> None:
         torch.testing.assert_close(ours - 1, reference, rtol=1e-4, atol=1e-5)
 
 
-def test_moduli_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_moduli_in_blocks(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from marius_py.nn.kernels import distance
 
+    if not compiled:
+        monkeypatch.setattr(distance, "compiled_distance", lambda: None)
     query = torch.randn(2, 5, 6, dtype=torch.float64, requires_grad=True)
     candidates = torch.randn(2, 7, 6, dtype=torch.float64, requires_grad=True)
     monkeypatch.setattr(distance, "_BLOCK_FLOATS", 60)

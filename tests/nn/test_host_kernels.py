@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from marius_py.nn import Adagrad, known_edges
+from marius_py.nn import Adagrad, Adam, SparseOptimizer, known_edges
 from marius_py.nn.kernels import host
 from marius_py.nn.kernels.distance import pairwise_moduli
 from marius_py.nn.known_edges import KnownEdges
@@ -43,11 +43,14 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("rate", [1.0, 0.3])
 @pytest.mark.parametrize("padding", [0, 3])
-def test_adagrad_equals_the_plain_step(rate: float, padding: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    optimizer = Adagrad(0.07, eps=1e-3)
+@pytest.mark.parametrize("optimizer", [Adagrad(0.07, eps=1e-3), Adam(0.07)], ids=["adagrad", "adam"])
+def test_a_step_equals_the_plain_one(
+    optimizer: SparseOptimizer, rate: float, padding: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     index = torch.randperm(50)[:33]
     gradient = torch.randn(33, 21 + padding)[:, :21]
-    tables = torch.randn(50, 21), torch.rand(50, 21)
+    tables = torch.randn(50, 21), torch.rand(50, optimizer.state_dim(21))
+    tables[1][:, -1] = torch.randint(0, 5, (50,))  # step counts of Adam
     results = []
     for step in range(2):
         if step == 1:
@@ -55,8 +58,7 @@ def test_adagrad_equals_the_plain_step(rate: float, padding: int, monkeypatch: p
         rows, state = (table.clone() for table in tables)
         optimizer.step(rows, state, index, gradient, rate)
         results.append((rows, state))
-    torch.testing.assert_close(results[0], results[1], rtol=1e-6, atol=1e-7)  # roots differ in their last bit
-    torch.testing.assert_close(results[0][1], results[1][1], rtol=0, atol=0)
+    torch.testing.assert_close(results[0], results[1], rtol=1e-6, atol=1e-7)  # roots round otherwise
     assert not torch.equal(results[0][0], tables[0])
 
 
@@ -91,17 +93,25 @@ def moduli_and_gradients(query: Tensor, candidates: Tensor, weight: Tensor) -> t
     return found.detach(), query.grad, candidates.grad
 
 
-def test_moduli_equal_double_precision() -> None:
+def test_moduli_equal_double_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over several blocks of candidates, one of them equal to a query: its gradient is zero there."""
     query, candidates = torch.randn(2, 5, 3000), torch.randn(2, 99, 3000)
     candidates[1, 40] = query[1, 3]
     weight = torch.randn(2, 5, 99)
     found = moduli_and_gradients(query, candidates, weight)
+    plain(monkeypatch)
     expected = moduli_and_gradients(query.double(), candidates.double(), weight.double())
     for one, other in zip(found, expected, strict=True):
         scale = float(other.abs().max())
         torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-6 * scale)
     assert found[0][1, 3, 40] == 0
+
+
+def test_moduli_in_double_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = torch.randn(2, 3, 8).double(), torch.randn(2, 5, 8).double(), torch.randn(2, 3, 5).double()
+    found = moduli_and_gradients(*given)
+    plain(monkeypatch)
+    torch.testing.assert_close(found, moduli_and_gradients(*given), rtol=1e-12, atol=1e-12)
 
 
 def test_moduli_of_nothing() -> None:

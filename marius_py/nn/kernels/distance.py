@@ -73,7 +73,7 @@ class _Moduli(torch.autograd.Function):
 
 
 def _compiled_for(query: Tensor) -> ModuleType | None:
-    on_host = query.device.type == "cpu" and query.dtype == torch.float32
+    on_host = query.device.type == "cpu" and query.dtype in (torch.float32, torch.float64)
     return compiled_distance() if on_host else None
 
 

@@ -17,7 +17,7 @@ _ZERO = np.float32(0)
 
 @kernel(reordered=True)
 def moduli(query: np.ndarray, candidates: np.ndarray, out: np.ndarray) -> None:
-    """Write Σ_j |q_j − k_j| of queries (C, P, D) and candidates (C, K, D) to out (C, P, K), all float32."""
+    """Write Σ_j |q_j − k_j| of queries (C, P, D) and candidates (C, K, D) to out (C, P, K), of one dtype."""
     chunks, edges, dim = query.shape
     count, half = candidates.shape[1], dim // 2
     size = max(1, _BLOCK_FLOATS // max(1, dim))

@@ -11,6 +11,8 @@ import numpy as np
 
 from marius_py.nn.kernels.compiling import kernel
 
+_ZERO, _ONE = np.float32(0), np.float32(1)
+
 
 @kernel()
 def adagrad(
@@ -39,6 +41,46 @@ def adagrad(
             total = state[row, d] + g * g
             state[row, d] = total
             rows[row, d] += g / (np.sqrt(total) + eps) * -lr * rate
+
+
+@kernel()
+def adam(
+    rows: np.ndarray,
+    state: np.ndarray,
+    index: np.ndarray,
+    gradient: np.ndarray,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: np.float32,
+    rate: np.float32,
+) -> None:
+    """Lazy Adam's step of some rows, `nn.optimizers.Adam`.
+
+    Args:
+        rows: (N, D), changed at `index`.
+        state: (N, 2 D + 1) first moments, second moments, step counts, likewise.
+        index: (U,) int64, each row once.
+        gradient: (U, G) whose first D columns count.
+        lr, beta1, beta2, eps: the optimizer's, the first three float64; eps above 0.
+        rate: factor of the rows' deltas.
+    """
+    dim = rows.shape[1]
+    decay1, decay2 = np.float32(1 - beta1), np.float32(1 - beta2)
+    for i in range(len(index)):
+        row = index[i]
+        step = state[row, 2 * dim] + _ONE
+        state[row, 2 * dim] = step
+        # In float64: float32 loses 1 - beta2 ** step for the first steps.
+        size = np.float32(lr / (1 - beta1 ** np.float64(step)))
+        scale = np.float32(np.sqrt(1 / (1 - beta2 ** np.float64(step))))
+        for d in range(dim):
+            g = gradient[i, d]
+            first = state[row, d] + (g - state[row, d]) * decay1
+            second = state[row, dim + d] + (g * g - state[row, dim + d]) * decay2
+            state[row, d] = first
+            state[row, dim + d] = second
+            rows[row, d] += first / (np.sqrt(max(second, _ZERO)) * scale + eps) * -size * rate
 
 
 @kernel()
