@@ -18,7 +18,7 @@ from marius_py.nn.cuda_kernels import Kernels, TritonKernels
 from marius_py.nn.decoders.base import ClosedFormDecoder
 from marius_py.nn.decoders.complex import ComplEx
 from marius_py.nn.decoders.distmult import DistMult
-from marius_py.nn.fused import ClosedForm
+from marius_py.nn.fused_contrast import ClosedForm
 from marius_py.nn.gradients import Gradients, StepInput, relations_are_complex
 from marius_py.nn.kernels.objectives import LogisticObjective, Objective, SoftmaxObjective
 from marius_py.nn.kernels.similarity import DotSimilarity

@@ -136,6 +136,11 @@ class SideMasks:
         """Whether a query of the true answer differs from that of the negatives."""
         return self.node.active or self.relation.active
 
+    @property
+    def active(self) -> bool:
+        """Whether anything is dropped."""
+        return self.two_queries or self.answer.active or self.candidates.active
+
     def skip(self, edges: int, candidates: int) -> None:
         """Pass over the masks of the first `edges` edges and `candidates` candidates."""
         for masks in (self.node, self.relation, self.positive_node, self.positive_relation, self.answer):

@@ -96,7 +96,7 @@ class Scratch:
         self.pairs = ws.take("pairs", flat, dim)
         self.extended = ws.take("query", flat, width)
         self.query = self.extended[:, :dim]
-        gradient = ws.take("d_query", flat, gradient_width)
+        self.padded_gradient = gradient = ws.take("d_query", flat, gradient_width)
         self.d_query = gradient[:, :dim]
         self.positive_query = ws.take("positive_query", flat, dim)
         self.d_positive_query = ws.take("d_positive_query", flat, dim)

@@ -22,7 +22,9 @@ from marius_py.nn.cuda_gradients import device_gradients, takes
 from marius_py.nn.cuda_kernels import Kernels, Precision, choose_kernels
 from marius_py.nn.decoders.base import Decoder
 from marius_py.nn.dropout import BatchMasks, check_rate
-from marius_py.nn.fused import find_closed_form, fused_gradients
+from marius_py.nn.fused import fused_gradients
+from marius_py.nn.fused_compiled import can_compile, compiled_gradients
+from marius_py.nn.fused_contrast import find_closed_form
 from marius_py.nn.gradients import Gradients, StepInput, autograd_gradients
 from marius_py.nn.initializers import Initializer, XavierNormal
 from marius_py.nn.kernels.workspace import Workspace
@@ -277,7 +279,8 @@ class LinkPredictionModel:
             inputs = given()
             chunks = {corruption.nodes.shape[0] for corruption in inputs.batch.negatives.values()}
             if len(chunks) == 1:
-                gradients = fused_gradients(form, regularizers, inputs, workspace)
+                compute = compiled_gradients if can_compile(form, inputs) else fused_gradients
+                gradients = compute(form, regularizers, inputs, workspace)
                 if bool(torch.isfinite(gradients.loss)):
                     return gradients
         return autograd_gradients(self.decoder, self.loss, regularizers, given())

@@ -27,8 +27,9 @@ from marius_py.nn import (
     SoftmaxLoss,
     TransE,
 )
-from marius_py.nn import fused as fused_module
-from marius_py.nn.fused import find_closed_form
+from marius_py.nn import fused_contrast as fused_module
+from marius_py.nn import model as model_module
+from marius_py.nn.fused_contrast import find_closed_form
 from marius_py.types import Side
 from tests.nn.batches import gradients, make_model, random_batch
 
@@ -70,6 +71,62 @@ def test_equal_to_autograd(decoder: Decoder, loss: Loss) -> None:
             dropout=dropout,
             regularizers=regularizers,
         )
+
+
+@pytest.mark.parametrize("decoder", [Dot, DistMult, ComplEx])
+@pytest.mark.parametrize("dim", [6, 16])  # with and without room for the row sums beside the gradients
+@pytest.mark.parametrize("limit", [1, 20, 10_000])
+def test_compiled_equals_plain(
+    decoder: type[Decoder], dim: int, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(fused_module.BLOCK_SCORES, "cpu", limit)
+    monkeypatch.setattr(fused_module, "LEAST_EDGES", 1)
+    calls = []
+    compiled = model_module.compiled_gradients
+    monkeypatch.setattr(
+        model_module, "compiled_gradients", lambda *given: calls.append(0) or compiled(*given)
+    )
+    shape = {"chunks": 5, "chunk_edges": 7, "count": 4, "keep": True}
+    loss = SoftmaxLoss(negative_weight=3.0)
+    for groups, reciprocal in itertools.product((0, 2), (False, True)):
+        assert_paths_equal(decoder(dim), loss, {**shape, "groups": groups}, reciprocal=reciprocal)
+    assert len(calls) == 4
+    assert_paths_equal(decoder(dim), loss, shape, dropout=True)
+    assert len(calls) == 4  # dropout goes the plain way
+    monkeypatch.setattr(model_module, "can_compile", lambda *given: False)
+    assert_paths_equal(decoder(dim), loss, shape, reciprocal=True)
+    assert len(calls) == 4
+
+
+class _Squared(ComplEx):
+    """All that the closed form needs, written anew; the query is no longer a complex product."""
+
+    def query(self, node: torch.Tensor, relation: torch.Tensor, side: Side) -> torch.Tensor:
+        return node * node
+
+    def compare(self, query: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:
+        return torch.bmm(query, candidates.transpose(1, 2))
+
+    def score(self, query: torch.Tensor, candidate: torch.Tensor) -> torch.Tensor:
+        return (query * candidate).sum(-1)
+
+    def query_into(self, node: torch.Tensor, relation: torch.Tensor, side: Side, out: torch.Tensor) -> None:
+        torch.mul(node, node, out=out)
+
+    def query_backward(
+        self,
+        node: torch.Tensor,
+        relation: torch.Tensor,
+        side: Side,
+        gradient: torch.Tensor,
+        d_node: torch.Tensor,
+        d_relation: torch.Tensor,
+    ) -> None:
+        d_node.addcmul_(gradient, node, value=2)
+
+
+def test_a_subclass_with_another_query_is_not_taken_for_its_parent() -> None:
+    assert_paths_equal(_Squared(8), SoftmaxLoss(), {})
 
 
 @pytest.mark.parametrize("decoder", DECODERS, ids=lambda decoder: type(decoder).__name__)
@@ -211,6 +268,6 @@ def test_blocks_keep_enough_edges(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = {"chunks": 2, "chunk_edges": 7, "count": 9, "keep": True}
     assert_paths_equal(ComplEx(6), SoftmaxLoss(), shape, dropout=True)
     contrast = SimpleNamespace(num_chunks=2, chunk_edges=7, count=9)
-    groups, blocks = fused_module._divide([contrast], "cpu")  # type: ignore[list-item]
+    groups, blocks = fused_module.divide([contrast], "cpu")  # type: ignore[list-item]
     assert groups == [slice(0, 1), slice(1, 2)]
     assert blocks == [slice(0, 3), slice(3, 6), slice(6, 7)]

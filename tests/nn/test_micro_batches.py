@@ -35,7 +35,7 @@ def test_parts_cover_a_batch_in_order(chunks: int, chunk_edges: int, parts: int)
 def limited(monkeypatch: pytest.MonkeyPatch, most_edges: int, error: Exception) -> list[int]:
     """Gradients of more edges than `most_edges` fail; returns the edges of each attempt."""
     seen: list[int] = []
-    for name, place in (("fused_gradients", 2), ("autograd_gradients", 3)):
+    for name, place in (("fused_gradients", 2), ("compiled_gradients", 2), ("autograd_gradients", 3)):
         original = getattr(model_module, name)
 
         def attempt(*words: Any, original: Any = original, place: int = place) -> Any:

@@ -93,9 +93,13 @@ class ClosedFormDecoder(Decoder):
     Attributes:
         similarity: how `compare` reduces to a matrix product: "dot" is query · candidate, "l2" is minus the
             euclidean distance, computed by expanded squares; None if it does not (then autograd is used).
+        product: how a query is made: it is the known node's row ("none"), its product with the relation's
+            coordinate by coordinate ("real"), or their complex product, for heads with the conjugate
+            ("complex"); None: in another way.
     """
 
     similarity: Literal["dot", "l2"] | None
+    product: Literal["none", "real", "complex"] | None = None
 
     @abstractmethod
     def query_into(self, node: Tensor, relation: Tensor, side: Side, out: Tensor) -> None:

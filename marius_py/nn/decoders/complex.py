@@ -20,6 +20,7 @@ class ComplEx(ClosedFormDecoder):
     """
 
     similarity = "dot"
+    product = "complex"
     complex_halves = True
 
     def __init__(self, dim: int) -> None:

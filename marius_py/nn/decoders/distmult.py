@@ -13,6 +13,7 @@ class DistMult(ClosedFormDecoder):
     """score = Σ head · relation · tail (Yang et al., 2015); symmetric in head and tail."""
 
     similarity = "dot"
+    product = "real"
 
     def query(self, node: Tensor, relation: Tensor, side: Side) -> Tensor:
         """Node times relation, (*, D), on either side."""

@@ -18,6 +18,7 @@ class Dot(ClosedFormDecoder):
     """
 
     similarity = "dot"
+    product = "none"
 
     @property
     def relation_dim(self) -> int:

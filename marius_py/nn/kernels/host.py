@@ -57,6 +57,15 @@ def compiled_known() -> ModuleType | None:
     return numba_known
 
 
+def compiled_pairs() -> ModuleType | None:
+    """`numba_pairs`, or None."""
+    if not _numba_works():
+        return None
+    from marius_py.nn.kernels import numba_pairs
+
+    return numba_pairs
+
+
 def padded_rows(rows: Tensor) -> Tensor:
     """Rows (n, D) that begin those of a wider contiguous array, as that array (n, G); else a copy if need be.
 
