@@ -31,7 +31,7 @@ def takes(form: ClosedForm | None) -> bool:
     return (
         form is not None
         and isinstance(form.similarity, DotSimilarity)
-        and isinstance(form.objective, SoftmaxObjective | LogisticObjective)
+        and type(form.objective) in (SoftmaxObjective, LogisticObjective)
         and getattr(form.objective, "log_weight", 0.0) == 0.0
     )
 

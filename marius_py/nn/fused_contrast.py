@@ -17,7 +17,7 @@ from torch import Tensor
 from marius_py.nn.decoders.base import ClosedFormDecoder, Decoder, written_together
 from marius_py.nn.fused_scratch import BlockScratch, Scratch
 from marius_py.nn.gradients import StepInput
-from marius_py.nn.kernels.host import add_rows
+from marius_py.nn.kernels.host import add_rows, compiled_distance
 from marius_py.nn.kernels.objectives import Objective, closed_form
 from marius_py.nn.kernels.similarity import SIMILARITIES, Similarity
 from marius_py.nn.kernels.workspace import Workspace
@@ -45,8 +45,8 @@ class ClosedForm:
     objective: Objective
 
 
-def find_closed_form(decoder: Decoder, loss: Loss) -> ClosedForm | None:
-    """How to compute this pair's gradients without autograd, or None.
+def find_closed_form(decoder: Decoder, loss: Loss, device: str = "cpu") -> ClosedForm | None:
+    """How to compute this pair's gradients without autograd on a type of device, or None.
 
     A subclass that changes a decoder's `query`, `compare` or `score` but not its closed form goes through
     autograd: all of them must come from the class that also wrote `query_backward`.
@@ -56,7 +56,10 @@ def find_closed_form(decoder: Decoder, loss: Loss) -> ClosedForm | None:
         return None
     if not written_together(decoder, "query", "compare", "score", "query_into", "query_backward"):
         return None
-    return ClosedForm(decoder, SIMILARITIES[decoder.similarity], objective)
+    similarity = SIMILARITIES[decoder.similarity]
+    if similarity.compiled and (device != "cpu" or compiled_distance() is None):
+        return None
+    return ClosedForm(decoder, similarity, objective)
 
 
 def extended_rows(
@@ -176,7 +179,9 @@ class Contrast:
             )
             counted = self._counted(counts, left_out, block) if objective.averages else None
             finish(block, row_sums, losses, counted)
-            similarity.candidate_gradient(scores, block.scaled, sums, add=number > 0)
+            similarity.candidate_gradient(
+                scores, block.query, block.scaled, candidates, block.d_query, sums, add=number > 0
+            )
         gradient = similarity.finish_candidates(sums, candidates, dim)
         if mask is not None:
             gradient.mul_(mask.view_as(gradient))

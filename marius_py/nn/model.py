@@ -272,7 +272,7 @@ class LinkPredictionModel:
         self, given: Callable[[], StepInput], regularizers: Sequence[Regularizer], workspace: Workspace
     ) -> Gradients:
         """By the closed form if there is one and its numbers are finite, else by autograd."""
-        form = find_closed_form(self.decoder, self.loss) if self.fused else None
+        form = find_closed_form(self.decoder, self.loss, self.device.type) if self.fused else None
         if form is not None and self.kernels is not None and takes(form):
             return device_gradients(form, regularizers, given(), self.kernels)
         if form is not None:

@@ -33,12 +33,22 @@ from marius_py.nn.fused_contrast import find_closed_form
 from marius_py.types import Side
 from tests.nn.batches import gradients, make_model, random_batch
 
-DECODERS = [Dot(8), DistMult(8), ComplEx(8), TransE(8), RotatE(8), RotatE(8, phase_scale=2.5), RESCAL(8)]
+DECODERS = [
+    Dot(8),
+    DistMult(8),
+    ComplEx(8),
+    TransE(8),
+    RotatE(8),
+    RotatE(8, phase_scale=2.5),
+    RotatE(8, norm="moduli"),
+    RESCAL(8),
+]
 LOSSES: list[Loss] = [
     SoftmaxLoss(),
     SoftmaxLoss(negative_weight=7.0),
     LogisticLoss(),
     LogisticLoss(margin=2.0),
+    LogisticLoss(margin=2.0, adversarial_temperature=0.7),
 ]
 REGULARIZERS: list[list[Regularizer]] = [[], [N3(0.1), L2(0.2, relation_weight=0.3, weighted=False)]]
 
@@ -57,7 +67,9 @@ def assert_paths_equal(
 
 
 @pytest.mark.parametrize("decoder", DECODERS, ids=lambda decoder: type(decoder).__name__)
-@pytest.mark.parametrize("loss", LOSSES, ids=["softmax", "weighted_softmax", "logistic", "logistic_margin"])
+@pytest.mark.parametrize(
+    "loss", LOSSES, ids=["softmax", "weighted_softmax", "logistic", "logistic_margin", "adversarial"]
+)
 def test_equal_to_autograd(decoder: Decoder, loss: Loss) -> None:
     flags = (False, True)
     for reciprocal, dropout, keep, groups, regularizers in itertools.product(
@@ -206,9 +218,9 @@ def test_subclasses_that_change_the_formula_use_autograd() -> None:
     assert find_closed_form(DistMult(4), _Doubled()) is None
     assert find_closed_form(DistMult(4), MarginLoss()) is None
     assert find_closed_form(DistMult(4), SoftmaxLoss(smoothing=0.1)) is None
-    assert find_closed_form(DistMult(4), LogisticLoss(adversarial_temperature=1.0)) is None
+    assert find_closed_form(DistMult(4), MarginLoss(adversarial_temperature=1.0)) is None
     assert find_closed_form(TransE(4, norm="l1"), SoftmaxLoss()) is None
-    assert find_closed_form(RotatE(4, norm="moduli"), SoftmaxLoss()) is None
+    assert find_closed_form(RotatE(4, norm="moduli"), SoftmaxLoss(), "cuda") is None
 
 
 def test_different_chunks_on_the_two_sides() -> None:

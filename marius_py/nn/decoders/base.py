@@ -91,14 +91,15 @@ class ClosedFormDecoder(Decoder):
     """A decoder whose gradients are known in closed form, so that the fused step can train it.
 
     Attributes:
-        similarity: how `compare` reduces to a matrix product: "dot" is query · candidate, "l2" is minus the
-            euclidean distance, computed by expanded squares; None if it does not (then autograd is used).
+        similarity: what `compare` computes: "dot" is query · candidate, "l2" is minus the
+            euclidean distance, computed by expanded squares, "moduli" minus the sum of the moduli of complex
+            differences; None if it is something else (then autograd is used).
         product: how a query is made: it is the known node's row ("none"), its product with the relation's
             coordinate by coordinate ("real"), or their complex product, for heads with the conjugate
             ("complex"); None: in another way.
     """
 
-    similarity: Literal["dot", "l2"] | None
+    similarity: Literal["dot", "l2", "moduli"] | None
     product: Literal["none", "real", "complex"] | None = None
 
     @abstractmethod

@@ -38,7 +38,7 @@ class RotatE(ClosedFormDecoder):
             raise ConfigError(f"model.phase_scale is {phase_scale!r}; it must be a finite number above 0")
         self.norm = norm
         self.phase_scale = float(phase_scale)
-        self.similarity = "l2" if norm == "l2" else None
+        self.similarity = norm
 
     @property
     def relation_dim(self) -> int:

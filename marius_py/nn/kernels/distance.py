@@ -44,7 +44,7 @@ class _Moduli(torch.autograd.Function):
         distance = query.new_empty(query.shape[0], query.shape[1], candidates.shape[1])
         compiled = _compiled_for(query)
         if compiled is not None:
-            compiled.moduli(query.numpy(), candidates.numpy(), distance.numpy())
+            compiled.moduli(query.numpy(), candidates.numpy(), query.shape[2], distance.numpy())
             return distance
         for chunk, start, stop in _blocks(query, candidates):
             moduli = _differences(query[chunk], candidates[chunk, start:stop])[2]
@@ -58,10 +58,11 @@ class _Moduli(torch.autograd.Function):
         d_query, d_candidates = torch.zeros_like(query), torch.zeros_like(candidates)
         compiled = _compiled_for(query)
         if compiled is not None:
-            arrays = (
-                one.numpy() for one in (gradient.contiguous(), query, candidates, d_query, d_candidates)
+            given = (one.numpy() for one in (gradient.contiguous(), query, candidates))
+            even = torch.ones(query.shape[:2], dtype=query.dtype)
+            compiled.moduli_backward(
+                *given, query.shape[2], even.numpy(), d_query.numpy(), d_candidates.numpy()
             )
-            compiled.moduli_backward(*arrays)
             return d_query, d_candidates
         for chunk, start, stop in _blocks(query, candidates):
             re, im, modulus = _differences(query[chunk], candidates[chunk, start:stop])

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from marius_py.nn.losses import LogisticLoss, Loss, SoftmaxLoss
 
@@ -137,12 +138,56 @@ class LogisticObjective:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Averages over the kept negatives."""
         shifted = -(positive + self.margin)
-        loss = torch.nn.functional.softplus(shifted)
+        loss = functional.softplus(shifted)
         factor = torch.zeros_like(positive)
         if losses is not None and kept is not None:
             factor = factor.add_(kept).clamp_min_(1).reciprocal_()
             loss = loss.addcmul_(losses, factor)
         return loss, factor, shifted.sigmoid_().neg_()
+
+
+class AdversarialObjective(LogisticObjective):
+    """Binary cross-entropy with a margin, negatives weighted by softmax(temperature · score), detached.
+
+    The average needs no number of negatives, since the weights of each row add up to 1; none of a row without
+    a kept negative count (self-adversarial sampling; Sun et al., 2019).
+
+    Args:
+        margin: added to every score.
+        temperature: above 0.
+    """
+
+    averages = False
+
+    def __init__(self, margin: float, temperature: float) -> None:
+        super().__init__(margin)
+        self.temperature = temperature
+
+    def weigh(
+        self, scores: Tensor, counts: Tensor | None, dropped: Tensor | None, scratch: Tensor
+    ) -> Tensor | None:
+        """Sigmoids by the softmax; the losses that they are of, softplus(x) = x − log σ(x), are summed."""
+        torch.mul(scores, self.temperature, out=scratch)
+        if counts is not None:
+            scratch.add_(counts.to(scratch.dtype).log())
+        if dropped is not None:
+            scratch.view(-1).index_fill_(0, dropped, -math.inf)
+        largest = scratch.amax(-1, keepdim=True).clamp_min_(torch.finfo(scratch.dtype).min)
+        weights = scratch.sub_(largest).exp_()
+        weights.div_(weights.sum(-1, keepdim=True).clamp_min_(torch.finfo(scratch.dtype).tiny))
+        losses = (functional.softplus(scores) * weights).sum(-1)
+        scores.sigmoid_().mul_(weights)
+        return losses
+
+    def reduce(
+        self, positive: Tensor, row_sums: Tensor, losses: Tensor | None, kept: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Nothing is left to divide by."""
+        shifted = -(positive + self.margin)
+        loss = functional.softplus(shifted)
+        if losses is not None:
+            loss += losses
+        return loss, torch.ones_like(positive), shifted.sigmoid_().neg_()
 
 
 def closed_form(loss: Loss) -> Objective | None:
@@ -151,4 +196,6 @@ def closed_form(loss: Loss) -> Objective | None:
         return SoftmaxObjective(math.log(loss.negative_weight))
     if type(loss) is LogisticLoss and loss.adversarial_temperature == 0:
         return LogisticObjective(loss.margin)
+    if type(loss) is LogisticLoss:
+        return AdversarialObjective(loss.margin, loss.adversarial_temperature)
     return None

@@ -11,12 +11,14 @@ and (1000, n) was measured to take 8 % less time for n = 112 than for n = 101.
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from marius_py.nn.kernels.distance import SQUARE_FLOOR
+from marius_py.nn.kernels.host import compiled_distance
 
 _REGISTER = 16
 
@@ -38,9 +40,11 @@ class Similarity(Protocol):
     Attributes:
         adds_biases: whether extended rows can carry an amount that is added to an edge's score with every
             candidate of a group. `groups`, below, is 0 where it is False or nothing is to be added.
+        compiled: whether it needs Numba and works on the host alone.
     """
 
     adds_biases: bool
+    compiled: bool
 
     def widths(self, dim: int, groups: int) -> tuple[int, int]:
         """(W, G) for rows of `dim` floats and biases of so many groups."""
@@ -82,12 +86,23 @@ class Similarity(Protocol):
             (g, P) row sums Σ_k weight_k.
         """
 
-    def candidate_gradient(self, weights: Tensor, scaled_query: Tensor, out: Tensor, add: bool) -> None:
+    def candidate_gradient(
+        self,
+        weights: Tensor,
+        query: Tensor,
+        scaled_query: Tensor,
+        candidates: Tensor,
+        d_query: Tensor,
+        out: Tensor,
+        add: bool,
+    ) -> None:
         """Write Σ_p factor_p weight_pk ∂score_pk/∂candidate_k in a form that `finish_candidates` reads.
 
         Args:
             weights: (g, P, K) as `query_gradient` left them.
+            query, candidates: extended.
             scaled_query: (g, P, G), factor_p times the first columns of extended queries.
+            d_query: (g, P, G), `out` of `query_gradient`; what that left undone must be done.
             out: (g, K, G) sums.
             add: add to what `out` holds.
         """
@@ -115,6 +130,7 @@ class DotSimilarity:
     """
 
     adds_biases = True
+    compiled = False
 
     def widths(self, dim: int, groups: int) -> tuple[int, int]:
         """One extra column and those of groups for the scores; none for gradients if rows fill registers."""
@@ -156,7 +172,16 @@ class DotSimilarity:
         torch.bmm(weights, candidates[..., : out.shape[-1]], out=out)
         return weights.sum(-1) if out.shape[-1] == dim else out[..., dim]
 
-    def candidate_gradient(self, weights: Tensor, scaled_query: Tensor, out: Tensor, add: bool) -> None:
+    def candidate_gradient(
+        self,
+        weights: Tensor,
+        query: Tensor,
+        scaled_query: Tensor,
+        candidates: Tensor,
+        d_query: Tensor,
+        out: Tensor,
+        add: bool,
+    ) -> None:
         """weightsᵀ @ (factor · query): the factor enters the small operand."""
         _product(weights.transpose(1, 2), scaled_query, out, add)
 
@@ -186,6 +211,7 @@ class L2Similarity:
     """
 
     adds_biases = False
+    compiled = False
 
     def widths(self, dim: int, groups: int) -> tuple[int, int]:
         """Three extra columns, which gradients need as well."""
@@ -234,7 +260,16 @@ class L2Similarity:
         sums.addcmul_(query[..., :dim], out[..., dim : dim + 1], value=-1)
         return row_sums
 
-    def candidate_gradient(self, weights: Tensor, scaled_query: Tensor, out: Tensor, add: bool) -> None:
+    def candidate_gradient(
+        self,
+        weights: Tensor,
+        query: Tensor,
+        scaled_query: Tensor,
+        candidates: Tensor,
+        d_query: Tensor,
+        out: Tensor,
+        add: bool,
+    ) -> None:
         """Σ_p f_pk · factor_p · [q, ‖q‖², 1, shift]."""
         _product(weights.transpose(1, 2), scaled_query, out, add)
 
@@ -259,5 +294,97 @@ class L2Similarity:
         d_answer.addcmul_(difference, factor, value=-1)
 
 
-SIMILARITIES: dict[str, Similarity] = {"dot": DotSimilarity(), "l2": L2Similarity()}
+class ModuliSimilarity:
+    """score = −Σ_j |query_j − candidate_j| over complex coordinates (Sun et al., 2019): no matrix product.
+
+    Extended queries are [q, shift, 1]: scaled by an edge's factor, their last column is that factor.
+    """
+
+    adds_biases = False
+    compiled = True
+
+    def widths(self, dim: int, groups: int) -> tuple[int, int]:
+        """Two extra columns for either."""
+        return dim + 2, dim + 2
+
+    def positive(self, query: Tensor, answer: Tensor, scratch: Tensor) -> Tensor:
+        """Minus the sums of moduli of pairs."""
+        re, im = torch.sub(query, answer, out=scratch).chunk(2, 1)
+        return torch.hypot(re, im).sum(1).neg_()
+
+    def extend_queries(
+        self, extended: Tensor, dim: int, shift: Tensor | float, biases: Tensor | None = None
+    ) -> None:
+        """Shift, one."""
+        extended[:, dim] = shift
+        extended[:, dim + 1] = 1
+
+    def extend_candidates(self, extended: Tensor, dim: int, group: Tensor | None = None) -> None:
+        """Zeros, which nothing reads."""
+        extended[..., dim:] = 0
+
+    def scores(
+        self, query: Tensor, candidates: Tensor, dim: int, groups: int, out: Tensor, inverse: Tensor
+    ) -> None:
+        """Shift minus distance."""
+        _compiled().moduli(query.numpy(), candidates.numpy(), dim, out.numpy())
+        torch.sub(query[..., dim : dim + 1], out, out=out)
+
+    def query_gradient(
+        self, weights: Tensor, query: Tensor, candidates: Tensor, dim: int, out: Tensor, inverse: Tensor
+    ) -> Tensor:
+        """The row sums; the gradient is left to `candidate_gradient`, which has the same differences."""
+        return weights.sum(-1)
+
+    def candidate_gradient(
+        self,
+        weights: Tensor,
+        query: Tensor,
+        scaled_query: Tensor,
+        candidates: Tensor,
+        d_query: Tensor,
+        out: Tensor,
+        add: bool,
+    ) -> None:
+        """Unit differences by weights, of both sides at once."""
+        d_query.zero_()
+        if not add:
+            out.zero_()
+        arrays = (one.numpy() for one in (weights.neg_(), query, candidates))
+        factor = scaled_query[..., -1].contiguous().numpy()
+        _compiled().moduli_backward(*arrays, query.shape[-1] - 2, factor, d_query.numpy(), out.numpy())
+
+    def finish_candidates(self, sums: Tensor, candidates: Tensor, dim: int) -> Tensor:
+        """The sums are the gradient."""
+        return sums[..., :dim]
+
+    def positive_gradient(
+        self,
+        query: Tensor,
+        answer: Tensor,
+        gradient: Tensor,
+        d_query: Tensor,
+        d_answer: Tensor,
+        scratch: Tensor,
+    ) -> None:
+        """Unit vectors from query to answer and back; zero where they coincide."""
+        difference = torch.sub(answer, query, out=scratch)
+        re, im = difference.chunk(2, 1)
+        modulus = torch.hypot(re, im)
+        factor = torch.where(modulus > 0, gradient / modulus, 0.0).repeat(1, 2)
+        d_query.addcmul_(difference, factor)
+        d_answer.addcmul_(difference, factor, value=-1)
+
+
+def _compiled() -> ModuleType:
+    compiled = compiled_distance()
+    assert compiled is not None, "fused_contrast.find_closed_form asks for it first"
+    return compiled
+
+
+SIMILARITIES: dict[str, Similarity] = {
+    "dot": DotSimilarity(),
+    "l2": L2Similarity(),
+    "moduli": ModuliSimilarity(),
+}
 """`ClosedFormDecoder.similarity` → how to compute it; they hold no state."""
