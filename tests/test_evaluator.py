@@ -1,5 +1,7 @@
 """Full filtered ranking: the oracles, brute force in float64, and independence of how the work is cut."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 from marius_py.errors import ConfigError
 from marius_py.evaluator import Evaluator
+from marius_py.ranking import counting
 from tests.ranking.helpers import (
     ArrayEdges,
     ArrayReader,
@@ -145,8 +148,9 @@ def make_model(kind, relations):
     kind=st.sampled_from(["dot", "l1", "l2"]),
     num_nodes=st.integers(2, 60),
     values=st.sampled_from(["normal", "integers", "duplicates"]),
+    compiled=st.booleans(),
 )
-def test_equals_brute_force(seed, kind, num_nodes, values):
+def test_equals_brute_force(seed, kind, num_nodes, values, compiled):
     rng = np.random.default_rng(seed)
     train, valid, test = random_graph(rng, num_nodes, 3, 90)
     if values == "integers":
@@ -159,7 +163,9 @@ def test_equals_brute_force(seed, kind, num_nodes, values):
     if not len(test):
         return
     edges = ArrayEdges(num_nodes, train, valid, test)
-    metrics = Evaluator(make_model(kind, relations), ArrayReader(rows), edges, num_nodes, 3).evaluate("test")
+    evaluator = Evaluator(make_model(kind, relations), ArrayReader(rows), edges, num_nodes, 3)
+    with patch.object(counting, "numba_works", lambda: compiled):
+        metrics = evaluator.evaluate("test")
     expected = brute_force(float64_scores(kind, rows, relations), (train, valid, test), test)
     counts = metrics.counts
     np.testing.assert_array_equal(counts.candidates, expected[2])
@@ -212,9 +218,11 @@ def test_bfloat16_is_for_dot_products():
 
 @pytest.mark.parametrize("kind", ["dot", "l1", "l2"])
 @pytest.mark.parametrize("spread", [0.0, 1e-6, 1.0])
-def test_ranks_do_not_depend_on_blocks_and_threads(kind, spread, monkeypatch):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_ranks_do_not_depend_on_blocks_and_threads(kind, spread, compiled, monkeypatch):
     from marius_py.ranking import ranker
 
+    monkeypatch.setattr(counting, "numba_works", lambda: compiled)
     rng = np.random.default_rng(7)
     num_nodes, dim = 700, 24
     base = rng.normal(size=(1, dim))

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from marius_py.nn.kernels.host import numba_works
 from marius_py.ranking.known import KnownAnswers
 from marius_py.ranking.scorer import Scorer
 
@@ -191,36 +192,55 @@ class Counter:
 
     def _compare(self, group: _Group, scores: Tensor, tile: Tile, left_out: tuple[Tensor, Tensor]) -> None:
         """Count the clear cases of one tile; note or settle the others."""
-        if group.picked is not None:
-            scores = scores.index_select(0, group.picked)
-        above, within = _greater(scores, group.high), _greater_equal(scores, group.low)
-        if tile.odd is not None or group.any_unbounded:
-            _open(above, within, group, tile, left_out)
-        num_above = _row_counts(above)
-        num_inside = _row_counts(within).sub_(num_above)
+        plain = tile.odd is not None or group.any_unbounded
+        masks: tuple[Tensor, Tensor] | None = None
+        counted = None if plain else _counted(group, scores)
+        if counted is None:
+            masks = self._masks(group, scores, tile, left_out)
+            counted = _row_counts(masks[0]), _row_counts(masks[1])
+        num_above, num_within = counted
+        num_inside = num_within.sub_(num_above)
         self._better[group.places] += num_above
         if group.any_certain:
             certain = group.certain
             self._equal[group.places[certain]] += num_inside[certain]
-            within[certain] = above[certain]
             num_inside[certain] = 0
         num_pairs = int(num_inside.sum())
         if not num_pairs:
             return
         if num_pairs > _SPARSE_PAIRS:
+            above, within = masks or self._masks(group, scores, tile, left_out)
             inside = torch.logical_xor(within, above, out=within)
+            inside[group.certain] = False
             more, same = self._settle_many(group, inside, num_pairs, tile)
             self._better[group.places] += more
             self._equal[group.places] += same
             return
         # Few answers have a pair in the band: only their rows are searched.
         rows = num_inside.nonzero().squeeze(1)
-        answer, column = _where(torch.logical_xor(within[rows], above[rows]))
+        if masks is None:
+            of_rows = scores[group.rows[rows]]
+            above, within = _greater(of_rows, group.high[rows]), _greater_equal(of_rows, group.low[rows])
+        else:
+            above, within = (mask[rows] for mask in masks)
+        answer, column = _where(torch.logical_xor(within, above))
         answer = rows[answer]
         self._pending.append((group.places[answer], column + tile.start))
         self._num_pending += num_pairs
         if self._num_pending > _SPARSE_PAIRS:
             self._settle()
+
+    @staticmethod
+    def _masks(
+        group: _Group, scores: Tensor, tile: Tile, left_out: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Which candidates are above the band of each answer (n, K), and which above or inside."""
+        if group.picked is not None:
+            scores = scores.index_select(0, group.picked)
+        above, within = _greater(scores, group.high), _greater_equal(scores, group.low)
+        if tile.odd is not None or group.any_unbounded:
+            _open(above, within, group, tile, left_out)
+        return above, within
 
     def _settle(self) -> None:
         """Exact scores of the pairs noted so far."""
@@ -304,6 +324,19 @@ def _outward(low: Tensor, high: Tensor, certain: Tensor) -> tuple[Tensor, Tensor
         torch.where(certain, low32, torch.nextafter(low32, -infinity)),
         torch.where(certain, high32, torch.nextafter(high32, infinity)),
     )
+
+
+def _counted(group: _Group, scores: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Scores (Q, K) above each answer's band (n,), and those above or inside; None if nothing compiles it."""
+    if scores.device.type != "cpu" or not scores.is_contiguous() or not numba_works():
+        return None
+    from marius_py.ranking import numba_counts
+
+    above = torch.empty(len(group.rows), dtype=torch.int64)
+    within = torch.empty_like(above)
+    arrays = (one.numpy() for one in (scores, group.rows, group.low, group.high, above, within))
+    numba_counts.count(*arrays)
+    return above, within
 
 
 def _greater(scores: Tensor, bound: Tensor) -> Tensor:

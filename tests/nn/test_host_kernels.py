@@ -31,14 +31,14 @@ def without_numba(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             raise ImportError("Numba needs NumPy 1.0 or less")
         return real(name, *rest, **more)  # type: ignore[arg-type]
 
-    host._numba_works.cache_clear()
+    host.numba_works.cache_clear()
     monkeypatch.setattr(builtins, "__import__", refuse)
     yield
-    host._numba_works.cache_clear()
+    host.numba_works.cache_clear()
 
 
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "_numba_works", lambda: False)
+    monkeypatch.setattr(host, "numba_works", lambda: False)
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.3])

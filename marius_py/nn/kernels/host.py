@@ -17,7 +17,8 @@ log = logging.getLogger(__name__)
 
 
 @cache
-def _numba_works() -> bool:
+def numba_works() -> bool:
+    """Whether Numba can be imported; if not, a warning has said so."""
     try:
         import numba  # noqa: F401
     except ImportError as error:  # not installed, or installed for another NumPy
@@ -32,7 +33,7 @@ def _numba_works() -> bool:
 
 def compiled_distance() -> ModuleType | None:
     """`numba_distance`, or None."""
-    if not _numba_works():
+    if not numba_works():
         return None
     from marius_py.nn.kernels import numba_distance
 
@@ -41,7 +42,7 @@ def compiled_distance() -> ModuleType | None:
 
 def compiled_rows() -> ModuleType | None:
     """`numba_rows`, or None."""
-    if not _numba_works():
+    if not numba_works():
         return None
     from marius_py.nn.kernels import numba_rows
 
@@ -50,7 +51,7 @@ def compiled_rows() -> ModuleType | None:
 
 def compiled_known() -> ModuleType | None:
     """`numba_known`, or None."""
-    if not _numba_works():
+    if not numba_works():
         return None
     from marius_py.nn.kernels import numba_known
 
@@ -59,7 +60,7 @@ def compiled_known() -> ModuleType | None:
 
 def compiled_pairs() -> ModuleType | None:
     """`numba_pairs`, or None."""
-    if not _numba_works():
+    if not numba_works():
         return None
     from marius_py.nn.kernels import numba_pairs
 
