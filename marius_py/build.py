@@ -425,7 +425,7 @@ class Joint:
             self.edges,
             make_ordering(config, store.table, capacity, self.edges.bucket_counts(), order),
             self.components.sampler,
-            make_batch_settings(config),
+            make_batch_settings(config, self.model.compiled),
             TrainerSettings(
                 capacity,
                 config.pipeline.mode,

@@ -25,6 +25,7 @@ from marius_py.data.batches import BatchSettings
 from marius_py.data.rounds import FEWEST, EpochOrder, EpochWork, product_flop
 from marius_py.errors import ConfigError
 from marius_py.graph import Graph
+from marius_py.nn.kernels.host import COMPILED_EDGES
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
@@ -107,6 +108,7 @@ def make_model(
         seed=config.training.seed,
         kernels=config.pipeline.kernels if device.type == "cuda" else "auto",
         precision=config.pipeline.precision,
+        compiled=graph.num_edges["train"] >= COMPILED_EDGES,
     )
 
 
@@ -170,8 +172,8 @@ def log_memory(table: NodeTable, capacity: int) -> None:
     )
 
 
-def make_batch_settings(config: TrainConfig) -> BatchSettings:
-    """How edges become batches."""
+def make_batch_settings(config: TrainConfig, compiled: bool) -> BatchSettings:
+    """How edges become batches; `compiled` as for the model."""
     return BatchSettings(
         config.training.batch_size,
         config.negatives.chunks,
@@ -179,6 +181,7 @@ def make_batch_settings(config: TrainConfig) -> BatchSettings:
         config.negatives.mask_known,
         spread=config.ordering.policy == "spread",
         weigh=config.negatives.weigh,
+        compiled=compiled,
     )
 
 

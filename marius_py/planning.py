@@ -199,7 +199,7 @@ def _epoch_seconds(
         MemoryEdgeStore(partitioning, edges),
         lambda epoch, begun: build_schedule(2, 2, seed=0, start=begun),
         components.sampler,
-        make_batch_settings(config),
+        make_batch_settings(config, model.compiled),
         TrainerSettings(
             2,
             config.pipeline.mode,

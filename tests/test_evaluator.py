@@ -164,7 +164,7 @@ def test_equals_brute_force(seed, kind, num_nodes, values, compiled):
         return
     edges = ArrayEdges(num_nodes, train, valid, test)
     evaluator = Evaluator(make_model(kind, relations), ArrayReader(rows), edges, num_nodes, 3)
-    with patch.object(counting, "numba_works", lambda: compiled):
+    with patch.object(counting, "_COMPILED_SCORES", 0 if compiled else 1 << 62):
         metrics = evaluator.evaluate("test")
     expected = brute_force(float64_scores(kind, rows, relations), (train, valid, test), test)
     counts = metrics.counts
@@ -222,7 +222,7 @@ def test_bfloat16_is_for_dot_products():
 def test_ranks_do_not_depend_on_blocks_and_threads(kind, spread, compiled, monkeypatch):
     from marius_py.ranking import ranker
 
-    monkeypatch.setattr(counting, "numba_works", lambda: compiled)
+    monkeypatch.setattr(counting, "_COMPILED_SCORES", 0 if compiled else 1 << 62)
     rng = np.random.default_rng(7)
     num_nodes, dim = 700, 24
     base = rng.normal(size=(1, dim))

@@ -45,6 +45,7 @@ class BatchSettings:
         spread: divide each bucket among all steps that hold both of its partitions; otherwise it runs whole
             in the step that the schedule names. block_edges: edges of a step that are shuffled at once.
         weigh: let negatives count so that together they stand for all nodes (see `slot_weights`).
+        compiled: search known edges with loops compiled with Numba.
     """
 
     batch_size: int
@@ -54,6 +55,7 @@ class BatchSettings:
     spread: bool = False
     block_edges: int = BLOCK_EDGES
     weigh: bool = False
+    compiled: bool = True
 
 
 class BatchSource:
@@ -88,7 +90,7 @@ class BatchSource:
         self._distinct = DistinctIndex(buffer.num_rows, ascending=True)
         self._known: ResidentEdges | None = None
         if settings.mask_known:
-            self._known = ResidentEdges(edges, self._counts, settings.block_edges)
+            self._known = ResidentEdges(edges, self._counts, settings.block_edges, settings.compiled)
         self._edge_bytes = 0
         self._block_bytes = self._ahead_bytes = 0
 

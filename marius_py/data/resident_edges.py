@@ -28,10 +28,14 @@ class ResidentEdges:
         edges: where buckets are read.
         counts: (p, p) train edges a bucket.
         limit: most edges to hold; a step with more masks its own edges only.
+        compiled: as for `KnownEdges`.
     """
 
-    def __init__(self, edges: EdgeStore, counts: NDArray[np.int64], limit: int) -> None:
+    def __init__(
+        self, edges: EdgeStore, counts: NDArray[np.int64], limit: int, compiled: bool = True
+    ) -> None:
         self._edges = edges
+        self._compiled = compiled
         self._counts = counts
         self._limit = limit
         self._buckets: dict[Bucket, Edges] = {}
@@ -65,8 +69,8 @@ class ResidentEdges:
         """Index of what `load` returned for `resident`, or of the step's `own` edges where that is None."""
         if loaded is None:
             self._indexed = None
-            return KnownEdges(own)
+            return KnownEdges(own, self._compiled)
         if self._indexed != resident or self._index is None:
-            self._index = KnownEdges(loaded)
+            self._index = KnownEdges(loaded, self._compiled)
             self._indexed = resident
         return self._index

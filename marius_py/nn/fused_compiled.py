@@ -26,10 +26,14 @@ from marius_py.nn.regularizers import Regularizer
 from marius_py.types import Side
 
 
-def can_compile(form: ClosedForm, given: StepInput) -> bool:
+def can_compile(form: ClosedForm, given: StepInput, workspace: Workspace) -> bool:
     """Whether this module computes such a batch."""
     decoder, rows = form.decoder, given.batch.rows
-    if decoder.product is None or not written_together(decoder, "product", "query_into"):
+    if (
+        not workspace.compiled
+        or decoder.product is None
+        or not written_together(decoder, "product", "query_into")
+    ):
         return False
     if type(form.objective) is not SoftmaxObjective or rows.device.type != "cpu":
         return False

@@ -185,7 +185,7 @@ class Contrast:
         gradient = similarity.finish_candidates(sums, candidates, dim)
         if mask is not None:
             gradient.mul_(mask.view_as(gradient))
-        add_rows(self._d_rows, nodes, sums.view(len(nodes), -1))
+        add_rows(self._d_rows, nodes, sums.view(len(nodes), -1), self._workspace.compiled)
 
     def _dropped_of(self, chunks: slice, scratch: Scratch) -> list[Tensor | None]:
         """Positions that each block leaves out, in its own flattened (g, n, K)."""

@@ -37,7 +37,7 @@ class Rows:
 
     def add_gradient(self, table: Tensor) -> None:
         """Add the gradient to the table's, which is as wide as the padded one."""
-        add_rows(table, self._index, self._padded)
+        add_rows(table, self._index, self._padded, self._workspace.compiled)
 
 
 class Use:

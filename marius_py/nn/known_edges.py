@@ -13,8 +13,8 @@ from marius_py.nn.known_index import Answers, Questions, SearchedAnswers, group_
 from marius_py.nn.known_search import NegativeLookup, find_false_negatives
 from marius_py.types import SIDES, Side
 
-_LEAST_EDGES = 1 << 16
-"""Edges from which the search is compiled, which takes some seconds, once for an installation."""
+_LEAST_EDGES = 1 << 14
+"""Edges at hand from which a compiled search pays."""
 
 
 def _anchor_and_answer(edges: np.ndarray, side: Side) -> tuple[np.ndarray, np.ndarray]:
@@ -28,11 +28,12 @@ class KnownEdges:
 
     Args:
         edges: (E, 3) integers, head, relation, tail.
+        compiled: search with a loop compiled with Numba if there are many.
     """
 
-    def __init__(self, edges: np.ndarray) -> None:
+    def __init__(self, edges: np.ndarray, compiled: bool = True) -> None:
         self._num_relations = int(edges[:, 1].max(initial=0)) + 1
-        self._compiled = compiled_known() if len(edges) >= _LEAST_EDGES else None
+        self._compiled = compiled_known() if compiled and len(edges) >= _LEAST_EDGES else None
         self._index: dict[Side, Answers] = {}
         for side in SIDES:
             anchor, answer = _anchor_and_answer(edges, side)

@@ -76,6 +76,7 @@ class LinkPredictionModel:
         kernels: "auto", "triton" or "torch", what computes batches on a device (see `choose_kernels`); on the
             cpu, "auto" is the blocked closed form.
         precision: of the products of Triton's kernels: float32, tf32 or bfloat16.
+        compiled: use loops compiled with Numba on the CPU where there are any; its optimizers then do too.
 
     Raises:
         ConfigError: a setting is out of range.
@@ -101,6 +102,7 @@ class LinkPredictionModel:
         fused: bool = True,
         kernels: str = "auto",
         precision: Precision = "float32",
+        compiled: bool = True,
     ) -> None:
         if num_relations < 1:
             raise ConfigError(f"num_relations is {num_relations}; a graph has at least 1 relation")
@@ -119,6 +121,9 @@ class LinkPredictionModel:
         self.initializer = XavierNormal() if initializer is None else initializer
         self.device = torch.device(device)
         self.fused = bool(fused)
+        self.compiled = bool(compiled)
+        for one in (self.optimizer, self.relation_optimizer):
+            one.compiled = self.compiled
         on_device = self.device.type != "cpu" or kernels != "auto"
         self.kernels: Kernels | None = (
             choose_kernels(self.device.type, kernels, precision) if on_device else None
@@ -224,7 +229,7 @@ class LinkPredictionModel:
     def _workspace(self) -> Workspace:
         """Scratch buffers of the calling thread."""
         if not hasattr(self._local, "workspace"):
-            self._local.workspace = Workspace(self.device)
+            self._local.workspace = Workspace(self.device, self.compiled)
             self._workspaces.add(self._local.workspace)
         workspace: Workspace = self._local.workspace
         return workspace
@@ -279,7 +284,8 @@ class LinkPredictionModel:
             inputs = given()
             chunks = {corruption.nodes.shape[0] for corruption in inputs.batch.negatives.values()}
             if len(chunks) == 1:
-                compute = compiled_gradients if can_compile(form, inputs) else fused_gradients
+                compiled = can_compile(form, inputs, workspace)
+                compute = compiled_gradients if compiled else fused_gradients
                 gradients = compute(form, regularizers, inputs, workspace)
                 if bool(torch.isfinite(gradients.loss)):
                     return gradients

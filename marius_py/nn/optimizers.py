@@ -25,7 +25,12 @@ class SparseOptimizer(ABC):
     Args:
         lr: learning rate, above 0. What `delta` returns for rows must be in proportion to it: schedules
             scale that.
+
+    Attributes:
+        compiled: whether `step` may use loops compiled with Numba.
     """
+
+    compiled = True
 
     def __init__(self, lr: float) -> None:
         if not lr > 0 or not math.isfinite(lr):
@@ -139,7 +144,7 @@ class Adagrad(SparseOptimizer):
             return
         width = gradient.shape[1]
         eps = max(self.eps, torch.finfo(torch.float32).tiny)
-        compiled = compiled_rows()
+        compiled = compiled_rows() if self.compiled else None
         if compiled is not None and rows.is_contiguous() and state.is_contiguous():
             arrays = [one.numpy() for one in (rows, state, index, padded_rows(gradient))]
             compiled.adagrad(*arrays, *(np.float32(number) for number in (self.lr, eps, rate)))
@@ -212,7 +217,8 @@ class Adam(SparseOptimizer):
 
     def step(self, rows: Tensor, state: Tensor, index: Tensor, gradient: Tensor, rate: float = 1.0) -> None:
         """As the base class, in one pass over the rows with Numba."""
-        compiled = None if gradient.is_cuda or type(self).delta is not Adam.delta else compiled_rows()
+        plain = gradient.is_cuda or type(self).delta is not Adam.delta or not self.compiled
+        compiled = None if plain else compiled_rows()
         if compiled is None or not (rows.is_contiguous() and state.is_contiguous()):
             super().step(rows, state, index, gradient, rate)
             return

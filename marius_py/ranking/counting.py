@@ -24,6 +24,8 @@ _LANE_ROWS = 255
 _SPARSE_PAIRS = 8192
 """Pairs in the band of one tile up to which each gets an exact score of its own."""
 _MAX_ANSWERS = 512
+_COMPILED_SCORES = 1 << 27
+"""Scores of a block of candidates from which a compiled comparison pays: some tenths of a second of work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,7 @@ class Counter:
         self._groups = _groups(scorer, questions, self._span, first, last, block.largest)
         self._better = torch.zeros(self._true.numel(), dtype=torch.int64, device=scorer.device)
         self._equal = torch.zeros_like(self._better)
+        self._compiled = questions.rows.shape[0] * block.rows.shape[0] >= _COMPILED_SCORES
         self._pending: list[tuple[Tensor, Tensor]] = []
         self._num_pending = 0
 
@@ -194,7 +197,7 @@ class Counter:
         """Count the clear cases of one tile; note or settle the others."""
         plain = tile.odd is not None or group.any_unbounded
         masks: tuple[Tensor, Tensor] | None = None
-        counted = None if plain else _counted(group, scores)
+        counted = None if plain or not self._compiled else _counted(group, scores)
         if counted is None:
             masks = self._masks(group, scores, tile, left_out)
             counted = _row_counts(masks[0]), _row_counts(masks[1])

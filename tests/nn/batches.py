@@ -74,6 +74,7 @@ def make_model(
     dropout: bool = False,
     regularizers: Sequence[Regularizer] = (),
     fused: bool = True,
+    compiled: bool = True,
 ) -> LinkPredictionModel:
     """A model on the cpu; its optimizer is SGD with rate 1 unless given, so that deltas are gradients."""
     return LinkPredictionModel(
@@ -86,6 +87,7 @@ def make_model(
         relation_dropout=0.2 if dropout else 0.0,
         regularizers=regularizers,
         fused=fused,
+        compiled=compiled,
     )
 
 

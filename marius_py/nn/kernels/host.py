@@ -15,6 +15,9 @@ from torch import Tensor
 
 log = logging.getLogger(__name__)
 
+COMPILED_EDGES = 200_000
+"""Train edges from which compiled loops pay: an epoch of fewer takes about as long as loading them does."""
+
 
 @cache
 def numba_works() -> bool:
@@ -81,10 +84,11 @@ def padded_rows(rows: Tensor) -> Tensor:
     return rows.contiguous()
 
 
-def add_rows(table: Tensor, index: Tensor, rows: Tensor) -> None:
+def add_rows(table: Tensor, index: Tensor, rows: Tensor, compiled: bool = True) -> None:
     """As `table.index_add_(0, index, rows)`, to the last bit: (N, D), (M,) int64, (M, D)."""
-    compiled = compiled_rows() if table.device.type == "cpu" and table.dtype == torch.float32 else None
-    if compiled is None or not (table.is_contiguous() and rows.is_contiguous()):
+    compiled = compiled and table.device.type == "cpu" and table.dtype == torch.float32
+    kernels = compiled_rows() if compiled and table.is_contiguous() and rows.is_contiguous() else None
+    if kernels is None:
         table.index_add_(0, index, rows)
     else:
-        compiled.add_rows(table.numpy(), index.numpy(), rows.numpy())
+        kernels.add_rows(table.numpy(), index.numpy(), rows.numpy())

@@ -20,10 +20,12 @@ class Workspace:
 
     Args:
         device: where the buffers live.
+        compiled: whether those who work in it should use compiled loops.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, compiled: bool = True) -> None:
         self.device = device
+        self.compiled = compiled
         self._buffers: dict[str, Tensor] = {}
         self._views: dict[tuple[object, ...], Tensor] = {}
         self._remembered: dict[tuple[object, ...], object] = {}
