@@ -19,6 +19,7 @@ from marius_py.errors import InterruptedRunError, PipelineError, ScheduleError, 
 from marius_py.nn.batch import Batch
 from marius_py.nn.decoders import ComplEx, TransE
 from marius_py.nn.gradients import Gradients
+from marius_py.nn.kernels import host
 from marius_py.nn.losses import SoftmaxLoss
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.negatives import AllNegatives, UniformNegatives
@@ -35,6 +36,12 @@ from marius_py.types import SIDES, Position
 from tests.test_trainer import DIM, INLINE, PARTITIONS, RELATIONS, THREADED, Setup, make_edges
 
 ON_DEVICE = replace(INLINE, device_buffer=True)
+
+
+@pytest.fixture(autouse=True)
+def _same_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways by PyTorch's operations, so that results are equal to the last bit."""
+    monkeypatch.setattr(host, "numba_works", lambda: False)
 
 
 def make_model(optimizer: SparseOptimizer | None = None, **options: Any) -> LinkPredictionModel:
