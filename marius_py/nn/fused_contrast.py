@@ -170,18 +170,13 @@ class Contrast:
             members = self._negatives.importance.members(chunks)
         dropped = self._dropped_of(chunks, scratch)
         for number, (block, left_out) in enumerate(zip(scratch.blocks, dropped, strict=True)):
-            scores = block.scores
-            similarity.scores(block.query, candidates, dim, self._groups, scores, block.inverse)
+            similarity.scores(block, candidates, dim, self._groups)
             counts = self._counts(chunks, block, members)
-            losses = objective.weigh(scores, counts, left_out, block.softplus)
-            row_sums = similarity.query_gradient(
-                scores, block.query, candidates, dim, block.d_query, block.inverse
-            )
+            losses = objective.weigh(block.scores, counts, left_out, block.softplus)
+            row_sums = similarity.query_gradient(block, candidates, dim)
             counted = self._counted(counts, left_out, block) if objective.averages else None
             finish(block, row_sums, losses, counted)
-            similarity.candidate_gradient(
-                scores, block.query, block.scaled, candidates, block.d_query, sums, add=number > 0
-            )
+            similarity.candidate_gradient(block, candidates, sums, add=number > 0)
         gradient = similarity.finish_candidates(sums, candidates, dim)
         if mask is not None:
             gradient.mul_(mask.view_as(gradient))

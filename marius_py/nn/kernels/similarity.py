@@ -34,6 +34,21 @@ def _product(left: Tensor, right: Tensor, out: Tensor, add: bool) -> None:
         torch.bmm(left, right, out=out)
 
 
+class Block(Protocol):
+    """What scores and gradients of P edges of each of g chunks are made in, with K candidates a chunk.
+
+    Attributes:
+        query: (g, P, W) extended queries. scaled: (g, P, G), their first columns times each edge's factor.
+        d_query: (g, P, G) gradients. scores: (g, P, K), later the weights. inverse: (g, P, K) scratch.
+    """
+
+    query: Tensor
+    scaled: Tensor
+    d_query: Tensor
+    scores: Tensor
+    inverse: Tensor
+
+
 class Similarity(Protocol):
     """One way to score; W is the width of extended rows, G ≤ W that of gradient sums, D ≤ G that of rows.
 
@@ -67,42 +82,27 @@ class Similarity(Protocol):
         are looked up.
         """
 
-    def scores(
-        self, query: Tensor, candidates: Tensor, dim: int, groups: int, out: Tensor, inverse: Tensor
-    ) -> None:
-        """Write the shifted scores (g, P, K) of extended queries with extended candidates.
+    def scores(self, block: Block, candidates: Tensor, dim: int, groups: int) -> None:
+        """Write the shifted scores of the block's queries with extended candidates (g, K, W).
 
-        `inverse`, (g, P, K), is scratch that must reach `query_gradient` as it was left.
+        What is left in `inverse` must reach `query_gradient`.
         """
 
-    def query_gradient(
-        self, weights: Tensor, query: Tensor, candidates: Tensor, dim: int, out: Tensor, inverse: Tensor
-    ) -> Tensor:
-        """Write Σ_k weight_k ∂score_k/∂query into the first D columns of out (g, P, G).
+    def query_gradient(self, block: Block, candidates: Tensor, dim: int) -> Tensor:
+        """Write Σ_k weight_k ∂score_k/∂query into the first D columns of d_query, from weights in `scores`.
 
-        `weights` (g, P, K) may be overwritten with what `candidate_gradient` needs.
+        These may be overwritten with what `candidate_gradient` needs, and d_query may be left to that.
 
         Returns:
             (g, P) row sums Σ_k weight_k.
         """
 
-    def candidate_gradient(
-        self,
-        weights: Tensor,
-        query: Tensor,
-        scaled_query: Tensor,
-        candidates: Tensor,
-        d_query: Tensor,
-        out: Tensor,
-        add: bool,
-    ) -> None:
+    def candidate_gradient(self, block: Block, candidates: Tensor, out: Tensor, add: bool) -> None:
         """Write Σ_p factor_p weight_pk ∂score_pk/∂candidate_k in a form that `finish_candidates` reads.
 
         Args:
-            weights: (g, P, K) as `query_gradient` left them.
-            query, candidates: extended.
-            scaled_query: (g, P, G), factor_p times the first columns of extended queries.
-            d_query: (g, P, G), `out` of `query_gradient`; what that left undone must be done.
+            block: as `query_gradient` left it; `scaled` is known now.
+            candidates: (g, K, W) extended.
             out: (g, K, G) sums.
             add: add to what `out` holds.
         """
@@ -158,32 +158,20 @@ class DotSimilarity:
         if group is not None:
             extended.scatter_(2, group.unsqueeze(2) + (dim + 1), 1.0)
 
-    def scores(
-        self, query: Tensor, candidates: Tensor, dim: int, groups: int, out: Tensor, inverse: Tensor
-    ) -> None:
+    def scores(self, block: Block, candidates: Tensor, dim: int, groups: int) -> None:
         """One batched product."""
         used = dim + 1 + groups
-        torch.bmm(query[..., :used], candidates[..., :used].transpose(1, 2), out=out)
+        torch.bmm(block.query[..., :used], candidates[..., :used].transpose(1, 2), out=block.scores)
 
-    def query_gradient(
-        self, weights: Tensor, query: Tensor, candidates: Tensor, dim: int, out: Tensor, inverse: Tensor
-    ) -> Tensor:
+    def query_gradient(self, block: Block, candidates: Tensor, dim: int) -> Tensor:
         """weights @ [candidates, 1] is the gradient and, in its last column, the row sums."""
-        torch.bmm(weights, candidates[..., : out.shape[-1]], out=out)
-        return weights.sum(-1) if out.shape[-1] == dim else out[..., dim]
+        out = block.d_query
+        torch.bmm(block.scores, candidates[..., : out.shape[-1]], out=out)
+        return block.scores.sum(-1) if out.shape[-1] == dim else out[..., dim]
 
-    def candidate_gradient(
-        self,
-        weights: Tensor,
-        query: Tensor,
-        scaled_query: Tensor,
-        candidates: Tensor,
-        d_query: Tensor,
-        out: Tensor,
-        add: bool,
-    ) -> None:
+    def candidate_gradient(self, block: Block, candidates: Tensor, out: Tensor, add: bool) -> None:
         """weightsᵀ @ (factor · query): the factor enters the small operand."""
-        _product(weights.transpose(1, 2), scaled_query, out, add)
+        _product(block.scores.transpose(1, 2), block.scaled, out, add)
 
     def finish_candidates(self, sums: Tensor, candidates: Tensor, dim: int) -> Tensor:
         """The sums are the gradient."""
@@ -239,39 +227,28 @@ class L2Similarity:
         extended[..., dim + 1] = candidates.square().sum(-1)
         candidates.mul_(-2)
 
-    def scores(
-        self, query: Tensor, candidates: Tensor, dim: int, groups: int, out: Tensor, inverse: Tensor
-    ) -> None:
+    def scores(self, block: Block, candidates: Tensor, dim: int, groups: int) -> None:
         """Shift minus distance; `inverse` keeps 1 / distance, 0 where rounding noise hides the distance."""
-        torch.bmm(query, candidates.transpose(1, 2), out=out)
-        torch.ge(out, SQUARE_FLOOR, out=inverse)
+        out = block.scores
+        torch.bmm(block.query, candidates.transpose(1, 2), out=out)
+        torch.ge(out, SQUARE_FLOOR, out=block.inverse)
         out.clamp_min_(SQUARE_FLOOR).sqrt_()
-        inverse.div_(out)
-        out.neg_().add_(query[..., dim + 2 : dim + 3])
+        block.inverse.div_(out)
+        out.neg_().add_(block.query[..., dim + 2 : dim + 3])
 
-    def query_gradient(
-        self, weights: Tensor, query: Tensor, candidates: Tensor, dim: int, out: Tensor, inverse: Tensor
-    ) -> Tensor:
+    def query_gradient(self, block: Block, candidates: Tensor, dim: int) -> Tensor:
         """Σ_k f_k (k − q) with f = weight / distance, which replaces the weights."""
+        weights, out = block.scores, block.d_query
         row_sums = weights.sum(-1)
-        weights.mul_(inverse)
+        weights.mul_(block.inverse)
         torch.bmm(weights, candidates, out=out)
         sums = out[..., :dim].mul_(-0.5)
-        sums.addcmul_(query[..., :dim], out[..., dim : dim + 1], value=-1)
+        sums.addcmul_(block.query[..., :dim], out[..., dim : dim + 1], value=-1)
         return row_sums
 
-    def candidate_gradient(
-        self,
-        weights: Tensor,
-        query: Tensor,
-        scaled_query: Tensor,
-        candidates: Tensor,
-        d_query: Tensor,
-        out: Tensor,
-        add: bool,
-    ) -> None:
+    def candidate_gradient(self, block: Block, candidates: Tensor, out: Tensor, add: bool) -> None:
         """Σ_p f_pk · factor_p · [q, ‖q‖², 1, shift]."""
-        _product(weights.transpose(1, 2), scaled_query, out, add)
+        _product(block.scores.transpose(1, 2), block.scaled, out, add)
 
     def finish_candidates(self, sums: Tensor, candidates: Tensor, dim: int) -> Tensor:
         """Σ_p f_pk (q − k), whose two sums stand in the first D columns and in the column of ones."""
@@ -323,36 +300,24 @@ class ModuliSimilarity:
         """Zeros, which nothing reads."""
         extended[..., dim:] = 0
 
-    def scores(
-        self, query: Tensor, candidates: Tensor, dim: int, groups: int, out: Tensor, inverse: Tensor
-    ) -> None:
+    def scores(self, block: Block, candidates: Tensor, dim: int, groups: int) -> None:
         """Shift minus distance."""
-        _compiled().moduli(query.numpy(), candidates.numpy(), dim, out.numpy())
-        torch.sub(query[..., dim : dim + 1], out, out=out)
+        _compiled().moduli(block.query.numpy(), candidates.numpy(), dim, block.scores.numpy())
+        torch.sub(block.query[..., dim : dim + 1], block.scores, out=block.scores)
 
-    def query_gradient(
-        self, weights: Tensor, query: Tensor, candidates: Tensor, dim: int, out: Tensor, inverse: Tensor
-    ) -> Tensor:
+    def query_gradient(self, block: Block, candidates: Tensor, dim: int) -> Tensor:
         """The row sums; the gradient is left to `candidate_gradient`, which has the same differences."""
-        return weights.sum(-1)
+        return block.scores.sum(-1)
 
-    def candidate_gradient(
-        self,
-        weights: Tensor,
-        query: Tensor,
-        scaled_query: Tensor,
-        candidates: Tensor,
-        d_query: Tensor,
-        out: Tensor,
-        add: bool,
-    ) -> None:
+    def candidate_gradient(self, block: Block, candidates: Tensor, out: Tensor, add: bool) -> None:
         """Unit differences by weights, of both sides at once."""
-        d_query.zero_()
+        block.d_query.zero_()
         if not add:
             out.zero_()
-        arrays = (one.numpy() for one in (weights.neg_(), query, candidates))
-        factor = scaled_query[..., -1].contiguous().numpy()
-        _compiled().moduli_backward(*arrays, query.shape[-1] - 2, factor, d_query.numpy(), out.numpy())
+        arrays = (one.numpy() for one in (block.scores.neg_(), block.query, candidates))
+        factor, dim = block.scaled[..., -1].contiguous(), block.query.shape[-1] - 2
+        sums = (one.numpy() for one in (block.d_query, out))
+        _compiled().moduli_backward(*arrays, dim, factor.numpy(), *sums)
 
     def finish_candidates(self, sums: Tensor, candidates: Tensor, dim: int) -> Tensor:
         """The sums are the gradient."""
