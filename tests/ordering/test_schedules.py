@@ -149,11 +149,13 @@ def test_cyclic_covers_and_never_exceeds_beta() -> None:
     [(32, 8, 79), (64, 8, 298), (64, 16, 152), (128, 8, 1169), (128, 16, 562), (128, 4, 2713), (16, 4, 42)],
 )
 def test_auto_is_short_and_quick(p: int, c: int, most: int) -> None:
-    begin = time.process_time()
-    schedule = build_schedule(p, c, seed=3)
-    seconds = time.process_time() - begin
+    seconds = []
+    for _ in range(3):  # what else the machine and this process do only ever adds to it
+        begin = time.process_time()
+        schedule = build_schedule(p, c, seed=3)
+        seconds.append(time.process_time() - begin)
     assert schedule.loads <= most
-    assert seconds < 1.0
+    assert min(seconds) < 1.0
     validate(schedule)
 
 
