@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from functools import cache
+from importlib import import_module
 from types import ModuleType
 
 import torch
@@ -16,7 +17,8 @@ from torch import Tensor
 log = logging.getLogger(__name__)
 
 COMPILED_EDGES = 200_000
-"""Train edges from which compiled loops pay: an epoch of fewer takes about as long as loading them does."""
+"""Train edges from which loops are compiled. An epoch of the demo, of 180,000, takes about a second, loading
+what is compiled .6 s."""
 
 
 @cache
@@ -34,40 +36,28 @@ def numba_works() -> bool:
     return True
 
 
+def _kernels(name: str) -> ModuleType | None:
+    return import_module(f"marius_py.nn.kernels.{name}") if numba_works() else None
+
+
 def compiled_distance() -> ModuleType | None:
     """`numba_distance`, or None."""
-    if not numba_works():
-        return None
-    from marius_py.nn.kernels import numba_distance
-
-    return numba_distance
+    return _kernels("numba_distance")
 
 
 def compiled_rows() -> ModuleType | None:
     """`numba_rows`, or None."""
-    if not numba_works():
-        return None
-    from marius_py.nn.kernels import numba_rows
-
-    return numba_rows
+    return _kernels("numba_rows")
 
 
 def compiled_known() -> ModuleType | None:
     """`numba_known`, or None."""
-    if not numba_works():
-        return None
-    from marius_py.nn.kernels import numba_known
-
-    return numba_known
+    return _kernels("numba_known")
 
 
 def compiled_pairs() -> ModuleType | None:
     """`numba_pairs`, or None."""
-    if not numba_works():
-        return None
-    from marius_py.nn.kernels import numba_pairs
-
-    return numba_pairs
+    return _kernels("numba_pairs")
 
 
 def padded_rows(rows: Tensor) -> Tensor:

@@ -79,7 +79,6 @@ def reduce_softmax(
     """Finish the softmax of n edges, `kernels.objectives.SoftmaxObjective.reduce`.
 
     Args:
-        sums: (n, G) float32; a row's sum of weights stands in `row_sums`, or behind its first G - W' columns.
         row_sums: (n,) float32 sums of weights of each edge's negatives.
         queries: (n, W), W at least G.
         num_edges: edges of the batch, whose mean loss the gradients are of.
