@@ -1,29 +1,35 @@
 """Loss and gradients of a batch in closed form (floor 1), compiled: the most frequent case of `fused`.
 
 Queries that are products, compared by dot products under the softmax loss without dropout: DistMult, ComplEx
-and dot as they are by default. All that is neither a matrix product nor an exponential is one of three loops
-that Numba compiles: they read rows and add to gradients by the edges' own indices, and they do not hold the
-interpreter's lock, for which the batches computed side by side would wait at every small operation.
+and dot as they are by default. A side of the batch is one call of a loop that Numba has compiled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from marius_py.nn.batch import Corruption
 from marius_py.nn.decoders.base import written_together
-from marius_py.nn.fused_contrast import ClosedForm, Contrast, divide, extended_rows
-from marius_py.nn.fused_scratch import BlockScratch
+from marius_py.nn.fused_contrast import ClosedForm
 from marius_py.nn.gradients import Gradients, StepInput, add_penalty
-from marius_py.nn.kernels.host import compiled_pairs
+from marius_py.nn.kernels.host import compiled_contrast
 from marius_py.nn.kernels.objectives import SoftmaxObjective
+from marius_py.nn.kernels.sgemm import sgemm_address
 from marius_py.nn.kernels.workspace import Workspace
 from marius_py.nn.regularizers import Regularizer
 from marius_py.types import Side
+
+BLOCK_SCORES = 1 << 17
+"""Scores a block: half a MiB stays in a core's cache beside the candidates and their gradients."""
+
+LEAST_EDGES = 100
+"""Edges a block at least: with fewer, reading all candidates once a block costs more than their products."""
+
+_REGISTER = 16
 
 
 def can_compile(form: ClosedForm, given: StepInput, workspace: Workspace) -> bool:
@@ -39,104 +45,78 @@ def can_compile(form: ClosedForm, given: StepInput, workspace: Workspace) -> boo
         return False
     if rows.dtype != torch.float32 or any(given.masks.sides[side].active for side in given.sides):
         return False
-    return compiled_pairs() is not None
+    # Products of other precision are PyTorch's own.
+    return torch.get_float32_matmul_precision() == "highest" and compiled_contrast() is not None
 
 
 def compiled_gradients(
     form: ClosedForm, regularizers: Sequence[Regularizer], given: StepInput, workspace: Workspace
 ) -> Gradients:
     """As `fused.fused_gradients`, for what `can_compile` allows."""
-    kernels = compiled_pairs()
-    assert kernels is not None
-    batch = given.batch
-    dim = batch.rows.shape[1]
-    d_padded = workspace.zeros("d_rows", len(batch.rows), form.similarity.widths(dim, 0)[1])
+    rows = given.batch.rows
+    d_rows = workspace.zeros("d_rows", *rows.shape)
     d_relations = workspace.zeros("d_relations", *given.relations.shape)
-    pairs = {
-        side: _Pairs(Contrast(form, given, side, d_padded, workspace), given, side, kernels, workspace)
-        for side in given.sides
-    }
-    contrasts = [one.contrast for one in pairs.values()]
-    table = extended_rows(form, given, contrasts, workspace)
-    groups, blocks = divide(contrasts, "cpu")
-    for contrast in contrasts:
-        contrast.extended_rows = table
-    for chunks in groups:
-        for one in pairs.values():
-            one.work(chunks, blocks, d_padded, d_relations)
-    d_rows = d_padded[:, :dim]
+    loss = sum(_contrast(form, given, side, d_rows, d_relations, workspace) for side in given.sides)
     for regularizer in regularizers:
         add_penalty(regularizer, given, form.decoder, d_rows, d_relations)
-    total = sum(float(one.losses.sum(dtype=np.float64)) for one in pairs.values())
-    return Gradients(d_rows, d_relations, torch.tensor(total / len(batch.head)))
+    return Gradients(d_rows, d_relations, torch.tensor(loss / len(given.batch.head), dtype=torch.float32))
 
 
-class _Pairs:
-    """The edges of a batch on one corrupted side: queries with their answers.
+def block_edges(chunk_edges: int, count: int) -> int:
+    """Edges a block of chunks of so many edges with `count` candidates, blocks of nearly equal size."""
+    most = max(BLOCK_SCORES // max(count, 1), LEAST_EDGES)
+    return -(-chunk_edges // -(-chunk_edges // most))
 
-    Attributes:
-        losses: (B,) float32, of the edges worked through.
-    """
 
-    def __init__(
-        self, contrast: Contrast, given: StepInput, side: Side, kernels: ModuleType, workspace: Workspace
-    ) -> None:
-        batch, decoder = given.batch, contrast.form.decoder
-        self.contrast = contrast
-        self._kernels = kernels
-        known, answer = (batch.head, batch.tail) if side == "tail" else (batch.tail, batch.head)
-        self._rows, self._relations = batch.rows.numpy(), given.relations.numpy()
-        self._index = [one.numpy() for one in (known, given.relation_index[side], answer)]
-        self._product = {"none": kernels.NONE, "real": kernels.REAL, "complex": kernels.COMPLEX}[
-            decoder.product or "none"
-        ]
-        self._sign = np.float32(1 if contrast.side == "tail" else -1)
-        objective = contrast.form.objective
-        assert isinstance(objective, SoftmaxObjective)
-        self._log_weight = np.float32(objective.log_weight)
-        self.losses, self._factors, self._pulls = (
-            workspace.take(f"{name}_{side}", contrast.edges).numpy() for name in ("loss", "factor", "pull")
-        )
+def _contrast(
+    form: ClosedForm, given: StepInput, side: Side, d_rows: Tensor, d_relations: Tensor, workspace: Workspace
+) -> float:
+    """Contrast one side; adds to d_rows (U, D) and d_relations (V, Dr), returns the sum of losses."""
+    kernels, objective = compiled_contrast(), form.objective
+    assert kernels is not None
+    assert isinstance(objective, SoftmaxObjective)
+    batch = given.batch
+    known, answer = (batch.head, batch.tail) if side == "tail" else (batch.tail, batch.head)
+    edges = kernels.Edges(
+        *(one.numpy() for one in (known, given.relation_index[side], answer)),
+        {"none": kernels.NONE, "real": kernels.REAL, "complex": kernels.COMPLEX}[
+            form.decoder.product or "none"
+        ],
+        np.float32(1 if given.query_side(side) == "tail" else -1),
+    )
+    corruption = batch.negatives[side]
+    num_chunks, count = corruption.nodes.shape
+    dim, chunk_edges = batch.rows.shape[1], len(batch.head) // num_chunks
+    groups = 0 if corruption.importance is None else corruption.importance.weight.shape[2]
+    width, block = -(-(dim + groups) // _REGISTER) * _REGISTER, block_edges(chunk_edges, count)
+    shapes = {
+        **dict.fromkeys(("queries", "scaled", "d_queries"), (block, width)),
+        "shifts": (block,),
+        "scores": (block, count),
+        **dict.fromkeys(("candidates", "candidate_sums"), (count, width)),
+    }
+    loss: float = kernels.contrast(
+        batch.rows.contiguous().numpy(),
+        given.relations.contiguous().numpy(),
+        edges,
+        kernels.Negatives(*_arrays(corruption, chunk_edges), np.float32(objective.log_weight)),
+        kernels.Room(*(workspace.take(name, *shape).numpy() for name, shape in shapes.items())),
+        sgemm_address(),
+        d_rows.numpy(),
+        d_relations.numpy(),
+    )
+    return loss
 
-    def work(self, chunks: slice, blocks: Sequence[slice], d_rows: Tensor, d_relations: Tensor) -> None:
-        """Contrast the edges of a group of chunks; adds to d_rows (U, G) and d_relations (V, Dr)."""
-        contrast = self.contrast
-        scratch = contrast.scratch(chunks.stop - chunks.start, blocks)
-        dim = scratch.query.shape[1]
-        first = chunks.start * contrast.chunk_edges
-        edges = slice(first, chunks.stop * contrast.chunk_edges)
-        index = [one[edges] for one in self._index]
-        queries = scratch.extended.numpy()
-        how = self._product, self._sign
-        self._kernels.ask(self._rows, self._relations, *index, *how, self._log_weight, queries)
-        biases = contrast.biases(chunks)
-        if biases is not None:
-            scratch.extended[:, dim + 1 : dim + 1 + biases.shape[1]] = biases
 
-        def finish(block: BlockScratch, row_sums: Tensor, *_: Tensor | None) -> None:
-            # Blocks lie one after another: of a group of several chunks there is but one.
-            start = first + block.edges.start
-            mine = slice(start, start + row_sums.numel())
-            self._kernels.reduce_softmax(
-                np.ascontiguousarray(row_sums.numpy()).reshape(-1),
-                block.query.flatten(0, 1).numpy(),
-                contrast.edges,
-                block.scaled.flatten(0, 1).numpy(),
-                self.losses[mine],
-                self._factors[mine],
-                self._pulls[mine],
-            )
-
-        contrast.products(chunks, scratch, finish)
-        self._kernels.answer_back(
-            self._rows,
-            self._relations,
-            *index,
-            *how,
-            queries,
-            scratch.padded_gradient.numpy(),
-            self._factors[edges],
-            self._pulls[edges],
-            d_rows.numpy(),
-            d_relations.numpy(),
-        )
+def _arrays(corruption: Corruption, chunk_edges: int) -> list[np.ndarray]:
+    """The first fields of the loop's Negatives: what there is none of is an empty array."""
+    importance, keep, dropped = corruption.importance, corruption.keep, corruption.dropped
+    nothing = torch.empty(len(corruption.nodes), chunk_edges, 0)
+    arrays = (
+        corruption.nodes,
+        nothing[:, 0].long() if importance is None else importance.group,
+        nothing if importance is None else importance.weight,
+        nothing.bool() if keep is None else keep,
+        nothing.view(-1).long() if dropped is None else dropped,
+    )
+    return [one.contiguous().numpy() for one in arrays]

@@ -1,9 +1,9 @@
 """Negatives of a batch's edges (floor 1): queries in, weights and sums of gradients out, block by block.
 
-What both ways to the closed form share, `fused` and `fused_compiled`: candidates are looked up for a group of
-chunks; in blocks of edges whose scores stay in cache, one matrix product makes scores, which become weights
-in place, and two more make the gradients of queries and candidates; last those of candidates are added to
-their rows. Nothing of size (C, P, K), (C, K, D) or (B, D) is ever whole, and all scratch is reused.
+For any decoder, loss and dropout that have a closed form: candidates are looked up for a group of chunks; in
+blocks of edges whose scores stay in cache, one matrix product makes scores, which become weights in place,
+and two more make the gradients of queries and candidates; last those of candidates are added to their rows.
+Nothing of size (C, P, K), (C, K, D) or (B, D) is ever whole, and all scratch is reused.
 """
 
 from __future__ import annotations

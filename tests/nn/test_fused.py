@@ -26,10 +26,14 @@ from marius_py.nn import (
     RotatE,
     SoftmaxLoss,
     TransE,
+    fused_compiled,
 )
 from marius_py.nn import fused_contrast as fused_module
 from marius_py.nn import model as model_module
 from marius_py.nn.fused_contrast import find_closed_form
+from marius_py.nn.gradients import StepInput
+from marius_py.nn.kernels import host
+from marius_py.ranking.precision import product_units
 from marius_py.types import Side
 from tests.nn.batches import gradients, make_model, random_batch
 
@@ -86,13 +90,13 @@ def test_equal_to_autograd(decoder: Decoder, loss: Loss) -> None:
 
 
 @pytest.mark.parametrize("decoder", [Dot, DistMult, ComplEx])
-@pytest.mark.parametrize("dim", [6, 16])  # with and without room for the row sums beside the gradients
-@pytest.mark.parametrize("limit", [1, 20, 10_000])
+@pytest.mark.parametrize("dim", [6, 16])  # with and without room for groups in a row's last register
+@pytest.mark.parametrize("limit", [1, 12, 10_000])  # blocks of one edge, of some, of the whole chunk
 def test_compiled_equals_plain(
     decoder: type[Decoder], dim: int, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(fused_module.BLOCK_SCORES, "cpu", limit)
-    monkeypatch.setattr(fused_module, "LEAST_EDGES", 1)
+    monkeypatch.setattr(fused_compiled, "BLOCK_SCORES", limit)
+    monkeypatch.setattr(fused_compiled, "LEAST_EDGES", 1)
     calls = []
     compiled = model_module.compiled_gradients
     monkeypatch.setattr(
@@ -107,6 +111,33 @@ def test_compiled_equals_plain(
     assert len(calls) == 4  # dropout goes the plain way
     assert_paths_equal(decoder(dim), loss, shape, reciprocal=True, compiled=False)
     assert len(calls) == 4
+    monkeypatch.setattr(host, "sgemm_address", lambda: None)  # a PyTorch that exports no matrix product
+    assert_paths_equal(decoder(dim), loss, shape, reciprocal=True)
+    assert len(calls) == 4
+
+
+def test_products_of_other_precision_are_left_to_pytorch() -> None:
+    form = find_closed_form(ComplEx(8), SoftmaxLoss())
+    assert form is not None
+    model = make_model(ComplEx(8), SoftmaxLoss())
+    batch = random_batch(8)
+    index, unique = model._relation_index(batch)
+    given = StepInput(
+        batch, model._relations[unique], index, model._masks(batch, model._workspace()), reciprocal=False
+    )
+    assert fused_compiled.can_compile(form, given, model._workspace())
+    with product_units("bfloat16"):
+        assert not fused_compiled.can_compile(form, given, model._workspace())
+
+
+@pytest.mark.parametrize(
+    ("chunk_edges", "count"), [(1000, 1000), (100, 1000), (7, 1), (1000, 14_541), (5, 0)]
+)
+def test_blocks_of_compiled_edges_are_even(chunk_edges: int, count: int) -> None:
+    block = fused_compiled.block_edges(chunk_edges, count)
+    number = -(-chunk_edges // block)
+    assert number * block - chunk_edges < number  # the last one lacks less than an edge for each block
+    assert block * count <= max(fused_compiled.BLOCK_SCORES, fused_compiled.LEAST_EDGES * count)
 
 
 class _Squared(ComplEx):

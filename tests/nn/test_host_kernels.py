@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from marius_py.nn import Adagrad, Adam, SparseOptimizer, known_edges
-from marius_py.nn.kernels import host
+from marius_py.nn.kernels import host, numba_contrast, numba_sgemm
 from marius_py.nn.kernels.distance import pairwise_moduli
+from marius_py.nn.kernels.sgemm import sgemm_address
 from marius_py.nn.known_edges import KnownEdges
 
 
@@ -82,6 +83,66 @@ def test_padded_rows_hold_the_rows(shape: str) -> None:
     padded = host.padded_rows(rows)
     assert padded.is_contiguous()
     torch.testing.assert_close(padded[:, : rows.shape[1]], rows, rtol=0, atol=0)
+
+
+def test_powers_of_2() -> None:
+    """Close to the exact ones over the whole range, its ends and what lies beyond them."""
+    x = np.linspace(-126, 127, 1_000_001, dtype=np.float32)
+    found = powers_of_2(x)
+    exact = np.exp2(x.astype(np.float64))
+    assert np.abs(found / exact - 1).max() < 2e-7
+    ends = np.array([-np.inf, -1e30, -127, 128, 1e30, np.inf, np.nan, 0, 1, -1], dtype=np.float32)
+    np.testing.assert_array_equal(
+        powers_of_2(ends), np.array([0, 0, 0, np.inf, np.inf, np.inf, np.nan, 1, 2, 0.5], dtype=np.float32)
+    )
+
+
+def test_weights_are_summed_on_the_way() -> None:
+    scores = np.random.default_rng(0).standard_normal(1001, np.float32)
+    expected = np.exp2(scores.astype(np.float64) + 3)
+    assert numba_contrast._weigh(scores, np.float32(3)) == pytest.approx(expected.sum(), rel=1e-6)
+    np.testing.assert_allclose(scores, expected, rtol=1e-6)
+
+
+def powers_of_2(x: np.ndarray) -> np.ndarray:
+    """As loops compute them, in place: scores with a shift of nothing."""
+    found = x.copy()
+    numba_contrast._weigh(found, np.float32(0))
+    return found
+
+
+@pytest.mark.parametrize("transpose_left", [False, True])
+@pytest.mark.parametrize("transpose_right", [False, True])
+def test_products_within_loops(transpose_left: bool, transpose_right: bool) -> None:
+    """Of the first rows and columns of arrays, with and without what the output held."""
+    rng = np.random.default_rng(0)
+    m, n, k = 5, 7, 3
+    left, right = rng.random((m, k), np.float32), rng.random((k, n), np.float32)
+    arrays = [np.full((9, 11), np.nan, np.float32) for _ in range(2)]
+    for array, factor, transpose in zip(
+        arrays, (left, right), (transpose_left, transpose_right), strict=True
+    ):
+        factor = factor.T if transpose else factor
+        array[: factor.shape[0], : factor.shape[1]] = factor
+    out = np.full((6, 8), np.nan, np.float32)
+    for kept in (0.0, 1.0):
+        numba_sgemm.multiply(
+            sgemm_address(), transpose_left, transpose_right, (m, n, k), np.float32(2), *arrays,
+            np.float32(kept), out,
+        )  # fmt: skip
+        np.testing.assert_allclose(out[:m, :n], (2 + 2 * kept) * (left @ right), rtol=1e-6)
+    assert np.isnan(out[m:]).all()
+    assert np.isnan(out[:, n:]).all()
+
+
+def test_where_pytorch_exports_no_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    class _Library:
+        def __init__(self, path: str) -> None:
+            assert Path(path).is_file()
+
+    monkeypatch.setattr("ctypes.CDLL", _Library)
+    assert sgemm_address.__wrapped__() is None
+    assert sgemm_address() is not None  # found before
 
 
 def moduli_and_gradients(query: Tensor, candidates: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
@@ -160,7 +221,7 @@ def test_known_edges_are_compiled_where_they_are_many(monkeypatch: pytest.Monkey
 
 COMPILE = """
 import resource, torch
-from marius_py.nn.kernels import host
+from marius_py.nn.kernels import host, numba_contrast, numba_sgemm
 if {limit}:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # as with a full disk, nothing can be written
 table = torch.zeros(3, 2)

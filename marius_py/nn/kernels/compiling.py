@@ -26,6 +26,21 @@ def helper(function: F) -> F:
     return compiled
 
 
+def reordered_helper(function: F) -> F:
+    """As `helper`, for sums in any order, as of `kernel(reordered=True)`."""
+    compiled: F = numba.njit(error_model="numpy", fastmath=_REORDERED)(function)
+    return compiled
+
+
+def elementwise(function: F) -> F:
+    """As `helper`, for what a loop does with each of its numbers: it is compiled as part of the loop.
+
+    Nothing is reordered; products and sums may be done in one step.
+    """
+    compiled: F = numba.njit(error_model="numpy", forceinline=True, fastmath={"contract"})(function)
+    return compiled
+
+
 def inlined(function: F) -> F:
     """As `helper`, written out where it is called: for what is called for each element."""
     compiled: F = numba.njit(error_model="numpy", inline="always")(function)

@@ -14,6 +14,8 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from marius_py.nn.kernels.sgemm import sgemm_address
+
 log = logging.getLogger(__name__)
 
 COMPILED_EDGES = 200_000
@@ -55,9 +57,9 @@ def compiled_known() -> ModuleType | None:
     return _kernels("numba_known")
 
 
-def compiled_pairs() -> ModuleType | None:
-    """`numba_pairs`, or None."""
-    return _kernels("numba_pairs")
+def compiled_contrast() -> ModuleType | None:
+    """`numba_contrast`, or None; it needs a matrix product as well."""
+    return _kernels("numba_contrast") if sgemm_address() is not None else None
 
 
 def padded_rows(rows: Tensor) -> Tensor:

@@ -1,0 +1,71 @@
+"""Call a BLAS matrix product from compiled loops (floor 1, Numba), by its address and on C-contiguous arrays.
+
+Importing this module needs Numba.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from marius_py.nn.kernels.compiling import helper
+
+_PLAIN, _TRANSPOSED = ord("N"), ord("T")
+
+
+@intrinsic
+def _call(typing_context, address, transpose, sizes, alpha, arrays, steps, beta):
+    """sgemm(transposeᵢ, …, sizesᵢ, …, alpha, array₀, step₀, array₁, step₁, beta, array₂, step₂).
+
+    Whole numbers are handed over in 64 bits: where the function reads 32, it finds the lower half.
+    """
+
+    def generate(context, builder, signature, arguments):
+        address, transpose, sizes, alpha, arrays, steps, beta = arguments
+        pointer = ir.IntType(8).as_pointer()
+
+        def place(value):
+            return builder.bitcast(cgutils.alloca_once_value(builder, value), pointer)
+
+        letters = [
+            place(builder.trunc(one, ir.IntType(8))) for one in cgutils.unpack_tuple(builder, transpose)
+        ]
+        m, n, k = (place(one) for one in cgutils.unpack_tuple(builder, sizes))
+        a, b, c = (builder.inttoptr(one, pointer) for one in cgutils.unpack_tuple(builder, arrays))
+        step_a, step_b, step_c = (place(one) for one in cgutils.unpack_tuple(builder, steps))
+        given = [*letters, m, n, k, place(alpha), a, step_a, b, step_b, place(beta), c, step_c]
+        kind = ir.FunctionType(ir.VoidType(), [pointer] * len(given))
+        builder.call(builder.inttoptr(address, kind.as_pointer()), given)
+        return context.get_dummy_value()
+
+    of = types.UniTuple
+    three = of(types.int64, 3)
+    return types.void(
+        types.int64, of(types.int64, 2), three, types.float32, of(types.uintp, 3), three, types.float32
+    ), generate
+
+
+@helper
+def multiply(sgemm, transpose_left, transpose_right, sizes, factor, left, right, kept, out):
+    """out = factor · left · right + kept · out, in float32.
+
+    Args:
+        sgemm: address of the function.
+        transpose_left, transpose_right: whether the array holds the factor transposed.
+        sizes: (m, n, k) of factors (m, k) and (k, n).
+        left, right, out: their first rows and columns count; 2-d, C-contiguous.
+        factor, kept: float32; where `kept` is 0, what `out` holds does not matter.
+    """
+    m, n, k = sizes
+    # The function counts by columns: it is asked for the transposed product of the transposed factors.
+    _call(
+        sgemm,
+        (_TRANSPOSED if transpose_right else _PLAIN, _TRANSPOSED if transpose_left else _PLAIN),
+        (n, m, k),
+        factor,
+        (right.ctypes.data, left.ctypes.data, out.ctypes.data),
+        (right.shape[1], left.shape[1], out.shape[1]),
+        kept,
+    )
