@@ -90,8 +90,8 @@ def _contrast(
     groups = 0 if corruption.importance is None else corruption.importance.weight.shape[2]
     width, block = -(-(dim + groups) // _REGISTER) * _REGISTER, block_edges(chunk_edges, count)
     shapes = {
-        **dict.fromkeys(("queries", "scaled", "d_queries"), (block, width)),
-        "shifts": (block,),
+        **dict.fromkeys(("queries", "scaled", "query_gradients"), (block, width)),
+        "totals": (block,),
         "scores": (block, count),
         **dict.fromkeys(("candidates", "candidate_sums"), (count, width)),
     }

@@ -98,16 +98,21 @@ def test_powers_of_2() -> None:
 
 
 def test_weights_are_summed_on_the_way() -> None:
-    scores = np.random.default_rng(0).standard_normal(1001, np.float32)
-    expected = np.exp2(scores.astype(np.float64) + 3)
-    assert numba_contrast._weigh(scores, np.float32(3)) == pytest.approx(expected.sum(), rel=1e-6)
-    np.testing.assert_allclose(scores, expected, rtol=1e-6)
+    """Of the first edges; the others' numbers stay."""
+    exponents = np.random.default_rng(0).standard_normal((3, 1001), np.float32)
+    scores, totals = exponents * np.float32(np.log2(np.e)), np.array([1, -2, 7], np.float32)
+    left = scores[2].copy()
+    numba_contrast._weigh(scores, totals, 2, np.float32(0.5))
+    expected = np.exp(exponents[:2].astype(np.float64) + np.array([[1.5], [-1.5]]))
+    np.testing.assert_allclose(scores[:2], expected, rtol=2e-6)
+    np.testing.assert_allclose(totals, [*expected.sum(1), 7], rtol=1e-6)
+    np.testing.assert_array_equal(scores[2], left)
 
 
 def powers_of_2(x: np.ndarray) -> np.ndarray:
     """As loops compute them, in place: scores with a shift of nothing."""
     found = x.copy()
-    numba_contrast._weigh(found, np.float32(0))
+    numba_contrast._weigh(found[None], np.zeros(1, np.float32), 1, np.float32(0))
     return found
 
 

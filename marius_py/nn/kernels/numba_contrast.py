@@ -60,13 +60,13 @@ class Room(NamedTuple):
     """What a block of n edges is worked on in, float32, W at least D + G; contents do not matter.
 
     Attributes:
-        queries, scaled, d_queries: (n, W). shifts: (n,). scores: (n, K). candidates, sums: (K, W).
+        queries, scaled, gradients: (n, W). totals: (n,). scores: (n, K). candidates, sums: (K, W).
     """
 
     queries: np.ndarray
     scaled: np.ndarray
-    d_queries: np.ndarray
-    shifts: np.ndarray
+    gradients: np.ndarray
+    totals: np.ndarray
     scores: np.ndarray
     candidates: np.ndarray
     sums: np.ndarray
@@ -101,74 +101,115 @@ def _power_of_2(x):
 
 
 @reordered_helper
-def _weigh(row, shift):
-    """Replace scores by 2^(score + shift); returns their sum."""
-    total = _ZERO
-    for k in range(len(row)):
-        weight = _power_of_2(row[k] + shift)
-        row[k] = weight
-        total += weight
-    return total
+def _weigh(scores, shifts, count, log_weight):
+    """Replace the scores of `count` edges by e^(score + shift), and the shifts by their sums.
+
+    The scores are multiplied by log2 e already.
+    """
+    for e in range(count):
+        shift = (shifts[e] + log_weight) * _LOG2_E
+        total = _ZERO
+        for k in range(scores.shape[1]):
+            weight = _power_of_2(scores[e, k] + shift)
+            scores[e, k] = weight
+            total += weight
+        shifts[e] = total
+
+
+# The loops below index whole tables: a view of a row would be counted as a reference, which takes longer
+# than the row's own numbers. Indices that are sums are unsigned, or loops would provide for negative ones.
 
 
 @reordered_helper
-def _ask(rows, relations, edges, first, room, count):
+def _ask(rows, relations, edges, first, count, queries, shifts):
     """Write the queries of `count` edges from `first` on, and minus their own answers' scores as shifts."""
-    dim = rows.shape[1]
+    known, of, answer = edges.known, edges.relation, edges.answer
+    dim, product, sign = rows.shape[1], edges.product, edges.sign
     half = dim // 2
     for e in range(count):
-        query, node = room.queries[e], rows[edges.known[first + e]]
-        relation, right = relations[edges.relation[first + e]], rows[edges.answer[first + e]]
-        if edges.product == COMPLEX:
+        node, relation, right = known[first + e], of[first + e], answer[first + e]
+        if product == COMPLEX:
             for d in range(half):
-                im = relation[half + d] * edges.sign
-                query[d] = node[d] * relation[d] - node[half + d] * im
-                query[half + d] = node[half + d] * relation[d] + node[d] * im
-        elif edges.product == REAL:
+                i = np.uint64(half + d)
+                im = relations[relation, i] * sign
+                queries[e, d] = rows[node, d] * relations[relation, d] - rows[node, i] * im
+            for d in range(half):
+                i = np.uint64(half + d)
+                im = relations[relation, i] * sign
+                queries[e, i] = rows[node, i] * relations[relation, d] + rows[node, d] * im
+        elif product == REAL:
             for d in range(dim):
-                query[d] = node[d] * relation[d]
+                queries[e, d] = rows[node, d] * relations[relation, d]
         else:
             for d in range(dim):
-                query[d] = node[d]
+                queries[e, d] = rows[node, d]
         positive = _ZERO
         for d in range(dim):
-            positive += query[d] * right[d]
-        room.shifts[e] = -positive
+            positive += queries[e, d] * rows[right, d]
+        shifts[e] = -positive
 
 
 @reordered_helper
-def _answer_back(rows, relations, edges, first, room, e, factor, pull, d_rows, d_relations):
-    """Add the gradients of edge `first + e`'s known node, relation and answer, by the product rule.
+def _finish(totals, count, share, queries, dim, scaled):
+    """Write the queries of `count` edges times their factor, share / (1 + total); returns their losses."""
+    loss = 0.0
+    for e in range(count):
+        loss += np.log1p(np.float64(totals[e]))
+        factor = share / (totals[e] + _ONE)
+        for d in range(dim):
+            scaled[e, d] = queries[e, d] * factor
+    return loss
 
-    `factor` times the block's d_queries are the gradient that comes from negatives, `pull` is the gradient
-    of the positive score.
+
+@reordered_helper
+def _answer_back(rows, answer, first, count, totals, share, queries, gradients, d_rows):
+    """Turn the weighted sums of `count` edges' candidates into gradients of their queries, in place.
+
+    The true answers have their part in them; their own gradients are added to those of rows.
     """
     dim = rows.shape[1]
+    for e in range(count):
+        right = answer[first + e]
+        factor = share / (totals[e] + _ONE)
+        pull = -totals[e] * factor
+        for d in range(dim):
+            gradients[e, d] = gradients[e, d] * factor + rows[right, d] * pull
+        for d in range(dim):
+            d_rows[right, d] += queries[e, d] * pull
+
+
+@reordered_helper
+def _ask_back(rows, relations, edges, first, count, gradients, d_rows, d_relations):
+    """Add the gradients of the known nodes and relations of `count` edges, from those of their queries."""
+    known, of = edges.known, edges.relation
+    dim, product, sign = rows.shape[1], edges.product, edges.sign
     half = dim // 2
-    known, answer, of = edges.known[first + e], edges.answer[first + e], edges.relation[first + e]
-    node, right, relation = rows[known], rows[answer], relations[of]
-    d_node, d_right, d_relation = d_rows[known], d_rows[answer], d_relations[of]
-    query, gradient = room.queries[e], room.d_queries[e]
-    for d in range(dim):
-        gradient[d] = gradient[d] * factor + right[d] * pull
-    for d in range(dim):
-        d_right[d] += query[d] * pull
-    if edges.product == COMPLEX:
-        for d in range(half):
-            im = relation[half + d] * edges.sign
-            d_node[d] += gradient[d] * relation[d] + gradient[half + d] * im
-            d_node[half + d] += gradient[half + d] * relation[d] - gradient[d] * im
-        for d in range(half):
-            d_relation[d] += gradient[d] * node[d] + gradient[half + d] * node[half + d]
-            d_relation[half + d] += (gradient[half + d] * node[d] - gradient[d] * node[half + d]) * edges.sign
-    elif edges.product == REAL:
-        for d in range(dim):
-            d_node[d] += gradient[d] * relation[d]
-        for d in range(dim):
-            d_relation[d] += gradient[d] * node[d]
-    else:
-        for d in range(dim):
-            d_node[d] += gradient[d]
+    for e in range(count):
+        node, relation = known[first + e], of[first + e]
+        if product == COMPLEX:
+            for d in range(half):
+                i = np.uint64(half + d)
+                im = relations[relation, i] * sign
+                d_rows[node, d] += gradients[e, d] * relations[relation, d] + gradients[e, i] * im
+            for d in range(half):
+                i = np.uint64(half + d)
+                im = relations[relation, i] * sign
+                d_rows[node, i] += gradients[e, i] * relations[relation, d] - gradients[e, d] * im
+            for d in range(half):
+                i = np.uint64(half + d)
+                d_relations[relation, d] += gradients[e, d] * rows[node, d] + gradients[e, i] * rows[node, i]
+            for d in range(half):
+                i = np.uint64(half + d)
+                im = gradients[e, i] * rows[node, d] - gradients[e, d] * rows[node, i]
+                d_relations[relation, i] += im * sign
+        elif product == REAL:
+            for d in range(dim):
+                d_rows[node, d] += gradients[e, d] * relations[relation, d]
+            for d in range(dim):
+                d_relations[relation, d] += gradients[e, d] * rows[node, d]
+        else:
+            for d in range(dim):
+                d_rows[node, d] += gradients[e, d]
 
 
 @helper
@@ -176,11 +217,21 @@ def _look_up(rows, nodes, group, groups, candidates):
     """Write a chunk's candidates; in the columns after their rows, 1 in that of their group."""
     dim = rows.shape[1]
     for k in range(len(nodes)):
-        row, candidate = rows[nodes[k]], candidates[k]
+        node = nodes[k]
         for d in range(dim):
-            candidate[d] = row[d]
+            candidates[k, d] = rows[node, d]
         for g in range(groups):
-            candidate[dim + g] = _ONE if group[k] == g else _ZERO
+            candidates[k, dim + g] = _ONE if group[k] == g else _ZERO
+
+
+@helper
+def _add_rows(table, index, rows):
+    """Add the first columns of rows (K, W) to those of a table (U, D)."""
+    dim = table.shape[1]
+    for k in range(len(index)):
+        row = index[k]
+        for d in range(dim):
+            table[row, d] += rows[k, d]
 
 
 @helper
@@ -223,36 +274,26 @@ def contrast(
     chunk_edges, block = len(edges.known) // num_chunks, len(room.queries)
     share = _ONE / np.float32(len(edges.known))
     queries, candidates, scores = room.queries, room.candidates, room.scores
+    gradients, scaled, totals = room.gradients, room.scaled, room.totals
     loss, place = 0.0, 0
     for chunk in range(num_chunks):
         nodes = negatives.nodes[chunk]
         _look_up(rows, nodes, negatives.group[chunk], groups, candidates)
         for inside in range(0, chunk_edges, block):
             first, n = chunk * chunk_edges + inside, min(block, chunk_edges - inside)
-            _ask(rows, relations, edges, first, room, n)
+            _ask(rows, relations, edges, first, n, queries, totals)
             for e in range(n if groups else 0):
                 for g in range(groups):
                     queries[e, dim + g] = np.log(negatives.weight[chunk, inside + e, g])
-            multiply(
-                sgemm, False, True, (n, count, dim + groups), _LOG2_E, queries, candidates, _ZERO, scores
-            )
+            sizes = n, count, dim + groups
+            multiply(sgemm, False, True, sizes, _LOG2_E, queries, candidates, _ZERO, scores)
             place = _leave_out(negatives.keep[chunk, inside:], negatives.dropped, place, first, n, scores)
-            for e in range(n):
-                room.shifts[e] = _weigh(scores[e], (room.shifts[e] + negatives.log_weight) * _LOG2_E)
-            multiply(sgemm, False, False, (n, dim, count), _ONE, scores, candidates, _ZERO, room.d_queries)
-            for e in range(n):
-                total = room.shifts[e]
-                loss += np.log1p(np.float64(total))
-                factor = share / (total + _ONE)
-                for d in range(dim):
-                    room.scaled[e, d] = queries[e, d] * factor
-                _answer_back(
-                    rows, relations, edges, first, room, e, factor, -total * factor, d_rows, d_relations
-                )
+            _weigh(scores, totals, n, negatives.log_weight)
+            multiply(sgemm, False, False, (n, dim, count), _ONE, scores, candidates, _ZERO, gradients)
+            loss += _finish(totals, n, share, queries, dim, scaled)
             kept = _ONE if inside else _ZERO
-            multiply(sgemm, True, False, (count, dim, n), _ONE, scores, room.scaled, kept, room.sums)
-        for k in range(count):
-            sums, d_row = room.sums[k], d_rows[nodes[k]]
-            for d in range(dim):
-                d_row[d] += sums[d]
+            multiply(sgemm, True, False, (count, dim, n), _ONE, scores, scaled, kept, room.sums)
+            _answer_back(rows, edges.answer, first, n, totals, share, queries, gradients, d_rows)
+            _ask_back(rows, relations, edges, first, n, gradients, d_rows, d_relations)
+        _add_rows(d_rows, nodes, room.sums)
     return loss
