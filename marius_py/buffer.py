@@ -183,13 +183,24 @@ class PartitionBuffer:
         self._dirty.update(parts)
         return Lease(self, parts)
 
-    def index(self, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Buffer row (U,) of node ids (U,), whose partitions must be resident."""
+    def first_rows(self) -> NDArray[np.int64]:
+        """(p,) buffer row of each partition's first node, -1 where it is not resident; a copy.
+
+        What it says of leased partitions holds until their leases end, also once a swap has begun.
+        """
+        return self._first_row.copy()
+
+    def index(
+        self, nodes: NDArray[np.int64], first_rows: NDArray[np.int64] | None = None
+    ) -> NDArray[np.int64]:
+        """Buffer row (U,) of node ids (U,); their partitions are resident, now or as `first_rows` says."""
         part, row = self.store.table.partitioning.locate(nodes)
-        first = self._first_row[part]
+        known = self._first_row if first_rows is None else first_rows
+        first: NDArray[np.int64] = known[part]
         if first.size and int(first.min()) < 0:
             missing = sorted(set(part[first < 0].tolist()))
-            raise ScheduleError(f"partitions {missing} are used by a batch but not resident {self.resident}")
+            resident = tuple(np.flatnonzero(known >= 0).tolist())
+            raise ScheduleError(f"partitions {missing} are used by a batch but not resident {resident}")
         return first + row
 
     def slot(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:

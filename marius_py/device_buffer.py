@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from marius_py.buffer import PartitionBuffer
@@ -50,10 +49,6 @@ class DeviceBuffer(PartitionBuffer):
     def bytes(self) -> int:
         """Device memory of the slots; the host holds one slot more, pinned."""
         return 4 * (self._slot_embeddings.numel() + self._slot_state.numel())
-
-    def first_rows(self) -> NDArray[np.int64]:
-        """(p,) buffer row of each partition's first node, -1 where it is not resident; a copy."""
-        return self._first_row.copy()
 
     @property
     def slot_rows(self) -> int:

@@ -23,8 +23,10 @@ from numpy.typing import NDArray
 
 from marius_py.buffer import PartitionBuffer
 from marius_py.data.batches import BatchSettings, BatchSource
+from marius_py.data.drawing import BatchDrawing
 from marius_py.data.drawn_batch import DrawnBatch
 from marius_py.data.edge_batch import EdgeBatch
+from marius_py.data.leased_edges import LeasedEdges
 from marius_py.device_buffer import DeviceBuffer
 from marius_py.errors import ConfigError, InterruptedRunError, StalledError
 from marius_py.memory import MemoryMeter, array_bytes
@@ -34,7 +36,7 @@ from marius_py.nn.schedules import RateSchedule, since_best
 from marius_py.pipeline.device_stages import DeviceStages
 from marius_py.pipeline.host_stages import host_stages
 from marius_py.pipeline.lanes import run_lanes
-from marius_py.pipeline.runner import run_inline, run_threaded, stage_of
+from marius_py.pipeline.runner import Stage, run_inline, run_threaded, stage_of
 from marius_py.pipeline.stages import Done, training_stages
 from marius_py.pipeline.trace import Trace, overlap_s
 from marius_py.pipeline.watchdog import Watchdog
@@ -152,7 +154,8 @@ class Trainer:
         else:
             self._buffer = PartitionBuffer(store, settings.capacity, self._io)
         self._weigh = batches.weigh
-        self._source = BatchSource(self._buffer, edges, self._io, sampler, batches, degrees)
+        self._source = BatchSource(self._buffer, edges, self._io, batches, degrees)
+        self._drawing = BatchDrawing(self._buffer, sampler, seed=batches.seed, weigh=batches.weigh)
         self._committed_at = time.monotonic()
         self._wait_disk_s = 0.0
         self._spare_slots = 0
@@ -315,7 +318,8 @@ class Trainer:
             stages = host_stages(self._buffer, self._model, on_done, self._rates())
         else:
             stages = training_stages(self._buffer, self._model, self._device, on_done, self._rates())
-        source = self._weighed(self._source.run(schedule, state.position, pause))
+        source = self._source.run(schedule, state.position, pause)
+        stages.insert(0, Stage("draw", self._draw, ahead=True))
         if settings.mode == "inline":
             with self._products():
                 run_inline(source, stages, self._trace)
@@ -368,16 +372,15 @@ class Trainer:
         finally:
             torch.set_num_threads(threads)
 
-    def _weighed(self, batches: Iterator[EdgeBatch | DrawnBatch]) -> Iterator[EdgeBatch | DrawnBatch]:
-        """Pass batches on; note what each holds until done: ids, and on the host rows and state twice."""
-        row_bytes = 2 * 4 * (self._model.dim + self._model.node_state_dim)
-        for batch in batches:
-            size = array_bytes(batch)
-            if isinstance(batch, EdgeBatch):
-                size += len(batch.index) * row_bytes
-            self._batch_bytes[batch.position] = size
-            self.memory.add("batches", size)
-            yield batch
+    def _draw(self, leased: LeasedEdges) -> EdgeBatch | DrawnBatch:
+        """Draw a batch; note what it holds until done: ids, and on the host rows and state twice."""
+        batch = self._drawing.draw(leased)
+        size = array_bytes(batch)
+        if isinstance(batch, EdgeBatch):
+            size += len(batch.index) * 2 * 4 * (self._model.dim + self._model.node_state_dim)
+        self._batch_bytes[batch.position] = size
+        self.memory.add("batches", size)
+        return batch
 
     def _weigh_parts(self, done: Position) -> None:
         """Note what a batch frees now that it is done, and what the other parts hold."""

@@ -18,6 +18,7 @@ FLOORS: dict[str, int] = {
     "types": 0,
     "streams": 0,
     "memory": 0,
+    "pool": 0,
     "ordering": 0,
     "partitioning": 1,
     "graph": 1,

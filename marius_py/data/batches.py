@@ -1,7 +1,7 @@
-"""An epoch as a stream of EdgeBatch (floor 2): the source of the pipeline.
+"""An epoch as a stream of batches of edges (floor 2): the source of the pipeline.
 
-In: a schedule and the position reached in it. Out: batches of ids, in order, each leased. While a step's
-batches are handed out, the I/O thread reads the next partition and the next step's edges.
+In: a schedule and the position reached in it. Out: LeasedEdges, in order. While a step's batches are handed
+out, the I/O thread reads the next partition and the next step's edges.
 """
 
 from __future__ import annotations
@@ -13,10 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marius_py.buffer import PartitionBuffer
-from marius_py.data.distinct import DistinctIndex
-from marius_py.data.drawn_batch import DrawnBatch
-from marius_py.data.edge_batch import EdgeBatch, Ids, SlotWeights
-from marius_py.data.importance import slot_weights
+from marius_py.data.leased_edges import LeasedEdges
 from marius_py.data.plan import spread_spans, whole_spans
 from marius_py.data.resident_edges import ResidentEdges
 from marius_py.data.step_edges import (
@@ -27,12 +24,12 @@ from marius_py.data.step_edges import (
     split_step,
 )
 from marius_py.device_buffer import DeviceBuffer
-from marius_py.nn.known_edges import KnownEdges, own_answers
-from marius_py.nn.negatives import NegativeSampler, ResidentNodes
+from marius_py.nn.known_edges import KnownEdges
+from marius_py.nn.negatives import ResidentNodes
 from marius_py.storage.protocols import Edges, EdgeStore
-from marius_py.streams import Purpose, stream, stream_seed
+from marius_py.streams import Purpose, stream
 from marius_py.swap import IOThread
-from marius_py.types import SIDES, Position, Schedule, Side, Step
+from marius_py.types import Position, Schedule, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +56,14 @@ class BatchSettings:
 
 
 class BatchSource:
-    """Walks schedules and draws batches. One thread at a time; what it draws depends on positions alone.
+    """Walks schedules and hands out batches. One thread at a time; which edges depends on positions alone.
 
     Args:
         buffer: the partition buffer that is swapped along the way.
         edges: where train edges come from.
         io: the buffer's I/O thread, on which edges are read ahead.
-        sampler: draws negatives among the resident nodes.
         settings: batch size, chunks, seed.
-        degrees: reads (start, stop) → (n,) train degrees; needed where the sampler uses degrees.
+        degrees: reads (start, stop) → (n,) train degrees; needed where negatives are drawn by them.
     """
 
     def __init__(
@@ -75,19 +71,16 @@ class BatchSource:
         buffer: PartitionBuffer,
         edges: EdgeStore,
         io: IOThread,
-        sampler: NegativeSampler,
         settings: BatchSettings,
         degrees: Callable[[int, int], NDArray[np.int64]] | None = None,
     ) -> None:
         self._buffer = buffer
         self._edges = edges
         self._io = io
-        self._sampler = sampler
         self._settings = settings
         self._degrees = degrees
         self._degree_cumsum: dict[int, NDArray[np.int64]] = {}
         self._counts = edges.bucket_counts()
-        self._distinct = DistinctIndex(buffer.num_rows, ascending=True)
         self._known: ResidentEdges | None = None
         if settings.mask_known:
             self._known = ResidentEdges(edges, self._counts, settings.block_edges, settings.compiled)
@@ -96,7 +89,7 @@ class BatchSource:
 
     def run(
         self, schedule: Schedule, start: Position, pause: Callable[[Position], bool]
-    ) -> Iterator[EdgeBatch | DrawnBatch]:
+    ) -> Iterator[LeasedEdges]:
         """Yield the batches of an epoch from `start` on, until its end or until `pause()` is true.
 
         Args:
@@ -127,7 +120,7 @@ class BatchSource:
             between = None  # the index holds what it needs
             for batch in self._batches(start.epoch, block, edges, first_batch, skip, resident, known):
                 yield batch
-                if pause(batch.position):
+                if pause(batch.after):
                     return
 
     def _remaining_blocks(self, schedule: Schedule, start: Position) -> list[tuple[EdgeBlock, int, int]]:
@@ -176,90 +169,24 @@ class BatchSource:
         skip: int,
         resident: tuple[int, ...],
         known: KnownEdges | None,
-    ) -> Iterator[EdgeBatch | DrawnBatch]:
+    ) -> Iterator[LeasedEdges]:
         bounds = batch_bounds(len(edges), self._settings.batch_size, self._settings.chunks)
         if skip >= len(bounds):
             return
-        nodes = self._resident_nodes(resident)
+        nodes, first_row = self._resident_nodes(resident), self._buffer.first_rows()
         for number in range(skip, len(bounds)):
             begin, end = bounds[number]
             order = first_batch + number
             done = block.last and number == len(bounds) - 1
-            position = Position(epoch, block.step + 1, 0) if done else Position(epoch, block.step, order + 1)
-            yield self._draw(
-                edges[begin:end], Position(epoch, block.step, order), position, nodes, known, resident
-            )
-
-    def _draw(
-        self,
-        edges: Edges,
-        here: Position,
-        after: Position,
-        nodes: ResidentNodes,
-        known: KnownEdges | None,
-        resident: tuple[int, ...],
-    ) -> EdgeBatch | DrawnBatch:
-        """Draw negatives, translate ids to buffer rows, find the distinct ones, take the lease.
-
-        Where the buffer is on a device, translating and finding are left to that.
-        """
-        seed = self._settings.seed
-        rng = stream(seed, Purpose.NEGATIVES, *here)
-        B = len(edges)
-        ids = np.ascontiguousarray(edges.T, dtype=np.int64)  # (3, B)
-        drawn: dict[Side, Ids] = {}
-        dropped: dict[Side, Ids] = {}
-        for side in SIDES:
-            # (C, K). Their order means nothing, and rows are read and added to faster in the order of memory.
-            drawn[side] = np.sort(self._sampler.sample(ids.T, nodes, side, rng), axis=1)
-            if known is not None:
-                dropped[side] = known.false_negatives(ids.T, drawn[side], side)
-            elif self._sampler.holds_answers:
-                dropped[side] = own_answers(ids.T, drawn[side], side)
-        if isinstance(self._buffer, DeviceBuffer):
-            return DrawnBatch(
-                position=after,
-                ids=ids,
-                negatives=drawn,
-                dropped=dropped,
-                first_row=self._buffer.first_rows(),
-                seed=stream_seed(seed, Purpose.DROPOUT, *here),
+            yield LeasedEdges(
+                edges=edges[begin:end],
+                here=Position(epoch, block.step, order),
+                after=Position(epoch, block.step + 1, 0) if done else Position(epoch, block.step, order + 1),
+                nodes=nodes,
+                known=known,
+                first_row=first_row,
                 lease=self._buffer.lease(resident),
             )
-        everything = np.concatenate([ids[0], ids[2], *(drawn[side].ravel() for side in SIDES)])
-        rows = self._buffer.index(everything)
-        index, local = self._distinct(rows)
-        counts = self._slot_weights(rows, B)
-        negatives: dict[Side, Ids] = {}
-        importance: dict[Side, SlotWeights] = {}
-        offset = 2 * B
-        for side in SIDES:
-            size = drawn[side].size
-            negatives[side] = local[offset : offset + size].reshape(drawn[side].shape)
-            if counts is not None:
-                slot = self._buffer.slot(rows[offset : offset + size]).reshape(drawn[side].shape)
-                importance[side] = SlotWeights(slot, counts.reshape(len(slot), -1, counts.shape[1]))
-            offset += size
-        return EdgeBatch(
-            position=after,
-            index=index,
-            head=local[:B],
-            relation=ids[1],
-            tail=local[B : 2 * B],
-            negatives=negatives,
-            dropped=dropped,
-            importance=importance,
-            seed=stream_seed(seed, Purpose.DROPOUT, *here),
-            lease=self._buffer.lease(resident),
-        )
-
-    def _slot_weights(self, rows: Ids, edges: int) -> NDArray[np.float32] | None:
-        """(B, S) what a negative of each slot counts for each edge; None: all count alike."""
-        if not self._settings.weigh:
-            return None
-        heads, tails = self._buffer.slot(rows[:edges]), self._buffer.slot(rows[edges : 2 * edges])
-        num_partitions = self._buffer.store.table.partitioning.num_partitions
-        return slot_weights(heads, tails, num_partitions, self._buffer.capacity, self._buffer.num_slots)
 
     def _resident_nodes(self, resident: tuple[int, ...]) -> ResidentNodes:
         partitioning = self._buffer.store.table.partitioning

@@ -24,7 +24,7 @@ def _anchor_and_answer(edges: np.ndarray, side: Side) -> tuple[np.ndarray, np.nd
 class KnownEdges:
     """Index of known edges by (head, relation) and by (tail, relation).
 
-    One thread at a time may search it.
+    Several threads may search it at once.
 
     Args:
         edges: (E, 3) integers, head, relation, tail.
@@ -85,16 +85,17 @@ class KnownEdges:
         assert self._compiled is not None
         by_node = index.by_node or Questions(0, np.zeros(1, np.int64), np.zeros(0, np.int32))
         arrays = (np.ascontiguousarray(one, np.int64) for one in (question, answer, negatives))
-        found: np.ndarray = self._compiled.false_negatives(
-            index.keys,
-            index.starts,
-            index.answers,
-            by_node.low,
-            by_node.starts,
-            by_node.places,
-            index.asked,
-            *arrays,
-        )
+        with index.asked.lend() as asked:
+            found: np.ndarray = self._compiled.false_negatives(
+                index.keys,
+                index.starts,
+                index.answers,
+                by_node.low,
+                by_node.starts,
+                by_node.places,
+                asked,
+                *arrays,
+            )
         return found
 
 

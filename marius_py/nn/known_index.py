@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from marius_py.pool import Pool
+
 _SPARSE_IDS = 8
 """Ids for each edge up to which a table over all ids is worth its memory."""
 _HUB = 256
@@ -26,14 +28,15 @@ class Answers:
     keys: np.ndarray
     starts: np.ndarray
     answers: np.ndarray
-    asked: np.ndarray
-    """Scratch of a search, an int32 for each question, zeros in between."""
+    asked: Pool[np.ndarray]
+    """Scratch of searches, an int32 for each question, zeros in between."""
     by_node: Questions | None
 
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        own = sum(array.nbytes for array in (self.keys, self.starts, self.answers, self.asked))
+        arrays = (self.keys, self.starts, self.answers, *self.asked.free)
+        own = sum(array.nbytes for array in arrays)
         return own + (0 if self.by_node is None else self.by_node.nbytes)
 
 
@@ -114,7 +117,9 @@ def group_answers(key: np.ndarray, answer: np.ndarray) -> Answers:
         np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1]))) if len(key) else np.zeros(0, np.int64)
     )
     by_node = _turn_round(starts, answer)
-    return Answers(key[starts], np.append(starts, len(key)), answer, np.zeros(len(starts), np.int32), by_node)
+    count = len(starts)
+    asked = Pool(lambda: np.zeros(count, np.int32))
+    return Answers(key[starts], np.append(starts, len(key)), answer, asked, by_node)
 
 
 def with_tables(index: Answers) -> SearchedAnswers:

@@ -244,9 +244,10 @@ def _look_from_negatives(
     question = np.zeros(total, np.int32)
     for number, (first, last) in enumerate(pairwise(offsets)):
         mine = slice(bounds[number], bounds[number + 1])
-        index.asked[place[mine]] = np.arange(mine.start + 1, mine.stop + 1, dtype=np.int32)
-        np.take(index.asked, answered[first:last], out=question[first:last], mode="clip")
-        index.asked[place[mine]] = 0
+        with index.asked.lend() as asked:
+            asked[place[mine]] = np.arange(mine.start + 1, mine.stop + 1, dtype=np.int32)
+            np.take(asked, answered[first:last], out=question[first:last], mode="clip")
+            asked[place[mine]] = 0
     hit = np.flatnonzero(question)
     return question[hit] - 1, owner[hit] % nodes.shape[1]
 

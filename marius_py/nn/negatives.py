@@ -1,7 +1,7 @@
 """Negative sampling over resident nodes (floor 1): edges and the buffer's content in, node ids out; numpy.
 
 The edges of a chunk share their negatives, so that their scores are one matrix product. Samplers keep no
-random state: every call gets the generator of its batch and side.
+random state: every call gets the generator of its batch and side, and several threads may call at once.
 """
 
 from __future__ import annotations

@@ -6,13 +6,15 @@ scatter     the optimizer's step of the rows in the buffer itself, ends the leas
 
 Memory is what a small batch waits for. So the state of the rows is not copied out and back, and the step is
 taken in blocks that pass through the cache once. All stages of a batch must run in one thread, since what
-they hand on lies in scratch of that thread; several threads may take a batch each.
+they hand on lies in scratch of that thread; several threads may take a batch each. They gather in the order
+of batches, and scatter in the order in which they are ready, one at a time.
 """
 
 from __future__ import annotations
 
 import math
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -27,6 +29,7 @@ from marius_py.nn.kernels.workspace import Workspace
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.pipeline.runner import Stage
 from marius_py.pipeline.stages import Done, corruptions, diverged
+from marius_py.types import Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +56,15 @@ def host_stages(
     Args:
         buffer: where rows come from and changes go.
         model: computes them, on the CPU.
-        on_done: told of every batch, in the order of batches.
+        on_done: told of every batch, in the order of batches, as soon as all before it are done as well.
         rate: number of edges → factor of the learning rate, asked once a batch, in the order of batches.
     """
     local = threading.local()
+    entered: deque[EdgeBatch] = deque()
+    done: dict[Position, Done] = {}
 
     def gather(ids: EdgeBatch) -> _Gathered:
+        entered.append(ids)
         index = torch.from_numpy(ids.index)
         if not hasattr(local, "workspace"):
             local.workspace = Workspace(torch.device("cpu"))
@@ -90,7 +96,9 @@ def host_stages(
 
         buffer.change(step)
         ids.lease.release()
-        on_done(Done(ids.position, ids.num_edges, loss))
+        done[ids.position] = Done(ids.position, ids.num_edges, loss)
+        while entered and entered[0].position in done:
+            on_done(done.pop(entered.popleft().position))
 
     return [Stage("gather", gather), Stage("compute", compute, in_caller=True), Stage("scatter", scatter)]
 

@@ -8,9 +8,12 @@ same: it draws ahead, so that no lane waits. Errors are as with the other runner
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -33,9 +36,10 @@ def run_lanes(
 ) -> None:
     """Run `lanes` threads, each of which draws one item at a time and takes it through all stages.
 
-    Items are drawn, enter the first stage and leave the last one in the source's order, one at a time; the
-    stages in between work on several items at once and must allow it. At most `lanes` items are between the
-    entry of the first stage and the end of the last. One lane is the thread of the caller.
+    Items are drawn and enter the first stage that is not `ahead` in the source's order, and leave the last
+    one in any order, one at a time; the other stages work on several items at once and must allow it. An item
+    enters only when all that are `lanes` or more before it have left, so it misses the results of fewer than
+    `lanes` before it. One lane is the thread of the caller.
 
     Args:
         source: drawn in whatever lane is free, or in a thread of its own, called `name`.
@@ -71,10 +75,12 @@ class _LanesRun(Run):
         super().__init__(source, stages, trace, name, on_error)
         self._lanes = lanes
         self._channel: Channel[Any] | None = Channel(ahead, self._stop) if ahead else None
-        self._entering = False
+        self._ahead = sum(stage.ahead for stage in stages)
+        self._asked = itertools.count()
+        self._turns: defaultdict[str, _Turn] = defaultdict(_Turn)
         self._ended = False
-        self._entered = 0
         self._left = 0
+        self._through: set[int] = set()
 
     def bodies(self) -> Bodies:
         """One lane each, and the source if it draws ahead."""
@@ -92,45 +98,60 @@ class _LanesRun(Run):
             return self._channel.get()
 
     def _lane(self, lane: int) -> None:
-        first, *between, last = self._stages
+        ahead, (first, *between, last) = self._stages[: self._ahead], self._stages[self._ahead :]
         while True:
             asked = time.perf_counter()
-            with self._alone_at_entrance():
+            number = next(self._asked)
+            with self._turn(self._name, number):
                 item = None if self._ended else self._take()
                 if lane == 0:
                     self._trace.idle.append((asked, time.perf_counter()))
                 if item is None:
                     self._ended = True
                     return
-                number = self._entered
-                self._entered += 1
+            for stage in ahead:
+                item = work_on(stage, item, self._trace)
+            with self._turn(first.name, number, number - self._lanes + 1):
                 item = work_on(first, item, self._trace)
             for stage in between:
                 item = work_on(stage, item, self._trace)
-            with self._trace.span(f"wait for the turn to {last.name}"):
-                self._wait_turn(number)
-            work_on(last, item, self._trace)
-            with self._stop.condition:
-                self._left += 1
-                self._stop.condition.notify_all()
+            with self._turn(last.name):
+                work_on(last, item, self._trace)
+                self._leave(number)
 
     @contextmanager
-    def _alone_at_entrance(self) -> Iterator[None]:
-        """Wait until no other lane takes an item. Not a lock: a stop must wake whoever waits."""
-        with self._trace.span("wait for another lane"), self._stop.condition:
-            self._stop.condition.wait_for(lambda: self._stop.is_set or not self._entering)
-            if self._stop.is_set:
-                raise StoppedError
-            self._entering = True
-        try:
-            yield
-        finally:
-            with self._stop.condition:
-                self._entering = False
-                self._stop.condition.notify_all()
+    def _turn(self, name: str, number: int | None = None, left: int = 0) -> Iterator[None]:
+        """Wait until no other item is here, all before this one have been, and the first `left` have left.
 
-    def _wait_turn(self, number: int) -> None:
-        with self._stop.condition:
-            self._stop.condition.wait_for(lambda: self._stop.is_set or self._left == number)
+        Without a number items come in any order. One that fails lets no other by.
+        """
+        condition, turns = self._stop.condition, self._turns
+
+        def is_free() -> bool:
+            return turns[name].is_free and number in (None, turns[name].next) and self._left >= left
+
+        with self._trace.span(f"wait for the turn to {name}"), condition:
+            condition.wait_for(lambda: self._stop.is_set or is_free())
             if self._stop.is_set:
                 raise StoppedError
+            turns[name].is_free = False
+        yield
+        with condition:
+            turns[name].is_free = True
+            turns[name].next += 1
+            condition.notify_all()
+
+    def _leave(self, number: int) -> None:
+        """Note that an item is through, and how many are with none missing among them."""
+        self._through.add(number)
+        while self._left in self._through:
+            self._through.remove(self._left)
+            self._left += 1
+
+
+@dataclass(slots=True)
+class _Turn:
+    """Who may come: nobody unless `is_free`, then whoever has the number `next`."""
+
+    is_free: bool = True
+    next: int = 0

@@ -36,11 +36,14 @@ class Stage:
         name: what errors, traces and the watchdog call it.
         work: item in, item out; the last stage's result is dropped.
         in_caller: run in the thread that called the runner (at most one stage; the one that computes).
+        ahead: before the item is in flight; only the first stages may be so. In lanes it takes several items
+            at once.
     """
 
     name: str
     work: Callable[[Any], Any]
     in_caller: bool = False
+    ahead: bool = False
 
 
 def run_inline(source: Iterable[Any], stages: Sequence[Stage], trace: Trace, *, name: str = "load") -> None:
@@ -64,13 +67,13 @@ def run_threaded(
     on_error: Callable[[], None] = lambda: None,
     watchdog: Watchdog | None = None,
 ) -> None:
-    """Run the source and every stage in a thread of its own, at most `max_in_flight` items between stages.
+    """Run the source and every stage in a thread of its own, at most `max_in_flight` items in flight.
 
     Args:
         source: drawn in its own thread, called `name`.
         stages: in order; all see the items in the source's order.
         trace: spans by stage, waits as "wait for …".
-        max_in_flight: items between the entry of the first stage and the end of the last.
+        max_in_flight: items between the entry of the first stage that is not `ahead` and the end of the last.
         name: what the source is called in errors and traces.
         on_error: called once when a stage fails, to wake what waits outside the channels.
         watchdog: its alarm ends the run; a thread that hangs is then left behind.
@@ -172,6 +175,7 @@ class _ThreadedRun(Run):
     ) -> None:
         super().__init__(source, stages, trace, name, on_error)
         self._limit = InFlight(max_in_flight, self._stop)
+        self._first_in_flight = sum(stage.ahead for stage in stages)
         self._channels: list[Channel[Any]] = [Channel(max_in_flight + 1, self._stop) for _ in stages]
 
     def bodies(self) -> Bodies:
@@ -199,7 +203,7 @@ class _ThreadedRun(Run):
                 self._trace.idle.append((asked, time.perf_counter()))
             if item is None:
                 break
-            if number == 0:
+            if number == self._first_in_flight:
                 with self._trace.span("wait for a place in flight"):
                     self._limit.acquire()
             result = work_on(stage, item, self._trace)

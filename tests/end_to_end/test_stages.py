@@ -34,7 +34,8 @@ def strike(where, name, at):
 strike({where!r}, {name!r}, {at})
 """
 PLACES = {
-    "load": ("marius_py.data.batches:BatchSource", "_draw", 5),
+    "load": ("marius_py.buffer:PartitionBuffer", "lease", 5),
+    "draw": ("marius_py.data.drawing:BatchDrawing", "draw", 5),
     "gather": ("marius_py.buffer:PartitionBuffer", "gather_rows", 5),
     "compute": ("marius_py.nn.model:LinkPredictionModel", "gradients", 5),
     "scatter": ("marius_py.buffer:PartitionBuffer", "change", 5),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import patch
 
 import numpy as np
@@ -227,3 +228,20 @@ def test_known_edges_of_hubs_are_left_out(
         made = [(node, relation, tail) if side == "head" else (head, relation, node) for node in nodes]
         assert keep[number].tolist() == [edge not in true for edge in made]
     assert not keep.all()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_known_edges_are_found_by_several_threads_at_once(compiled: bool) -> None:
+    rng = np.random.default_rng(0)
+    edges = np.stack([rng.integers(0, size, 40_000) for size in (300, 3, 300)], 1)
+    known = KnownEdges(edges, compiled)
+    batches = [rng.permutation(edges)[:200] for _ in range(40)]
+    negatives = np.sort(rng.integers(0, 300, (4, 50)), axis=1)
+
+    def find(batch: np.ndarray) -> np.ndarray:
+        return known.false_negatives(batch, negatives, "tail")
+
+    expected = [find(batch) for batch in batches]
+    with ThreadPoolExecutor(4) as pool:
+        for found, one in zip(pool.map(find, batches), expected, strict=True):
+            np.testing.assert_array_equal(found, one)

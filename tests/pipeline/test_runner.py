@@ -24,20 +24,75 @@ def collect(into: list[int]) -> Stage:
     return Stage("collect", into.append)
 
 
-def test_threaded_keeps_the_order_of_inline_under_random_delays() -> None:
+def test_runners_keep_the_order_of_inline_under_random_delays() -> None:
+    """Lanes that of the first stage that is not `ahead`; items leave as they are ready."""
     rng = random.Random(3)
 
     def slow(item: int) -> int:
         time.sleep(rng.random() * 0.002)
         return item * 2
 
-    results: dict[str, list[int]] = {"inline": [], "threaded": [], "lanes": [], "ahead": []}
-    stages = [Stage("double", slow), Stage("double again", slow, in_caller=True)]
-    run_inline(numbers(60), [*stages, collect(results["inline"])], Trace())
-    run_threaded(numbers(60), [*stages, collect(results["threaded"])], Trace(), max_in_flight=5)
-    run_lanes(numbers(60), [*stages, collect(results["lanes"])], Trace(), lanes=3)
-    run_lanes(numbers(60), [*stages, collect(results["ahead"])], Trace(), lanes=3, ahead=2)
-    assert list(results.values()) == [[4 * n for n in range(60)]] * 4
+    runs = ("inline", "threaded", "lanes", "ahead")
+    entered: dict[str, list[int]] = {run: [] for run in runs}
+    results: dict[str, list[int]] = {run: [] for run in runs}
+
+    def stages(run: str) -> list[Stage]:
+        def enter(item: int) -> int:
+            entered[run].append(item)
+            return item
+
+        return [
+            Stage("double", slow, ahead=True),
+            Stage("enter", enter),
+            Stage("double again", slow, in_caller=True),
+            collect(results[run]),
+        ]
+
+    run_inline(numbers(60), stages("inline"), Trace())
+    run_threaded(numbers(60), stages("threaded"), Trace(), max_in_flight=5)
+    run_lanes(numbers(60), stages("lanes"), Trace(), lanes=3)
+    run_lanes(numbers(60), stages("ahead"), Trace(), lanes=3, ahead=2)
+    assert list(entered.values()) == [[2 * n for n in range(60)]] * 4
+    assert results["inline"] == results["threaded"] == [4 * n for n in range(60)]
+    assert sorted(results["lanes"]) == sorted(results["ahead"]) == results["inline"]
+
+
+def test_an_item_in_a_lane_misses_fewer_results_than_there_are_lanes() -> None:
+    """Others may overtake one that is slow, but no item enters before all `lanes` before it have left."""
+    lanes, left, missed, overtaken = 3, set[int](), [0], [0]
+    rng = random.Random(5)
+
+    def enter(item: int) -> int:
+        missed.append(item - len([n for n in left if n < item]))
+        return item
+
+    def work(item: int) -> int:
+        time.sleep(0.004 if item % 5 == 0 else rng.random() * 0.001)
+        return item
+
+    def leave(item: int) -> None:
+        overtaken.append(len([n for n in left if n > item]))
+        left.add(item)
+
+    stages = [Stage("enter", enter), Stage("work", work), Stage("leave", leave)]
+    run_lanes(numbers(100), stages, Trace(), lanes=lanes)
+    assert max(missed) == lanes - 1
+    assert 0 < max(overtaken) < lanes
+    assert len(left) == 100
+
+
+def test_stages_ahead_work_on_several_items_at_once_in_lanes() -> None:
+    together = threading.Barrier(3)
+
+    def prepare(item: int) -> int:
+        if item < 3:
+            together.wait(60)
+        return item
+
+    through: list[int] = []
+    stages = [Stage("prepare", prepare, ahead=True), Stage("enter", lambda x: x), collect(through)]
+    run_lanes(numbers(9), stages, Trace(), lanes=3)
+    assert sorted(through) == list(range(9))
 
 
 @pytest.mark.parametrize("limit", [1, 3])
@@ -59,7 +114,12 @@ def test_no_more_than_max_in_flight_between_first_and_last_stage(limit: int, run
             inside -= 1
         return item
 
-    stages = [Stage("enter", enter), Stage("work", lambda x: x, in_caller=True), Stage("leave", leave)]
+    stages = [
+        Stage("before", lambda x: x, ahead=True),
+        Stage("enter", enter),
+        Stage("work", lambda x: x, in_caller=True),
+        Stage("leave", leave),
+    ]
     if runner == "lanes":
         run_lanes(numbers(50), stages, Trace(), lanes=limit)
     else:

@@ -1,0 +1,113 @@
+"""Negatives of a batch, and its ids as places in the buffer (floor 2): LeasedEdges → EdgeBatch.
+
+For a buffer on a device, translating ids and finding distinct ones are left to it: LeasedEdges → DrawnBatch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marius_py.buffer import PartitionBuffer
+from marius_py.data.distinct import DistinctIndex
+from marius_py.data.drawn_batch import DrawnBatch
+from marius_py.data.edge_batch import EdgeBatch, Ids, SlotWeights
+from marius_py.data.importance import slot_weights
+from marius_py.data.leased_edges import LeasedEdges
+from marius_py.device_buffer import DeviceBuffer
+from marius_py.nn.known_edges import own_answers
+from marius_py.nn.negatives import NegativeSampler
+from marius_py.pool import Pool
+from marius_py.streams import Purpose, stream, stream_seed
+from marius_py.types import SIDES, Side
+
+
+class BatchDrawing:
+    """Draws batches; several threads may each draw one. What is drawn depends on positions alone.
+
+    Args:
+        buffer: where the batches' nodes lie.
+        sampler: draws negatives among the resident nodes.
+        seed: the run's seed.
+        weigh: let negatives count so that together they stand for all nodes (see `slot_weights`).
+    """
+
+    def __init__(
+        self, buffer: PartitionBuffer, sampler: NegativeSampler, *, seed: int, weigh: bool = False
+    ) -> None:
+        self._buffer = buffer
+        self._sampler = sampler
+        self._seed = seed
+        self._weigh = weigh
+        self._distinct = Pool(lambda: DistinctIndex(buffer.num_rows, ascending=True))
+
+    def draw(self, leased: LeasedEdges) -> EdgeBatch | DrawnBatch:
+        """Draw negatives, find those that must not count, translate ids to rows, find distinct ones."""
+        ids = np.ascontiguousarray(leased.edges.T, dtype=np.int64)  # (3, B)
+        negatives, dropped = self._negatives(ids, leased)
+        seed = stream_seed(self._seed, Purpose.DROPOUT, *leased.here)
+        if not isinstance(self._buffer, DeviceBuffer):
+            return self._located(ids, negatives, dropped, seed, leased)
+        return DrawnBatch(
+            position=leased.after,
+            ids=ids,
+            negatives=negatives,
+            dropped=dropped,
+            first_row=leased.first_row,
+            seed=seed,
+            lease=leased.lease,
+        )
+
+    def _negatives(self, ids: Ids, leased: LeasedEdges) -> tuple[dict[Side, Ids], dict[Side, Ids]]:
+        """Corrupted side → (C, K) node ids, and → positions of those that do not count."""
+        rng = stream(self._seed, Purpose.NEGATIVES, *leased.here)
+        drawn: dict[Side, Ids] = {}
+        dropped: dict[Side, Ids] = {}
+        for side in SIDES:
+            # Their order means nothing, and rows are read and added to faster in the order of memory.
+            drawn[side] = np.sort(self._sampler.sample(ids.T, leased.nodes, side, rng), axis=1)
+            if leased.known is not None:
+                dropped[side] = leased.known.false_negatives(ids.T, drawn[side], side)
+            elif self._sampler.holds_answers:
+                dropped[side] = own_answers(ids.T, drawn[side], side)
+        return drawn, dropped
+
+    def _located(
+        self, ids: Ids, drawn: dict[Side, Ids], dropped: dict[Side, Ids], seed: int, leased: LeasedEdges
+    ) -> EdgeBatch:
+        edges = ids.shape[1]
+        everything = np.concatenate([ids[0], ids[2], *(drawn[side].ravel() for side in SIDES)])
+        rows = self._buffer.index(everything, leased.first_row)
+        with self._distinct.lend() as distinct:
+            index, local = distinct(rows)
+        weights = self._slot_weights(rows, edges)
+        negatives: dict[Side, Ids] = {}
+        importance: dict[Side, SlotWeights] = {}
+        offset = 2 * edges
+        for side in SIDES:
+            size, shape = drawn[side].size, drawn[side].shape
+            negatives[side] = local[offset : offset + size].reshape(shape)
+            if weights is not None:
+                slot = self._buffer.slot(rows[offset : offset + size]).reshape(shape)
+                importance[side] = SlotWeights(slot, weights.reshape(len(slot), -1, weights.shape[1]))
+            offset += size
+        return EdgeBatch(
+            position=leased.after,
+            index=index,
+            head=local[:edges],
+            relation=ids[1],
+            tail=local[edges : 2 * edges],
+            negatives=negatives,
+            dropped=dropped,
+            importance=importance,
+            seed=seed,
+            lease=leased.lease,
+        )
+
+    def _slot_weights(self, rows: Ids, edges: int) -> NDArray[np.float32] | None:
+        """(B, S) what a negative of each slot counts for each edge; None: all count alike."""
+        if not self._weigh:
+            return None
+        heads, tails = self._buffer.slot(rows[:edges]), self._buffer.slot(rows[edges : 2 * edges])
+        num_partitions = self._buffer.store.table.partitioning.num_partitions
+        return slot_weights(heads, tails, num_partitions, self._buffer.capacity, self._buffer.num_slots)
