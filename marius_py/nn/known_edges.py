@@ -37,7 +37,7 @@ class KnownEdges:
         self._index: dict[Side, Answers] = {}
         for side in SIDES:
             anchor, answer = _anchor_and_answer(edges, side)
-            index = group_answers(self._questions(anchor, edges[:, 1]), answer)
+            index = group_answers(self._questions(anchor, edges[:, 1]), answer, self._compiled)
             self._index[side] = with_tables(index) if self._compiled is None else index
 
     def _questions(self, anchor: np.ndarray, relation: np.ndarray) -> np.ndarray:

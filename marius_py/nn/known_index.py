@@ -8,6 +8,7 @@ where `known_search` finds them, their low bits and, for hubs, tables.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 
@@ -100,26 +101,40 @@ def index_type(largest: int) -> type[np.int32 | np.int64]:
     return np.int32 if largest < 1 << 31 else np.int64
 
 
-def group_answers(key: np.ndarray, answer: np.ndarray) -> Answers:
-    """Sort answers by question and, among those of one question, by id; `key` may be overwritten."""
+def group_answers(key: np.ndarray, answer: np.ndarray, compiled: ModuleType | None = None) -> Answers:
+    """Sort answers by question and, among those of one question, by id.
+
+    Args:
+        key: (E,) int64 questions, not negative; may be overwritten.
+        answer: (E,) node ids.
+        compiled: `kernels.numba_known`, if its loops are to be used.
+    """
     bits = int(answer.max(initial=0)).bit_length()
     if int(key.max(initial=0)) < 1 << (62 - bits):
         # One sort of plain integers is several times faster than a sort by two keys.
         key <<= bits
         key |= answer
         key.sort()
-        answer = key & ((1 << bits) - 1)
-        key >>= bits
+        keys, starts, answers = (_split if compiled is None else compiled.split)(key, bits)
     else:
         order = np.lexsort((answer, key))
-        key, answer = key[order], answer[order].astype(np.int64)
-    starts = (
-        np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1]))) if len(key) else np.zeros(0, np.int64)
-    )
-    by_node = _turn_round(starts, answer)
-    count = len(starts)
-    asked = Pool(lambda: np.zeros(count, np.int32))
-    return Answers(key[starts], np.append(starts, len(key)), answer, asked, by_node)
+        keys, starts = _first_of_each(key[order])
+        answers = answer[order].astype(np.int64)
+    asked = Pool(lambda: np.zeros(len(keys), np.int32))
+    return Answers(keys, starts, answers, asked, _questions_of_nodes(starts, answers, compiled))
+
+
+def _first_of_each(key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct ones of ascending keys, and where each begins, with their number at the end."""
+    if not len(key):
+        return key, np.zeros(1, np.int64)
+    starts = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
+    return key[starts], np.append(starts, len(key))
+
+
+def _split(packed: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """As `kernels.numba_known.split`."""
+    return *_first_of_each(packed >> bits), packed & ((1 << bits) - 1)
 
 
 def with_tables(index: Answers) -> SearchedAnswers:
@@ -145,17 +160,24 @@ def _tabulate(starts: np.ndarray, answer: np.ndarray) -> Tables:
     return Tables(low, places, answers)
 
 
-def _turn_round(starts: np.ndarray, answer: np.ndarray) -> Questions | None:
+def _questions_of_nodes(
+    starts: np.ndarray, answer: np.ndarray, compiled: ModuleType | None
+) -> Questions | None:
     """Questions by answer; None where ids lie so far apart that a table of all would be large."""
-    if len(answer) == 0 or len(starts) >= 1 << 31:
+    if len(answer) == 0 or len(starts) > 1 << 31:
         return None
     low = int(answer.min())
     span = int(answer.max()) - low + 1
     if span > _SPARSE_IDS * len(answer) or span >= 1 << 31:
         return None
+    turn_round = _turn_round if compiled is None else compiled.turn_round
+    return Questions(low, *turn_round(starts, answer, low, span))
+
+
+def _turn_round(starts: np.ndarray, answer: np.ndarray, low: int, span: int) -> tuple[np.ndarray, np.ndarray]:
+    """As `kernels.numba_known.turn_round`."""
     pairs = (answer - low) << 32
-    pairs |= np.repeat(np.arange(len(starts)), np.diff(starts, append=len(answer)))
+    pairs |= np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     pairs.sort()
     lengths = np.bincount(pairs >> 32, minlength=span)
-    node_starts = np.concatenate(([0], np.cumsum(lengths)))
-    return Questions(low, node_starts, pairs.astype(np.int32))
+    return np.concatenate(([0], np.cumsum(lengths))), pairs.astype(np.int32)

@@ -276,3 +276,52 @@ def false_negatives(
             sieve, slots, shift, nodes, first, question_of, ends, columns, answer, out, written
         )
     return out[:written].copy()
+
+
+@kernel()
+def split(packed: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Questions of ascending pairs, question << bits | answer: what `nn.known_index.group_answers` returns.
+
+    Args:
+        packed: (E,) int64, not negative. bits: of the answers.
+
+    Returns:
+        Keys (J,), starts (J + 1,) and answers (E,), int64.
+    """
+    count = 0
+    for i in range(len(packed)):
+        count += i == 0 or packed[i] >> bits != packed[i - 1] >> bits
+    keys, starts = np.empty(count, np.int64), np.empty(count + 1, np.int64)
+    answers = np.empty(len(packed), np.int64)
+    low_bits = (1 << bits) - 1
+    j = 0
+    for i in range(len(packed)):
+        answers[i] = packed[i] & low_bits
+        key = packed[i] >> bits
+        if i == 0 or key != packed[i - 1] >> bits:
+            keys[j] = key
+            starts[j] = i
+            j += 1
+    starts[count] = len(packed)
+    return keys, starts, answers
+
+
+@kernel()
+def turn_round(starts: np.ndarray, answers: np.ndarray, low: int, span: int) -> tuple[np.ndarray, np.ndarray]:
+    """The questions of each answer: starts (span + 1,) int64 by node - low, and places (E,) int32, ascending.
+
+    Args:
+        starts, answers: as of `split`; answers lie in [low, low + span).
+    """
+    node_starts, places = np.zeros(span + 1, np.int64), np.empty(len(answers), np.int32)
+    for node in answers:
+        node_starts[node - low + 1] += 1
+    for node in range(span):
+        node_starts[node + 1] += node_starts[node]
+    following = node_starts.copy()
+    for j in range(len(starts) - 1):
+        for i in range(starts[j], starts[j + 1]):
+            node = answers[i] - low
+            places[following[node]] = j
+            following[node] += 1
+    return node_starts, places
