@@ -104,9 +104,9 @@ class BatchSource:
         blocks = self._remaining_blocks(schedule, start)
         self._buffer.begin(steps[start.step].resident)
         entered = start.step
+        ahead = self._io.submit(self._read, blocks[0][0], steps, start.epoch)  # waited for first
         if entered + 1 < len(steps):
             self._buffer.prefetch_for(steps[entered + 1])
-        ahead = self._io.submit(self._read, blocks[0][0], steps, start.epoch)
         for number, (block, first_batch, skip) in enumerate(blocks):
             while entered < block.step:
                 entered += 1
