@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from marius_py.nn.kernels.compiling import elementwise, helper, kernel, reordered_helper
+from marius_py.nn.kernels.numba_rows import add_each
 from marius_py.nn.kernels.numba_sgemm import multiply
 
 NONE, REAL, COMPLEX = 0, 1, 2
@@ -225,16 +226,6 @@ def _look_up(rows, nodes, group, groups, candidates):
 
 
 @helper
-def _add_rows(table, index, rows):
-    """Add the first columns of rows (K, W) to those of a table (U, D)."""
-    dim = table.shape[1]
-    for k in range(len(index)):
-        row = index[k]
-        for d in range(dim):
-            table[row, d] += rows[k, d]
-
-
-@helper
 def _leave_out(keep, dropped, place, first, count, scores):
     """Set the scores that must not count to minus infinity; returns the place in `dropped` after them."""
     width = scores.shape[1]
@@ -295,5 +286,5 @@ def contrast(
             multiply(sgemm, True, False, (count, dim, n), _ONE, scores, scaled, kept, room.sums)
             _answer_back(rows, edges.answer, first, n, totals, share, queries, gradients, d_rows)
             _ask_back(rows, relations, edges, first, n, gradients, d_rows, d_relations)
-        _add_rows(d_rows, nodes, room.sums)
+        add_each(d_rows, nodes, room.sums)
     return loss

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from marius_py.nn.kernels.compiling import kernel
+from marius_py.nn.kernels.compiling import helper, kernel
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 
@@ -83,11 +83,17 @@ def adam(
             rows[row, d] += first / (np.sqrt(max(second, _ZERO)) * scale + eps) * -size * rate
 
 
-@kernel()
-def add_rows(table: np.ndarray, index: np.ndarray, rows: np.ndarray) -> None:
-    """Add rows (M, D) to those of a table (N, D) at `index` (M,) int64, which may repeat."""
-    dim = rows.shape[1]
+@helper
+def add_each(table: np.ndarray, index: np.ndarray, rows: np.ndarray) -> None:
+    """As `add_rows`, within compiled loops."""
+    dim = table.shape[1]
     for i in range(len(index)):
         row = index[i]
         for d in range(dim):
             table[row, d] += rows[i, d]
+
+
+@kernel()
+def add_rows(table: np.ndarray, index: np.ndarray, rows: np.ndarray) -> None:
+    """Add the first columns of rows (M, W) to a table (N, D) at `index` (M,) int64, which may repeat."""
+    add_each(table, index, rows)
