@@ -14,7 +14,7 @@ import numpy as np
 
 from marius_py.pool import Pool
 
-_SPARSE_IDS = 8
+_SPARSE_IDS = 2
 """Ids for each edge up to which a table over all ids is worth its memory."""
 _HUB = 256
 """Answers of a question from which a table may pay."""
