@@ -190,16 +190,13 @@ class PartitionBuffer:
         """
         return self._first_row.copy()
 
-    def index(
-        self, nodes: NDArray[np.int64], first_rows: NDArray[np.int64] | None = None
-    ) -> NDArray[np.int64]:
-        """Buffer row (U,) of node ids (U,); their partitions are resident, now or as `first_rows` says."""
+    def index(self, nodes: NDArray[np.int64], first_rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Buffer row (U,) of node ids (U,), whose partitions must be resident, as `first_rows` says."""
         part, row = self.store.table.partitioning.locate(nodes)
-        known = self._first_row if first_rows is None else first_rows
-        first: NDArray[np.int64] = known[part]
+        first: NDArray[np.int64] = first_rows[part]
         if first.size and int(first.min()) < 0:
             missing = sorted(set(part[first < 0].tolist()))
-            resident = tuple(np.flatnonzero(known >= 0).tolist())
+            resident = tuple(np.flatnonzero(first_rows >= 0).tolist())
             raise ScheduleError(f"partitions {missing} are used by a batch but not resident {resident}")
         return first + row
 

@@ -244,7 +244,7 @@ def test_located_as_on_the_host(buffer: DeviceBuffer) -> None:
     for seed in range(20):
         drawn = drawn_batch(buffer, seed)
         nodes = [drawn.ids[0], drawn.ids[2], *(drawn.negatives[side].ravel() for side in SIDES)]
-        rows = buffer.index(np.concatenate(nodes))
+        rows = buffer.index(np.concatenate(nodes), buffer.first_rows())
         index, local = DistinctIndex(buffer.num_rows)(rows)
         plain, padded = (located(buffer, drawn, padded=padded) for padded in (False, True))
         np.testing.assert_array_equal(plain.index.numpy(), index)

@@ -44,6 +44,9 @@ def test_bytes_of_arrays_wherever_they_are():
     known = KnownEdges(np.zeros((5, 3), np.int32))
     by_question, by_node = 8 + 2 * 8 + 5 * 8 + 5 * 2, 2 * 8 + 5 * 4
     assert known.nbytes == 2 * (by_question + by_node)
+    with known._index["tail"].asked.lend():
+        pass
+    assert known.nbytes == 2 * (by_question + by_node) + 4  # scratch of a search, kept
 
 
 @pytest.mark.parametrize(("capacity", "slots"), [(8, 8), (2, 3)])

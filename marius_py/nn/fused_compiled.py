@@ -111,12 +111,15 @@ def _contrast(
 def _arrays(corruption: Corruption, chunk_edges: int) -> list[np.ndarray]:
     """The first fields of the loop's Negatives: what there is none of is an empty array."""
     importance, keep, dropped = corruption.importance, corruption.keep, corruption.dropped
-    nothing = torch.empty(len(corruption.nodes), chunk_edges, 0)
-    arrays = (
-        corruption.nodes,
-        nothing[:, 0].long() if importance is None else importance.group,
-        nothing if importance is None else importance.weight,
-        nothing.bool() if keep is None else keep,
-        nothing.view(-1).long() if dropped is None else dropped,
-    )
-    return [one.contiguous().numpy() for one in arrays]
+    chunks = len(corruption.nodes)
+
+    def array(given: Tensor | None, dtype: type[np.generic], *shape: int) -> np.ndarray:
+        return np.empty(shape, dtype) if given is None else given.contiguous().numpy()
+
+    return [
+        corruption.nodes.contiguous().numpy(),
+        array(None if importance is None else importance.group, np.int64, chunks, 0),
+        array(None if importance is None else importance.weight, np.float32, chunks, chunk_edges, 0),
+        array(keep, np.bool_, chunks, chunk_edges, 0),
+        array(dropped, np.int64, 0),
+    ]

@@ -226,7 +226,7 @@ def test_known_edges_are_compiled_where_they_are_many(monkeypatch: pytest.Monkey
 
 COMPILE = """
 import resource, torch
-from marius_py.nn.kernels import host, numba_contrast, numba_sgemm
+from marius_py.nn.kernels import host
 if {limit}:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # as with a full disk, nothing can be written
 table = torch.zeros(3, 2)
