@@ -121,27 +121,25 @@ def contrast_figures(options: argparse.Namespace, limits: Mapping[str, float]) -
 
 
 def _tune(given: Any, how: Mapping[str, Any], measure: Callable[..., None]) -> None:
-    """Every block shape that fits the device."""
+    """Every block shape that fits the device, the same for both kernels."""
     from triton.runtime.errors import OutOfResources
 
-    from marius_py.nn.kernels.triton_contrast import Blocks, contrast
+    from marius_py.nn.kernels.triton_contrast import Block, Blocks, contrast
 
     shapes = [
-        Blocks(own, other, warps, stages, programs)
+        Block(own, other, own // 16, stages)
         for own in (64, 128)
-        for other in (32, 64)
-        for warps in (4, 8)
+        for other in (32, 64, 128)
         for stages in (1, 2, 3)
-        for programs in (264, 1056)
     ]
     for name, precision in (("tf32", "tf32"), ("bfloat16", "bf16"), ("float32", "tf32x3")):
-        for blocks in shapes:
-            title = f"{blocks.own}·{blocks.other} {blocks.warps}w {blocks.stages}s {blocks.programs}"
+        for block in shapes:
+            title = f"{block.own}·{block.other} {block.warps}w {block.stages}s"
             try:
                 measure(
                     title,
                     name,
-                    lambda: contrast(*given, **how, precision=precision, blocks=blocks),  # noqa: B023
+                    lambda: contrast(*given, **how, precision=precision, blocks=Blocks(block, block)),  # noqa: B023
                 )
             except OutOfResources:
                 print(f"  {title:34} {name:9} does not fit")

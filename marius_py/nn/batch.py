@@ -89,7 +89,7 @@ class Batch:
         relation: (B,) int64 relation ids.
         negatives: corrupted side → its shared negatives; C divides B.
         seed: seed of the batch's dropout stream.
-        rate: factor of the learning rate.
+        rate: factor of the learning rate; a () float32 tensor where a device is not to wait for the host.
     """
 
     rows: Tensor
@@ -99,7 +99,7 @@ class Batch:
     tail: Tensor
     negatives: dict[Side, Corruption]
     seed: int
-    rate: float = 1.0
+    rate: float | Tensor = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class Kernels(Protocol):
         count: Tensor | None,
         lr: float,
         eps: float,
-        rate: float,
+        rate: float | Tensor,
     ) -> None:
         """As `torch_adagrad`."""
 
@@ -144,7 +144,7 @@ def torch_adagrad(
     count: Tensor | None,
     lr: float,
     eps: float,
-    rate: float,
+    rate: float | Tensor,
 ) -> None:
     """One step of Adagrad on some rows of a table, in place.
 
@@ -154,7 +154,7 @@ def torch_adagrad(
         index: (n,) int64, rows to change, the first `count` of them distinct.
         gradients: (n, D) float32.
         count: () integer, how many of `index` and `gradients` count; None: all.
-        lr: learning rate. eps: added to the root. rate: factor of the learning rate.
+        lr: learning rate. eps: added to the root. rate: factor of the learning rate, or () float32 with it.
     """
     if count is not None:
         index, gradients = index[: int(count)], gradients[: int(count)]
@@ -163,11 +163,16 @@ def torch_adagrad(
 
 
 def torch_step(
-    optimizer: SparseOptimizer, rows: Tensor, state: Tensor, index: Tensor, gradients: Tensor, rate: float
+    optimizer: SparseOptimizer,
+    rows: Tensor,
+    state: Tensor,
+    index: Tensor,
+    gradients: Tensor,
+    rate: float | Tensor,
 ) -> None:
     """One step of any optimizer on the distinct rows `index` of a table, in place."""
     d_rows, d_state = optimizer.delta(rows[index], state[index], gradients)
-    rows.index_add_(0, index, d_rows if rate == 1 else d_rows * rate)
+    rows.index_add_(0, index, d_rows * rate)
     if state.shape[1]:
         state.index_add_(0, index, d_state)
 
@@ -181,7 +186,7 @@ def step_rows(
     gradients: Tensor,
     *,
     count: Tensor | None = None,
-    rate: float = 1.0,
+    rate: float | Tensor = 1.0,
 ) -> None:
     """One step of an optimizer on some rows of a table, in place; arguments as for `torch_adagrad`.
 
@@ -250,7 +255,10 @@ class TritonKernels:
         given: dict[str, Any] = {"keep": keep, "group": group, "weight": weight, "scale": scale}
         given |= {"softmax": softmax, "shift": shift}
         too_many = queries.shape[1] * max(candidates.shape[1], queries.shape[2]) >= _MOST_PAIRS
-        blocks = self._blocks.setdefault(dim, module.default_blocks(dim) if dim <= module.MAX_DIM else None)
+        if dim not in self._blocks:
+            fits = dim <= module.MAX_DIM
+            self._blocks[dim] = module.default_blocks(dim, self._precision) if fits else None
+        blocks = self._blocks[dim]
         while blocks is not None and not too_many:
             try:
                 found: tuple[Tensor, Tensor, Tensor, Tensor] = module.contrast(
@@ -263,7 +271,7 @@ class TritonKernels:
                 )
                 return found
             except OutOfResources as error:
-                blocks = self._blocks[dim] = module.smaller(blocks)
+                blocks = self._blocks[dim] = blocks.smaller()
                 log.info("contrast kernel: %s; trying %s", error, blocks or "PyTorch")
         return torch_contrast(queries, candidates, positive, **given)
 

@@ -6,6 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,10 @@ if torch.cuda.is_available():
 
 triton_contrast = pytest.importorskip("marius_py.nn.kernels.triton_contrast")
 triton_adagrad = pytest.importorskip("marius_py.nn.kernels.triton_adagrad")
-Blocks = triton_contrast.Blocks
+triton_operands = pytest.importorskip("marius_py.nn.kernels.triton_operands")
+Blocks, Block = triton_contrast.Blocks, triton_contrast.Block
 
-SMALL = Blocks(own=16, other=16, stages=1, programs=1)
+SMALL = Blocks(Block(16, 16, stages=1), Block(16, 16, stages=1), programs=1)
 GROUPS = 3
 
 
@@ -108,7 +110,7 @@ def test_contrast_equals_autograd(path: str, softmax: bool) -> None:
 )
 def test_any_shape(chunks: int, edges: int, nodes: int, dim: int, programs: int, keep: bool) -> None:
     given = arguments(chunks, edges, nodes, dim, keep=keep)
-    blocks = Blocks(own=16, other=16, stages=1, programs=programs)
+    blocks = replace(SMALL, programs=programs)
     found = triton_contrast.contrast(
         **given, softmax=True, shift=0.0, scale=1.0, precision="ieee", blocks=blocks
     )
@@ -192,6 +194,29 @@ def test_adagrad_equals_the_optimizer(by_row: bool, count: int | None) -> None:
             assert torch.equal(ours[name], plain[name])
 
 
+def test_adagrad_reads_the_rate_where_it_lies() -> None:
+    given, there = adagrad_arguments(False), adagrad_arguments(False)
+    options = {"lr": 0.1, "eps": 1e-10, "count": None}
+    triton_adagrad.adagrad(**given, **options, rate=0.5)
+    triton_adagrad.adagrad(**there, **options, rate=torch.tensor(0.5))
+    assert torch.equal(given["rows"], there["rows"])
+
+
+@pytest.mark.parametrize("count", [1, 100, 128, 130])
+@pytest.mark.parametrize("dim", [1, 20, 128, 200])
+def test_operands_are_the_rows_with_zeros_around(count: int, dim: int) -> None:
+    values = torch.randn(2, count, dim)
+    plain, turned = triton_operands.operand(values, torch.float32, turned=True)
+    assert plain.shape[1] % triton_operands.ROWS == 0
+    assert torch.equal(plain[:, :count, :dim], values)
+    assert not plain[:, count:].any()
+    assert not plain[:, :, dim:].any()
+    assert torch.equal(turned, plain.transpose(1, 2))
+    same, other = triton_operands.operand(values, torch.float32, turned=False)
+    assert same is other
+    assert torch.equal(same, plain)
+
+
 def test_adagrad_of_no_rows() -> None:
     given = adagrad_arguments(False, changed=0)
     before = given["rows"].clone()
@@ -207,7 +232,7 @@ def test_smaller_blocks_are_tried_where_shared_memory_is_short(monkeypatch: pyte
 
     def scarce(*tensors: Any, blocks: Any, **options: Any) -> Any:
         tried.append(blocks)
-        if blocks.own > fits:
+        if blocks.forward.own > fits:
             raise OutOfResources(300_000, 200_000, "shared memory")
         return real(*tensors, blocks=blocks, **options)
 
@@ -221,7 +246,7 @@ def test_smaller_blocks_are_tried_where_shared_memory_is_short(monkeypatch: pyte
                 kernels.contrast(**given, softmax=True, shift=0.0, scale=1.0), wanted, strict=True
             ):
                 torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-6)
-        tries = [blocks.own for blocks in tried]
+        tries = [blocks.forward.own for blocks in tried]
         tried.clear()
         assert tries == ([64, 64, 32, 32] if fits else [64, 64, 32, 16])
 
@@ -261,14 +286,15 @@ def test_the_choice_of_kernels(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
 COMPILE = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from marius_py.nn.kernels import triton_adagrad, triton_contrast, triton_edges
+from marius_py.nn.kernels import triton_adagrad, triton_contrast, triton_edges, triton_operands
 
 def build(kernel, types, constants, **options):
     names = kernel.arg_names
     pointers = "queries candidates positives keep group weight d_queries losses slopes stats d_candidates " \\
-        "relations known answer relation d_queries d_rows d_relations " \\
-        "rows state index gradients count".split()
-    floats = {"shift", "scale", "rate", "lr", "eps"}
+        "relations known answer relation d_queries d_rows d_relations candidates_turned queries_turned " \\
+        "values plain turned " \\
+        "rows state index gradients count rate".split()
+    floats = {"shift", "scale", "lr", "eps"}
     signature = {}
     for name in names:
         if name in constants:
@@ -277,25 +303,33 @@ def build(kernel, types, constants, **options):
             signature[name] = types.get(name, "*fp32")
         else:
             signature[name] = "fp32" if name in floats else "i32"
-    aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if name in pointers}
+    even = {*pointers, "padded_edges", "padded_nodes", "edges_a_part"}
+    aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if name in even}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
     return compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 
 for precision, full in (("tf32", False), ("bf16", True)):
-    blocks = triton_contrast.default_blocks(100)
+    blocks = triton_contrast.default_blocks(100, precision)
+    ahead, back = blocks.forward, blocks.backward
     shared = dict(DIM=100, HAS_KEEP=full, HAS_WEIGHT=full, SOFTMAX=not full, PRECISION=precision,
-                  LOOK_UP="tf32", BLOCK_GROUPS=16, BLOCK_DIM=128)
-    types = {"keep": "*i8", "group": "*i32"}
-    options = dict(num_warps=blocks.warps, num_stages=blocks.stages)
+                  TURNED=precision == "tf32", LOOK_UP="tf32", BLOCK_GROUPS=16, BLOCK_DIM=128)
+    operand = "*bf16" if precision == "bf16" else "*fp32"
+    types = dict.fromkeys(("queries", "queries_turned", "candidates", "candidates_turned"), operand)
+    types |= {"keep": "*i8", "group": "*i32"}
     forward = build(triton_contrast._forward_kernel, types,
-                    dict(shared, BLOCK_EDGES=blocks.own, BLOCK_NODES=blocks.other), **options)
+                    dict(shared, BLOCK_EDGES=ahead.own, BLOCK_NODES=ahead.other),
+                    num_warps=ahead.warps, num_stages=ahead.stages)
     backward = build(triton_contrast._backward_kernel, types,
-                     dict(shared, ADD=full, BLOCK_EDGES=blocks.other, BLOCK_NODES=blocks.own), **options)
+                     dict(shared, ADD=full, BLOCK_EDGES=back.other, BLOCK_NODES=back.own),
+                     num_warps=back.warps, num_stages=back.stages)
+    build(triton_operands._operand_kernel, {"plain": operand, "turned": operand},
+          dict(DIM=100, TURNED=precision == "tf32", BLOCK_ROWS=64, BLOCK_DIM=128))
     for kernel in (forward, backward):
         assert "wgmma" in kernel.asm["ptx"], "no tensor cores"
-        assert kernel.metadata.shared <= 113 * 1024, "two blocks do not fit a multiprocessor"
+        assert "cp.async" in kernel.asm["ptx"], "nothing is loaded ahead"
+        assert kernel.metadata.shared <= 227 * 1024, "a block does not fit a multiprocessor"
 build(triton_adagrad._adagrad_kernel, {"index": "*i64", "count": "*i64"},
-      dict(DIM=100, HAS_COUNT=True, BY_ROW=False, BLOCK_ROWS=16, BLOCK_DIM=128))
+      dict(DIM=100, HAS_COUNT=True, HAS_RATE=True, BY_ROW=False, BLOCK_ROWS=16, BLOCK_DIM=128))
 for kernel in (triton_edges._query_kernel, triton_edges._query_backward_kernel):
     build(kernel, dict.fromkeys(("known", "answer", "relation"), "*i64"),
           dict(SIGN=-1, HALF=50, COMPLEX=True, BLOCK_EDGES=16, BLOCK_HALF=64))

@@ -28,6 +28,7 @@ def _adagrad_kernel(
     eps,
     DIM: tl.constexpr,
     HAS_COUNT: tl.constexpr,
+    HAS_RATE: tl.constexpr,
     BY_ROW: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_DIM: tl.constexpr,
@@ -36,6 +37,7 @@ def _adagrad_kernel(
     limit = num_rows
     if HAS_COUNT:
         limit = tl.load(count).to(tl.int32)
+    factor = tl.load(rate) if HAS_RATE else rate
     is_row = number < limit
     column = tl.arange(0, BLOCK_DIM)
     inside = is_row[:, None] & (column < DIM)[None, :]
@@ -53,7 +55,7 @@ def _adagrad_kernel(
         totals = tl.load(state + place, mask=inside, other=0.0) + gradient * gradient
         tl.store(state + place, totals, mask=inside)
         root = tl.sqrt_rn(totals) + eps
-    step = tl.div_rn(gradient, tl.broadcast_to(root, gradient.shape)) * -lr * rate
+    step = tl.div_rn(gradient, tl.broadcast_to(root, gradient.shape)) * -lr * factor
     tl.store(rows + place, value + step, mask=inside)
 
 
@@ -66,7 +68,7 @@ def adagrad(
     count: Tensor | None,
     lr: float,
     eps: float,
-    rate: float,
+    rate: float | Tensor,
 ) -> None:
     """As `marius_py.nn.cuda_kernels.torch_adagrad`, of the same arguments, contiguous, in one launch."""
     num_rows, dim = gradients.shape
@@ -82,11 +84,12 @@ def adagrad(
         gradients,
         index if count is None else count,
         num_rows,
-        float(rate),
+        rate if isinstance(rate, Tensor) else float(rate),
         float(lr),
         max(float(eps), torch.finfo(torch.float32).tiny),
         DIM=dim,
         HAS_COUNT=count is not None,
+        HAS_RATE=isinstance(rate, Tensor),
         BY_ROW=by_row,
         BLOCK_ROWS=block_rows,
         BLOCK_DIM=block_dim,

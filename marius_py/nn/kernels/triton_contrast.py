@@ -4,7 +4,8 @@ Two kernels, after FlashAttention (Dao et al., 2022) with the candidates as both
 first goes over the candidates of a block of queries once and keeps a running maximum, the sum of
 exponentials and the sum of weighted candidates, which at the end are the loss and the gradient of the
 query. The second goes over the queries of a block of candidates, makes the scores again and sums the
-weighted queries: the gradient of the candidates. Four matrix products in all, and memory for rows only.
+weighted queries: the gradient of the candidates. Four matrix products in all, and memory for rows only, which
+`triton_operands` lays out for them.
 
 In: tensors on a CUDA device, or on the CPU under Triton's interpreter (TRITON_INTERPRET=1). Importing this
 module needs Triton; `marius_py.nn.cuda_kernels` is what imports it, and only then.
@@ -13,15 +14,19 @@ module needs Triton; `marius_py.nn.cuda_kernels` is what imports it, and only th
 # No postponed annotations: Triton reads `tl.constexpr` from them.
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from marius_py.nn.kernels.triton_operands import operand
+
 PRECISIONS = ("ieee", "tf32", "tf32x3", "bf16")
 """How products are computed: float32, TensorFloat-32 once or in three parts, bfloat16; sums are float32."""
+
+_LOG2_E = tl.constexpr(1.4426950408889634)
 
 MAX_DIM = 256
 """Widest rows: a block of them has to fit in the registers and the shared memory of a multiprocessor."""
@@ -65,6 +70,7 @@ def _members(group, node, is_node, BLOCK_GROUPS: tl.constexpr):
 def _forward_kernel(
     queries,
     candidates,
+    candidates_turned,
     positives,
     keep,
     group,
@@ -76,12 +82,15 @@ def _forward_kernel(
     num_edges,
     num_nodes,
     num_groups,
+    padded_edges,
+    padded_nodes,
     shift,
     scale,
     DIM: tl.constexpr,
     HAS_KEEP: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
     SOFTMAX: tl.constexpr,
+    TURNED: tl.constexpr,
     PRECISION: tl.constexpr,
     LOOK_UP: tl.constexpr,
     BLOCK_GROUPS: tl.constexpr,
@@ -94,11 +103,10 @@ def _forward_kernel(
     column = tl.arange(0, BLOCK_DIM)
     is_edge = edge < num_edges
     row = chunk * num_edges + edge
-    inside = is_edge[:, None] & (column < DIM)[None, :]
-    place = row[:, None] * DIM + column[None, :]
-    query = tl.load(queries + place, mask=inside, other=0.0)
+    query = tl.load(queries + (chunk * padded_edges + edge)[:, None] * BLOCK_DIM + column[None, :])
     positive = tl.load(positives + row, mask=is_edge, other=0.0)
-    candidates += chunk * num_nodes * DIM
+    candidates += chunk * padded_nodes * BLOCK_DIM
+    candidates_turned += chunk * padded_nodes * BLOCK_DIM
     keep += chunk * num_edges * num_nodes
     group += chunk * num_nodes
     weight += chunk * num_edges * num_groups
@@ -106,28 +114,31 @@ def _forward_kernel(
     if HAS_WEIGHT:
         of_edges = _weights_of(weight, edge, is_edge, num_groups, BLOCK_GROUPS)
 
-    highest = positive  # of the scores so far, the true edge's included
-    total = tl.zeros([BLOCK_EDGES], tl.float32)  # Σ count · e^(score − highest), or of softplus
+    highest = positive * _LOG2_E  # of the scores so far as powers of 2, the true edge's included
+    total = tl.zeros([BLOCK_EDGES], tl.float32)  # Σ count · 2^(score − highest), or of softplus
     counted = tl.zeros([BLOCK_EDGES], tl.float32)
     pulled = tl.zeros([BLOCK_EDGES, BLOCK_DIM], tl.float32)  # Σ weight · candidate
     for first in range(0, num_nodes, BLOCK_NODES):
         node = first + tl.arange(0, BLOCK_NODES)
         is_node = node < num_nodes
-        values = tl.load(
-            candidates + node[:, None] * DIM + column[None, :],
-            mask=is_node[:, None] & (column < DIM)[None, :],
-            other=0.0,
-        )
+        values = tl.load(candidates + node[:, None] * BLOCK_DIM + column[None, :])
         score = _product(query, tl.trans(values), PRECISION)
-        is_pair = is_edge[:, None] & is_node[None, :]
-        counts = _kept(keep, edge[:, None], node[None, :], num_nodes, is_pair, HAS_KEEP)
-        if HAS_WEIGHT:
-            counts *= _product(of_edges, _members(group, node, is_node, BLOCK_GROUPS), LOOK_UP)
+        if HAS_KEEP or HAS_WEIGHT or not SOFTMAX:
+            is_pair = is_edge[:, None] & is_node[None, :]
+            counts = _kept(keep, edge[:, None], node[None, :], num_nodes, is_pair, HAS_KEEP)
+            if HAS_WEIGHT:
+                counts *= _product(of_edges, _members(group, node, is_node, BLOCK_GROUPS), LOOK_UP)
         if SOFTMAX:
-            score = tl.where(counts > 0, score + shift, float("-inf"))
+            score = (score + shift) * _LOG2_E
+            if HAS_KEEP or HAS_WEIGHT:
+                score = tl.where(counts > 0, score, float("-inf"))
+            else:
+                score = tl.where(is_node[None, :], score, float("-inf"))
             higher = tl.maximum(highest, tl.max(score, 1))
-            shrink = tl.exp(highest - higher)
-            weights = counts * tl.exp(score - higher[:, None])
+            shrink = tl.exp2(highest - higher)
+            weights = tl.exp2(score - higher[:, None])
+            if HAS_KEEP or HAS_WEIGHT:
+                weights *= counts
             total = total * shrink + tl.sum(weights, 1)
             pulled = pulled * shrink[:, None]
             highest = higher
@@ -137,14 +148,18 @@ def _forward_kernel(
             total += tl.sum(counts * (tl.maximum(shifted, 0.0) + tl.log(1.0 + small)), 1)
             counted += tl.sum(counts, 1)
             weights = counts * tl.where(shifted >= 0, 1.0, small) / (1.0 + small)
-        pulled += _product(weights, values, PRECISION)
+        if TURNED:
+            turned = tl.load(candidates_turned + column[:, None] * padded_nodes + node[None, :])
+            pulled += _product(weights, tl.trans(turned), PRECISION)
+        else:
+            pulled += _product(weights, values, PRECISION)
 
     if SOFTMAX:
-        denominator = tl.exp(positive - highest) + total
-        loss = highest - positive + tl.log(denominator)
+        denominator = tl.exp2(positive * _LOG2_E - highest) + total
+        stat = highest + tl.log2(denominator)
+        loss = stat / _LOG2_E - positive
         slope = -total / denominator
         factor = scale / denominator
-        stat = highest + tl.log(denominator)
     else:
         stat = 1.0 / tl.maximum(counted, 1.0)
         shifted = positive + shift
@@ -155,12 +170,14 @@ def _forward_kernel(
     tl.store(losses + row, loss, mask=is_edge)
     tl.store(slopes + row, slope * scale, mask=is_edge)
     tl.store(stats + row, stat, mask=is_edge)
-    tl.store(d_queries + place, pulled * factor[:, None], mask=inside)
+    inside = is_edge[:, None] & (column < DIM)[None, :]
+    tl.store(d_queries + row[:, None] * DIM + column[None, :], pulled * factor[:, None], mask=inside)
 
 
 @triton.jit
 def _backward_kernel(
     queries,
+    queries_turned,
     candidates,
     keep,
     group,
@@ -170,6 +187,8 @@ def _backward_kernel(
     num_edges,
     num_nodes,
     num_groups,
+    padded_edges,
+    padded_nodes,
     edges_a_part,
     shift,
     scale,
@@ -177,6 +196,7 @@ def _backward_kernel(
     HAS_KEEP: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
     SOFTMAX: tl.constexpr,
+    TURNED: tl.constexpr,
     PRECISION: tl.constexpr,
     LOOK_UP: tl.constexpr,
     BLOCK_GROUPS: tl.constexpr,
@@ -189,10 +209,9 @@ def _backward_kernel(
     node = tl.program_id(0) * BLOCK_NODES + tl.arange(0, BLOCK_NODES)
     column = tl.arange(0, BLOCK_DIM)
     is_node = node < num_nodes
-    inside = is_node[:, None] & (column < DIM)[None, :]
-    place = (chunk * num_nodes + node)[:, None] * DIM + column[None, :]
-    values = tl.load(candidates + place, mask=inside, other=0.0)
-    queries += chunk * num_edges * DIM
+    values = tl.load(candidates + (chunk * padded_nodes + node)[:, None] * BLOCK_DIM + column[None, :])
+    queries += chunk * padded_edges * BLOCK_DIM
+    queries_turned += chunk * padded_edges * BLOCK_DIM
     stats += chunk * num_edges
     keep += chunk * num_edges * num_nodes
     group += chunk * num_nodes
@@ -207,70 +226,103 @@ def _backward_kernel(
     for first in range(begin, end, BLOCK_EDGES):
         edge = first + tl.arange(0, BLOCK_EDGES)
         is_edge = edge < end
-        query = tl.load(
-            queries + edge[:, None].to(tl.int64) * DIM + column[None, :],
-            mask=is_edge[:, None] & (column < DIM)[None, :],
-            other=0.0,
-        )
-        stat = tl.load(stats + edge, mask=is_edge, other=0.0)
+        query = tl.load(queries + edge[:, None] * BLOCK_DIM + column[None, :])
         score = _product(values, tl.trans(query), PRECISION)  # (nodes, edges): its weights need no transpose
-        is_pair = is_node[:, None] & is_edge[None, :]
-        counts = _kept(keep, edge[None, :], node[:, None], num_nodes, is_pair, HAS_KEEP)
-        if HAS_WEIGHT:
-            of_edges = _weights_of(weight, edge, is_edge, num_groups, BLOCK_GROUPS)
-            counts *= _product(of_nodes, tl.trans(of_edges), LOOK_UP)
+        if HAS_KEEP or HAS_WEIGHT or not SOFTMAX:
+            is_pair = is_node[:, None] & is_edge[None, :]
+            counts = _kept(keep, edge[None, :], node[:, None], num_nodes, is_pair, HAS_KEEP)
+            if HAS_WEIGHT:
+                of_edges = _weights_of(weight, edge, is_edge, num_groups, BLOCK_GROUPS)
+                counts *= _product(of_nodes, tl.trans(of_edges), LOOK_UP)
         if SOFTMAX:
-            # A score that does not count may lie above the sum of those that do: never its exponential.
-            weights = counts * tl.exp(tl.where(counts > 0, score + shift - stat[None, :], float("-inf")))
+            stat = tl.load(stats + edge, mask=is_edge, other=float("inf"))  # no edge: a weight of 0
+            power = (score + shift) * _LOG2_E - stat[None, :]
+            if HAS_KEEP or HAS_WEIGHT:
+                # A score that does not count may lie above the sum of those that do: never its exponential.
+                weights = counts * tl.exp2(tl.where(counts > 0, power, float("-inf")))
+            else:
+                weights = tl.exp2(power)
         else:
+            stat = tl.load(stats + edge, mask=is_edge, other=0.0)
             shifted = score + shift
             small = tl.exp(-tl.abs(shifted))
             weights = counts * (tl.where(shifted >= 0, 1.0, small) / (1.0 + small)) * stat[None, :]
-        pulled += _product(weights, query, PRECISION)
+        if TURNED:
+            turned = tl.load(queries_turned + column[:, None].to(tl.int64) * padded_edges + edge[None, :])
+            pulled += _product(weights, tl.trans(turned), PRECISION)
+        else:
+            pulled += _product(weights, query, PRECISION)
+    inside = is_node[:, None] & (column < DIM)[None, :]
+    place = (chunk * num_nodes + node)[:, None] * DIM + column[None, :]
     if ADD:
-        tl.atomic_add(d_candidates + place, pulled * scale, mask=inside)
+        tl.atomic_add(d_candidates + place, pulled * scale, mask=inside, sem="relaxed")
     else:
         tl.store(d_candidates + place, pulled * scale, mask=inside)
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
-    """Shape of the kernels' blocks; the best depends on the device and the width of rows.
+class Block:
+    """Shape of a kernel's blocks; the best depends on the device, the precision and the width of rows.
 
     Attributes:
-        own: rows whose sums a block keeps: queries forward, candidates backward; a power of 2, at least 16.
+        own: rows whose sums a block keeps: queries forward, candidates backward; a power of 2, 16 to `ROWS`.
         other: rows that a block goes over at a time, likewise.
         warps: warps a block. stages: blocks that are loaded ahead.
+    """
+
+    own: int
+    other: int
+    warps: int = 4
+    stages: int = 2
+
+    def smaller(self) -> Self | None:
+        """The next smaller block, for a device whose shared memory this does not fit; None: there is none.
+
+        >>> Block(16, 16, stages=1).smaller() is None
+        True
+        """
+        if self.stages > 1:
+            return replace(self, stages=1)
+        if max(self.own, self.other) > 16:
+            return replace(self, own=max(16, self.own // 2), other=max(16, self.other // 2))
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Blocks of both kernels.
+
+    Attributes:
+        forward, backward: their shapes.
         programs: blocks that the backward kernel is cut into at least, by sharing out the edges of a chunk.
     """
 
-    own: int = 64
-    other: int = 32
-    warps: int = 4
-    stages: int = 2
-    programs: int = 512
+    forward: Block
+    backward: Block
+    programs: int = 528
+
+    def smaller(self) -> Self | None:
+        """Both smaller, or None if one cannot be."""
+        forward, backward = self.forward.smaller(), self.backward.smaller()
+        if forward is None or backward is None:
+            return None
+        return replace(self, forward=forward, backward=backward)
 
 
-def default_blocks(dim: int) -> Blocks:
-    """Blocks that fit the registers and the shared memory of a Hopper multiprocessor.
+def default_blocks(dim: int, precision: str) -> Blocks:
+    """The fastest of those measured on an H100 at D = 100.
 
-    >>> default_blocks(100)
-    Blocks(own=64, other=32, warps=4, stages=2, programs=512)
+    >>> default_blocks(100, "bf16").forward
+    Block(own=64, other=64, warps=4, stages=2)
     """
-    return Blocks() if dim <= 128 else Blocks(warps=8, stages=1)
-
-
-def smaller(blocks: Blocks) -> Blocks | None:
-    """The next smaller blocks, for a device whose shared memory these do not fit; None: there are none.
-
-    >>> smaller(Blocks(own=16, other=16, stages=1)) is None
-    True
-    """
-    if blocks.stages > 1:
-        return replace(blocks, stages=1)
-    if max(blocks.own, blocks.other) > 16:
-        return replace(blocks, own=max(16, blocks.own // 2), other=max(16, blocks.other // 2))
-    return None
+    if dim > 128:
+        wide = Block(64, 32, warps=8, stages=1)
+        return Blocks(wide, wide)
+    if precision == "bf16":
+        return Blocks(Block(64, 64), Block(64, 128, stages=3))
+    if precision == "tf32":
+        return Blocks(Block(64, 32), Block(128, 64, warps=8))
+    return Blocks(Block(64, 32), Block(64, 32))
 
 
 def contrast(
@@ -300,10 +352,16 @@ def contrast(
     """
     num_chunks, num_edges, dim = queries.shape
     num_nodes = candidates.shape[1]
-    blocks = blocks or default_blocks(dim)
+    blocks = blocks or default_blocks(dim, precision)
+    ahead, back = blocks.forward, blocks.backward
     losses, slopes, stats = (torch.empty_like(positive) for _ in range(3))
     d_queries = torch.empty_like(queries)
     num_groups = 0 if weight is None else weight.shape[2]
+    on_device = queries.is_cuda
+    half = precision == "bf16" and on_device
+    dtype, turned = (torch.bfloat16, False) if half else (torch.float32, precision == "tf32")
+    queries, queries_turned = operand(queries, dtype, turned=turned)
+    candidates, candidates_turned = operand(candidates, dtype, turned=turned)
     common: dict[str, Any] = {
         "shift": float(shift),
         "scale": float(scale),
@@ -311,12 +369,11 @@ def contrast(
         "HAS_KEEP": keep is not None,
         "HAS_WEIGHT": weight is not None,
         "SOFTMAX": softmax,
-        "PRECISION": "rounded" if precision == "bf16" and not queries.is_cuda else precision,
+        "TURNED": turned,
+        "PRECISION": "rounded" if precision == "bf16" and not on_device else precision,
         "LOOK_UP": "tf32" if precision == "bf16" else precision,
         "BLOCK_GROUPS": max(16, triton.next_power_of_2(num_groups)),
-        "BLOCK_DIM": max(16, triton.next_power_of_2(dim)),
-        "num_warps": blocks.warps,
-        "num_stages": blocks.stages,
+        "BLOCK_DIM": queries.shape[2],
     }
     unread = positive  # stands for a tensor that there is none of
     counting = (
@@ -324,10 +381,11 @@ def contrast(
         unread if group is None else group,
         unread if weight is None else weight,
     )
-    sizes = (num_edges, num_nodes, num_groups)
-    _forward_kernel[(triton.cdiv(num_edges, blocks.own), num_chunks)](
+    sizes = (num_edges, num_nodes, num_groups, queries.shape[1], candidates.shape[1])
+    _forward_kernel[(triton.cdiv(num_edges, ahead.own), num_chunks)](
         queries,
         candidates,
+        candidates_turned,
         positive,
         *counting,
         d_queries,
@@ -335,18 +393,22 @@ def contrast(
         slopes,
         stats,
         *sizes,
-        BLOCK_EDGES=blocks.own,
-        BLOCK_NODES=blocks.other,
+        BLOCK_EDGES=ahead.own,
+        BLOCK_NODES=ahead.other,
+        num_warps=ahead.warps,
+        num_stages=ahead.stages,
         **common,
     )
-    node_blocks = triton.cdiv(num_nodes, blocks.own)
-    edge_blocks = triton.cdiv(num_edges, blocks.other)
+    node_blocks = triton.cdiv(num_nodes, back.own)
+    edge_blocks = triton.cdiv(num_edges, back.other)
     parts = max(1, min(edge_blocks, -(-blocks.programs // (node_blocks * num_chunks))))
-    edges_a_part = triton.cdiv(edge_blocks, parts) * blocks.other
+    edges_a_part = triton.cdiv(edge_blocks, parts) * back.other
     parts = triton.cdiv(num_edges, edges_a_part)
-    d_candidates = torch.zeros_like(candidates) if parts > 1 else torch.empty_like(candidates)
+    shape = (num_chunks, num_nodes, dim)
+    d_candidates = positive.new_zeros(shape) if parts > 1 else positive.new_empty(shape)
     _backward_kernel[(node_blocks, num_chunks, parts)](
         queries,
+        queries_turned,
         candidates,
         *counting,
         stats,
@@ -354,8 +416,10 @@ def contrast(
         *sizes,
         edges_a_part,
         ADD=parts > 1,
-        BLOCK_EDGES=blocks.other,
-        BLOCK_NODES=blocks.own,
+        BLOCK_EDGES=back.other,
+        BLOCK_NODES=back.own,
+        num_warps=back.warps,
+        num_stages=back.stages,
         **common,
     )
     return losses, slopes, d_queries, d_candidates

@@ -100,18 +100,16 @@ def _query_backward_kernel(
         gradient_im += slope * tl.load(rows + of_answer + HALF, mask=inside, other=0.0)
         d_node += SIGN * gradient_im * weight_im
         d_weight += gradient_im * node_im
-        tl.atomic_add(
-            d_rows + of_node + HALF, gradient_im * weight - SIGN * gradient * weight_im, mask=inside
-        )
-        tl.atomic_add(
-            d_relations + of_relation + HALF, SIGN * (gradient_im * node - gradient * node_im), mask=inside
-        )
+        d_node_im = gradient_im * weight - SIGN * gradient * weight_im
+        tl.atomic_add(d_rows + of_node + HALF, d_node_im, mask=inside, sem="relaxed")
+        d_weight_im = SIGN * (gradient_im * node - gradient * node_im)
+        tl.atomic_add(d_relations + of_relation + HALF, d_weight_im, mask=inside, sem="relaxed")
         query_im = tl.load(queries + place + HALF, mask=inside, other=0.0)
-        tl.atomic_add(d_rows + of_answer + HALF, slope * query_im, mask=inside)
-    tl.atomic_add(d_rows + of_node, d_node, mask=inside)
-    tl.atomic_add(d_relations + of_relation, d_weight, mask=inside)
+        tl.atomic_add(d_rows + of_answer + HALF, slope * query_im, mask=inside, sem="relaxed")
+    tl.atomic_add(d_rows + of_node, d_node, mask=inside, sem="relaxed")
+    tl.atomic_add(d_relations + of_relation, d_weight, mask=inside, sem="relaxed")
     query = tl.load(queries + place, mask=inside, other=0.0)
-    tl.atomic_add(d_rows + of_answer, slope * query, mask=inside)
+    tl.atomic_add(d_rows + of_answer, slope * query, mask=inside, sem="relaxed")
 
 
 def _shape(dim: int, is_complex: bool, sign: int, num_edges: int) -> tuple[tuple[int], dict[str, int]]:
