@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from marius_py.buffer import PartitionBuffer
@@ -23,7 +24,6 @@ from marius_py.data.step_edges import (
     read_block,
     split_step,
 )
-from marius_py.device_buffer import DeviceBuffer
 from marius_py.nn.known_edges import KnownEdges
 from marius_py.nn.negatives import ResidentNodes
 from marius_py.storage.protocols import Edges, EdgeStore
@@ -142,8 +142,8 @@ class BatchSource:
 
     def _read(self, block: EdgeBlock, steps: Sequence[Step], epoch: int) -> tuple[Edges, Edges | None]:
         """The block's edges, shuffled, and those to be masked (None: nothing, or its own). I/O thread."""
-        on_device = isinstance(self._buffer, DeviceBuffer)
-        edges = read_block(self._edges, block, self._settings.seed, epoch, parallel=on_device)
+        threads = torch.get_num_threads()
+        edges = read_block(self._edges, block, self._settings.seed, epoch, threads=threads)
         self._edge_bytes += edges.nbytes
         between = None if self._known is None else self._known.load(steps[block.step].resident)
         self._ahead_bytes = edges.nbytes + (0 if between is None else between.nbytes)

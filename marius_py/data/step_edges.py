@@ -7,10 +7,12 @@ that follows from the run's seed and the position alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 
 from marius_py.data.plan import Span
 from marius_py.nn.negatives import chunks_of
@@ -19,6 +21,9 @@ from marius_py.streams import Purpose, stream
 
 BLOCK_EDGES = 16_000_000
 """Edges that are shuffled at once: 192 MB of int32 triples beside as much for the next block."""
+_GROUPS, _SHARES = 256, 8
+_LEAST_GROUPED = 1 << 18
+"""Edges from which they are shuffled by groups; of fewer, a permutation fits the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +69,52 @@ def split_step(step: int, spans: Sequence[Span], block_edges: int = BLOCK_EDGES)
     return blocks
 
 
-def read_block(edges: EdgeStore, block: EdgeBlock, seed: int, epoch: int, *, parallel: bool = False) -> Edges:
+def read_block(edges: EdgeStore, block: EdgeBlock, seed: int, epoch: int, *, threads: int = 1) -> Edges:
     """Read a block and shuffle its edges together: (E, 3) ids, the store's integer type.
 
-    With `parallel` torch's threads share in it, for a machine whose cores have nothing else to compute.
+    Args:
+        edges: where the train split is.
+        block: which part of it.
+        seed, epoch: with the block's place, what the order follows from.
+        threads: that share in shuffling; the order is the same for any number.
     """
     parts = [edges.read_range("train", start, stop) for start, stop in _joined(block.ranges)]
     if not parts:
         return np.empty((0, 3), dtype=np.int32)
-    together = np.concatenate(parts)
-    order = stream(seed, Purpose.SHUFFLE, epoch, block.step, block.order).permutation(len(together))
-    if parallel:
-        return torch.from_numpy(together).index_select(0, torch.from_numpy(order)).numpy()
-    return np.take(together, order, axis=0)
+    rng = stream(seed, Purpose.SHUFFLE, epoch, block.step, block.order)
+    return shuffled(cast(Edges, np.concatenate(parts)), rng, threads)
+
+
+def shuffled(edges: Edges, rng: np.random.Generator, threads: int = 1) -> Edges:
+    """Edges (E, 3) in random order, each order as likely as another, and the same for any number of threads.
+
+    A permutation of millions is made by one core at the speed of memory. Here each edge goes to a random
+    group first, then groups, which fit a core's cache, are permuted, both by as many threads as there are
+    (Sanders, 1998: Random permutations on distributed, external and hierarchical memory).
+    """
+    if len(edges) < _LEAST_GROUPED:
+        return cast(Edges, np.take(edges, rng.permutation(len(edges)), axis=0))
+    rngs = rng.spawn(_SHARES + _GROUPS)
+    begins = [len(edges) * share // _SHARES for share in range(_SHARES + 1)]
+
+    def divide(share: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Places of a share of the edges, group after group, and where each group ends among them."""
+        group = rngs[share].integers(0, _GROUPS, begins[share + 1] - begins[share], dtype=np.uint8)
+        ends = np.cumsum(np.bincount(group, minlength=_GROUPS))
+        return np.argsort(group, kind="stable") + begins[share], ends
+
+    def permute(number: int) -> None:
+        mine = [order[0 if number == 0 else ends[number - 1] : ends[number]] for order, ends in divided]
+        places = rngs[_SHARES + number].permutation(np.concatenate(mine))
+        stop = int(sum(ends[number] for _, ends in divided))
+        np.take(edges, places, axis=0, out=found[stop - len(places) : stop], mode="clip")
+
+    found: Edges = np.empty_like(edges)
+    with ThreadPoolExecutor(threads, thread_name_prefix="marius-shuffle") as pool:
+        divided = list(pool.map(divide, range(_SHARES)))
+        for _ in pool.map(permute, range(_GROUPS)):
+            pass
+    return found
 
 
 def _joined(ranges: Sequence[Span]) -> list[Span]:

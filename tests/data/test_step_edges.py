@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marius_py.data.distinct import DistinctIndex
-from marius_py.data.step_edges import batch_bounds, split_step
+from marius_py.data.step_edges import batch_bounds, shuffled, split_step
 from marius_py.nn.negatives import chunks_of
+from marius_py.streams import Purpose, stream
 
 
 @given(
@@ -68,3 +69,34 @@ def test_distinct_index_inverts(values: list[int], ascending: bool) -> None:
         assert sorted(unique.tolist()) == sorted(set(values))
         assert not ascending or unique.tolist() == sorted(set(values))
         assert unique[local].tolist() == values
+
+
+def test_edges_are_shuffled_alike_by_any_number_of_threads() -> None:
+    edges = np.arange(3 * 300_000, dtype=np.int32).reshape(-1, 3)
+    orders = [shuffled(edges, stream(1, Purpose.SHUFFLE, 2), threads) for threads in (1, 3)]
+    np.testing.assert_array_equal(*orders)
+    np.testing.assert_array_equal(np.sort(orders[0][:, 0]), edges[:, 0])
+    np.testing.assert_array_equal(orders[0], orders[0][:, :1] + np.arange(3))
+    other = shuffled(edges, stream(2, Purpose.SHUFFLE, 2))
+    assert (other[:, 0] == orders[0][:, 0]).mean() < 1e-3
+
+
+@pytest.mark.parametrize("count", [3000, 300_000])
+def test_every_place_of_a_shuffled_block_holds_edges_from_all_over(count: int) -> None:
+    edges = np.repeat(np.arange(count, dtype=np.int32)[:, None], 3, axis=1)
+    place = shuffled(edges, stream(1, Purpose.SHUFFLE, 3))[:, 0] * 20 // count
+    where = np.arange(count) * 20 // count
+    table = np.zeros((20, 20))
+    np.add.at(table, (where, place), 1)
+    expected = count / 400
+    # χ² of 361 degrees of freedom: its mean is 361, its standard deviation 27.
+    assert ((table - expected) ** 2 / expected).sum() < 361 + 5 * 27
+    assert abs(np.corrcoef(place[1:], place[:-1])[0, 1]) < 5 / count**0.5
+
+
+def test_few_edges_or_none_are_shuffled_too() -> None:
+    for count in (0, 1, 2):
+        edges = np.arange(3 * count, dtype=np.int64).reshape(-1, 3)
+        found = shuffled(edges, stream(1, Purpose.SHUFFLE, 4))
+        assert found.dtype == np.int64
+        np.testing.assert_array_equal(np.sort(found, axis=0), edges)
