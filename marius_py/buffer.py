@@ -1,6 +1,6 @@
 """Resident rows (floor 2): c partitions and one staging slot, swapped without stopping the pipeline.
 
-In: the steps of a schedule. Out: rows by buffer index for gather, row deltas by scatter_add. Entering a
+In: the steps of a schedule. Out: rows by buffer index; gradients of rows come back for a step. Entering a
 step flips the slot table and copies nothing: the admitted partition was read into the staging slot while
 the last step computed, and the evicted one is written back as soon as the batches that lease it have
 ended. No slot is used again before its write has succeeded.
@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from marius_py.errors import ScheduleError, StorageError
+from marius_py.nn.optimizers import SparseOptimizer
+from marius_py.row_threads import RowThreads
 from marius_py.storage.aligned import allocate
 from marius_py.storage.protocols import Float32, NodeTable, PartitionStore
 from marius_py.swap import IOThread
@@ -83,6 +85,7 @@ class PartitionBuffer:
         self._leases = np.zeros(num_partitions, dtype=np.int64)
         self._changed = threading.Condition()
         self._aborted = False
+        self._threads = RowThreads()
         self.bytes_read = 0
         self.bytes_written = 0
         self.loads = 0
@@ -206,40 +209,26 @@ class PartitionBuffer:
 
     # ------------------------------------------------------------------ gather and scatter threads
 
-    def gather(self, index: Tensor, empty: Callable[..., Tensor] = torch.empty) -> tuple[Tensor, Tensor]:
-        """Copy rows (U, D) and state (U, S) at buffer indices (U,) int64 out of the slots.
-
-        `empty`, called with a shape and dtype=, makes the memory that they are copied to.
-        """
-        rows, state = (
-            torch.index_select(table, 0, index, out=empty((len(index), table.shape[1]), dtype=table.dtype))
-            for table in (self._flat_embeddings, self._flat_state)
-        )
-        return rows, state
-
     def gather_rows(self, index: Tensor, out: Tensor) -> Tensor:
         """Copy the rows at buffer indices (U,) int64 to `out` (U, D), which is returned."""
-        return torch.index_select(self._flat_embeddings, 0, index, out=out)
+        return self._threads.take(self._flat_embeddings, index, out)
 
-    def change(self, change: Callable[[Tensor, Tensor], None]) -> None:
-        """Let `change` alter leased rows in place, among all rows (num_rows, D) and state (num_rows, S).
+    def update(self, optimizer: SparseOptimizer, index: Tensor, gradients: Tensor, rate: float) -> None:
+        """One step of the optimizer on the rows at distinct buffer indices, in place. One thread at a time.
 
-        One thread at a time.
+        As many threads share in it as torch has: one does some million rows a second.
+
+        Args:
+            optimizer: whose state the slots hold.
+            index: (U,) int64. gradients: (U, D).
+            rate: factor of the learning rate.
         """
-        change(self._flat_embeddings, self._flat_state)
+        rows, state = self._flat_embeddings, self._flat_state
 
-    def scatter_add(self, index: Tensor, d_rows: Tensor, d_state: Tensor) -> None:
-        """Add deltas (U, D) and (U, S) at distinct buffer indices (U,). One thread at a time.
+        def step(part: slice) -> None:
+            optimizer.step(rows, state, index[part], gradients[part], rate)
 
-        Torch's threads share in it if there are several: alone, one adds some million rows a second.
-        """
-        for table, delta in ((self._flat_embeddings, d_rows), (self._flat_state, d_state)):
-            if not delta.shape[1]:
-                continue
-            if torch.get_num_threads() > 1:
-                table.index_put_((index,), table.index_select(0, index).add_(delta))
-            else:
-                table.index_add_(0, index, delta)
+        self._threads.share(len(index), step)
 
     # ------------------------------------------------------------------ between segments
 
@@ -260,6 +249,7 @@ class PartitionBuffer:
     def close(self) -> None:
         """Abort waiters and free the slots; the I/O thread must have ended. May be called twice."""
         self.abort()
+        self._threads.close()
         table = self.store.table
         self._embeddings = np.empty((0, 0, table.dim), np.float32)
         self._state = np.empty((0, 0, table.state_dim), np.float32)

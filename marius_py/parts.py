@@ -108,7 +108,7 @@ def make_model(
         seed=config.training.seed,
         kernels=config.pipeline.kernels if device.type == "cuda" else "auto",
         precision=config.pipeline.precision,
-        compiled=graph.num_edges["train"] >= COMPILED_EDGES,
+        compiled=device.type == "cuda" or graph.num_edges["train"] >= COMPILED_EDGES,
     )
 
 

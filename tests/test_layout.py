@@ -30,6 +30,7 @@ FLOORS: dict[str, int] = {
     "buffer": 2,
     "device_buffer": 2,
     "transfer": 2,
+    "row_threads": 2,
     "swap": 2,
     "data": 2,
     "pipeline": 3,

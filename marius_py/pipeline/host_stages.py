@@ -82,19 +82,15 @@ def host_stages(
         return _Gathered(ids, batch)
 
     def compute(gathered: _Gathered) -> _Computed:
-        return _Computed(gathered.ids, gathered.batch.rate, model.gradients(gathered.batch))
+        return _Computed(gathered.ids, float(gathered.batch.rate), model.gradients(gathered.batch))
 
     def scatter(computed: _Computed) -> None:
         ids, gradients = computed.ids, computed.gradients
         loss = float(gradients.loss)
         if not math.isfinite(loss):
-            raise diverged(ids, loss, gradients=gradients.rows)
+            raise diverged(ids, loss, gradients.rows)
 
-        def step(rows: Tensor, state: Tensor) -> None:
-            index = torch.from_numpy(ids.index)
-            model.optimizer.step(rows, state, index, gradients.rows, computed.rate)
-
-        buffer.change(step)
+        buffer.update(model.optimizer, torch.from_numpy(ids.index), gradients.rows, computed.rate)
         ids.lease.release()
         done[ids.position] = Done(ids.position, ids.num_edges, loss)
         while entered and entered[0].position in done:

@@ -13,6 +13,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,8 @@ from marius_py.pipeline.trace import Trace
 from marius_py.pipeline.watchdog import Watchdog
 
 _JOIN_S = 0.2
+AHEAD_THREADS = 3
+"""Items that a stage ahead of those in flight works on at once: drawing is the longest that the host does."""
 
 Bodies = tuple[Callable[[], None], list[tuple[str, Callable[[], None]]]]
 
@@ -36,7 +39,7 @@ class Stage:
         name: what errors, traces and the watchdog call it.
         work: item in, item out; the last stage's result is dropped.
         in_caller: run in the thread that called the runner (at most one stage; the one that computes).
-        ahead: before the item is in flight; only the first stages may be so. In lanes it takes several items
+        ahead: before the item is in flight; only the first stages may be so, and they may take several items
             at once.
     """
 
@@ -68,6 +71,8 @@ def run_threaded(
     watchdog: Watchdog | None = None,
 ) -> None:
     """Run the source and every stage in a thread of its own, at most `max_in_flight` items in flight.
+
+    Stages that are `ahead` have `AHEAD_THREADS`.
 
     Args:
         source: drawn in its own thread, called `name`.
@@ -195,24 +200,42 @@ class _ThreadedRun(Run):
         stage = self._stages[number]
         before = self._stages[number - 1].name if number else self._name
         is_last = number + 1 == len(self._stages)
-        while True:
-            asked = time.perf_counter()
-            with self._trace.span(f"wait for {before}"):
-                item = self._channels[number].get()
-            if stage.in_caller:
-                self._trace.idle.append((asked, time.perf_counter()))
-            if item is None:
-                break
-            if number == self._first_in_flight:
-                with self._trace.span("wait for a place in flight"):
-                    self._limit.acquire()
-            result = work_on(stage, item, self._trace)
-            if is_last:
-                self._limit.release()
-            else:
-                self._channels[number + 1].put(result)
+        with self._worker(stage) as work:
+            while True:
+                asked = time.perf_counter()
+                with self._trace.span(f"wait for {before}"):
+                    item = self._channels[number].get()
+                    if isinstance(item, Future):
+                        item = item.result()
+                if stage.in_caller:
+                    self._trace.idle.append((asked, time.perf_counter()))
+                if item is None:
+                    break
+                if number == self._first_in_flight:
+                    with self._trace.span("wait for a place in flight"):
+                        self._limit.acquire()
+                result = work(item)
+                if is_last:
+                    self._limit.release()
+                else:
+                    self._channels[number + 1].put(result)
         if not is_last:
             self._channels[number + 1].close()
+
+    @contextmanager
+    def _worker(self, stage: Stage) -> Iterator[Callable[[Any], Any]]:
+        """What takes an item through a stage; it returns a future where several may be in it at once."""
+        if not stage.ahead:
+            yield partial(self._work, stage)
+            return
+        pool = ThreadPoolExecutor(AHEAD_THREADS, thread_name_prefix=f"marius-{stage.name}")
+        try:
+            yield lambda item: pool.submit(self._work, stage, item)
+        finally:
+            pool.shutdown(wait=not self._given_up.is_set(), cancel_futures=self._stop.is_set)
+
+    def _work(self, stage: Stage, item: Any) -> Any:
+        return work_on(stage, item, self._trace)
 
 
 @contextmanager

@@ -1,12 +1,16 @@
 """What happens to a batch (floor 3): EdgeBatch → Batch → Update → Done, one function a stage.
 
-gather      copies the rows out of the buffer (and pins and copies them to the device)
-compute     scores, loss, gradients, optimizer; relations are updated in place
-scatter     (copies to the host and) adds the deltas to the buffer, ends the lease
+gather      copies the rows out of the buffer into pinned memory, begins to copy them to the device
+compute     scores, loss, gradients; relations are updated in place
+fetch       copies the gradients to the host
+scatter     takes the optimizer's step of the rows in the buffer, ends the lease
+
+The state of the rows never travels: bus and memory are what a fast device waits for.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +21,8 @@ from torch import Tensor
 from marius_py.buffer import PartitionBuffer
 from marius_py.data.edge_batch import EdgeBatch, SlotWeights
 from marius_py.errors import PipelineError
-from marius_py.nn.batch import Batch, Corruption, Importance, Update
+from marius_py.nn.batch import Batch, Corruption, Importance
+from marius_py.nn.gradients import Gradients
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.pipeline.runner import Stage
 from marius_py.transfer import Arrival, transfer_to
@@ -35,11 +40,22 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """An update on the device, with the ids it belongs to and the mark of when it is there."""
+    """Gradients on the device, with the ids they belong to and the mark of when they are there."""
 
     ids: EdgeBatch
-    update: Update
+    rate: float
+    gradients: Gradients
     done: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Gradients (U, D) of a batch's rows and its loss, in the host's memory."""
+
+    ids: EdgeBatch
+    rate: float
+    gradients: Tensor
+    loss: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +87,11 @@ def training_stages(
     to_device = transfer.move
 
     def gather(ids: EdgeBatch) -> Gathered:
-        rows, state = buffer.gather(torch.from_numpy(ids.index), transfer.host)
+        here = transfer.host((len(ids.index), model.dim), torch.float32)
+        rows = to_device(buffer.gather_rows(torch.from_numpy(ids.index), here))
         batch = Batch(
-            rows=to_device(rows),
-            state=to_device(state),
+            rows=rows,
+            state=rows[:, :0],
             head=to_device(torch.from_numpy(ids.head)),
             relation=to_device(torch.from_numpy(ids.relation)),
             tail=to_device(torch.from_numpy(ids.tail)),
@@ -86,21 +103,28 @@ def training_stages(
 
     def compute(gathered: Gathered) -> Computed:
         transfer.wait(gathered.arrival)
-        update = model.step(gathered.batch)
-        return Computed(gathered.ids, update, transfer.computed())
+        gradients = model.gradients(gathered.batch)
+        return Computed(gathered.ids, float(gathered.batch.rate), gradients, transfer.computed())
 
-    def scatter(computed: Computed) -> None:
-        ids = computed.ids
-        given = computed.update
-        update = Update(*transfer.fetch((given.d_rows, given.d_state, given.loss), computed.done))
-        loss = float(update.loss)
-        if loss != loss or loss in (float("inf"), float("-inf")):
-            raise diverged(ids, loss, changes=update.d_rows)
-        buffer.scatter_add(torch.from_numpy(ids.index), update.d_rows, update.d_state)
+    def fetch(computed: Computed) -> Fetched:
+        gradients = computed.gradients
+        rows, loss = transfer.fetch((gradients.rows, gradients.loss), computed.done)
+        return Fetched(computed.ids, computed.rate, rows, float(loss))
+
+    def scatter(fetched: Fetched) -> None:
+        ids, loss = fetched.ids, fetched.loss
+        if not math.isfinite(loss):
+            raise diverged(ids, loss, fetched.gradients)
+        buffer.update(model.optimizer, torch.from_numpy(ids.index), fetched.gradients, fetched.rate)
         ids.lease.release()
         on_done(Done(ids.position, ids.num_edges, loss))
 
-    return [Stage("gather", gather), Stage("compute", compute, in_caller=True), Stage("scatter", scatter)]
+    return [
+        Stage("gather", gather),
+        Stage("compute", compute, in_caller=True),
+        Stage("fetch", fetch),
+        Stage("scatter", scatter),
+    ]
 
 
 def corruptions(ids: EdgeBatch, move: Callable[[Tensor], Tensor]) -> dict[Side, Corruption]:
@@ -122,15 +146,14 @@ def _importance(weights: SlotWeights | None, move: Callable[[Tensor], Tensor]) -
     return Importance(move(torch.from_numpy(weights.slot)), move(torch.from_numpy(weights.weight)))
 
 
-def diverged(ids: EdgeBatch, loss: float, **rows: Tensor) -> PipelineError:
-    """The error that a batch's loss is not finite; `rows`: the changes= or gradients= (U, D) of its rows."""
-    ((what, values),) = rows.items()
-    norms = values.norm(dim=1).nan_to_num(nan=float("inf"))
+def diverged(ids: EdgeBatch, loss: float, gradients: Tensor) -> PipelineError:
+    """The error that a batch's loss is not finite, given the gradients (U, D) of its rows."""
+    norms = gradients.norm(dim=1).nan_to_num(nan=float("inf"))
     largest = ", ".join(f"{value:.3g}" for value in norms.topk(min(3, len(norms))).values.tolist())
     epoch, step, batch = ids.position
     message = (
         f"the loss became {loss} in epoch {epoch}, step {step}, batch {batch} ({ids.num_edges} edges; "
-        f"largest row {what} {largest}); the last commit is intact. "
+        f"largest row gradients {largest}); the last commit is intact. "
         "Lower optimizer.lr, or change the initialization"
     )
     return PipelineError(message, stage="compute")

@@ -38,7 +38,7 @@ PLACES = {
     "draw": ("marius_py.data.drawing:BatchDrawing", "draw", 5),
     "gather": ("marius_py.buffer:PartitionBuffer", "gather_rows", 5),
     "compute": ("marius_py.nn.model:LinkPredictionModel", "gradients", 5),
-    "scatter": ("marius_py.buffer:PartitionBuffer", "change", 5),
+    "scatter": ("marius_py.buffer:PartitionBuffer", "update", 5),
     "I/O: read": ("marius_py.storage.hdf5_store:Hdf5PartitionStore", "read_into", 4),
     "I/O: write": ("marius_py.storage.hdf5_store:Hdf5PartitionStore", "write", 6),
     "commit": ("marius_py.storage.hdf5_store:Hdf5PartitionStore", "commit", 2),

@@ -76,6 +76,15 @@ def padded_rows(rows: Tensor) -> Tensor:
     return rows.contiguous()
 
 
+def take_rows(table: Tensor, index: Tensor, out: Tensor) -> None:
+    """As `torch.index_select(table, 0, index, out=out)`: (N, D) float32, (M,) int64, (M, D); contiguous."""
+    kernels = compiled_rows() if torch.get_num_threads() > 1 else None
+    if kernels is None:
+        torch.index_select(table, 0, index, out=out)
+    else:
+        kernels.take_rows(table.numpy(), index.numpy(), out.numpy())
+
+
 def add_rows(table: Tensor, index: Tensor, rows: Tensor, compiled: bool = True) -> None:
     """As `table.index_add_(0, index, rows)`, to the last bit: (N, D), (M,) int64, (M, D)."""
     compiled = compiled and table.device.type == "cpu" and table.dtype == torch.float32

@@ -97,3 +97,13 @@ def add_each(table: np.ndarray, index: np.ndarray, rows: np.ndarray) -> None:
 def add_rows(table: np.ndarray, index: np.ndarray, rows: np.ndarray) -> None:
     """Add the first columns of rows (M, W) to a table (N, D) at `index` (M,) int64, which may repeat."""
     add_each(table, index, rows)
+
+
+@kernel()
+def take_rows(table: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
+    """Copy the rows of a table (N, D) at `index` (M,) int64 to `out` (M, D)."""
+    dim = table.shape[1]
+    for i in range(len(index)):
+        row = index[i]
+        for d in range(dim):
+            out[i, d] = table[row, d]
