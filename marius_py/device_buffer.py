@@ -69,7 +69,7 @@ class DeviceBuffer(PartitionBuffer):
         gradients: Tensor,
         *,
         count: Tensor | None,
-        rate: float,
+        rate: float | Tensor,
     ) -> None:
         """One step of the optimizer on the rows `index` (n,), in place; arguments as for `step_rows`."""
         step_rows(

@@ -34,6 +34,7 @@ from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.negatives import NegativeSampler
 from marius_py.nn.schedules import RateSchedule, since_best
 from marius_py.pipeline.device_stages import DeviceStages
+from marius_py.pipeline.device_work import DeviceWork
 from marius_py.pipeline.host_stages import host_stages
 from marius_py.pipeline.lanes import run_lanes
 from marius_py.pipeline.runner import Stage, run_inline, run_threaded, stage_of
@@ -51,6 +52,10 @@ log = logging.getLogger(__name__)
 
 Ordering = Callable[[int, tuple[int, ...] | None], Schedule]
 """(epoch, partitions resident at its start or None) → the epoch's schedule; must be deterministic."""
+
+
+_THREADED_STAGES = 2
+"""So many of the stages beside a device have threads of their own: those that read and change rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +158,8 @@ class Trainer:
             self._buffer = DeviceBuffer(store, settings.capacity, self._io, transfer_to(self._device))
         else:
             self._buffer = PartitionBuffer(store, settings.capacity, self._io)
+        self._device_work: DeviceWork | None = None
+        self._draws_quickly = not (batches.mask_known or sampler.reads_edges)
         self._weigh = batches.weigh
         self._source = BatchSource(self._buffer, edges, self._io, batches, degrees)
         self._drawing = BatchDrawing(self._buffer, sampler, seed=batches.seed, weigh=batches.weigh)
@@ -312,7 +319,9 @@ class Trainer:
 
         on_device: DeviceStages | None = None
         if isinstance(self._buffer, DeviceBuffer):
-            on_device = DeviceStages(self._buffer, self._model, on_done, self._rates(), weigh=self._weigh)
+            if self._device_work is None:
+                self._device_work = DeviceWork(self._buffer, self._model, weigh=self._weigh)
+            on_device = DeviceStages(self._buffer, self._device_work, on_done, self._rates())
             stages = on_device.stages()
         elif self._device.type == "cpu":
             stages = host_stages(self._buffer, self._model, on_done, self._rates())
@@ -323,6 +332,16 @@ class Trainer:
         if settings.mode == "inline":
             with self._products():
                 run_inline(source, stages, self._trace)
+        elif on_device is not None and self._draws_quickly:
+            # The device runs ahead of the host by itself; threads would hand the interpreter's lock about.
+            run_lanes(
+                source,
+                stages,
+                self._trace,
+                lanes=1,
+                on_error=self._buffer.abort,
+                watchdog=self._watchdog,
+            )
         elif on_device is None and self._device.type == "cpu":
             # Only where partitions are swapped does drawing wait for the disk.
             swapped = settings.capacity < self._store.table.partitioning.num_partitions
@@ -337,14 +356,15 @@ class Trainer:
                     watchdog=self._watchdog,
                 )
         else:
-            run_threaded(
-                source,
-                stages,
-                self._trace,
-                max_in_flight=settings.max_in_flight,
-                on_error=self._buffer.abort,
-                watchdog=self._watchdog,
-            )
+            with self._shared_threads(_THREADED_STAGES):
+                run_threaded(
+                    source,
+                    stages,
+                    self._trace,
+                    max_in_flight=settings.max_in_flight,
+                    on_error=self._buffer.abort,
+                    watchdog=self._watchdog,
+                )
         if on_device is not None:
             on_device.finish()
         self._io.raise_failure()
@@ -366,9 +386,16 @@ class Trainer:
         """
         settings, threads = self._settings, torch.get_num_threads()
         lanes = min(settings.compute_workers or threads, settings.max_in_flight)
-        torch.set_num_threads(max(1, threads // lanes))
-        try:
+        with self._shared_threads(lanes):
             yield lanes
+
+    @contextmanager
+    def _shared_threads(self, users: int) -> Iterator[None]:
+        """Meanwhile torch has its share of threads for each of so many users at once."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(max(1, threads // users))
+        try:
+            yield
         finally:
             torch.set_num_threads(threads)
 

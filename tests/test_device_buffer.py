@@ -13,7 +13,6 @@ from marius_py.buffer import PartitionBuffer
 from marius_py.data.distinct import DistinctIndex
 from marius_py.data.drawn_batch import DrawnBatch, Locator
 from marius_py.data.importance import slot_weights
-from marius_py.data.step_edges import read_block, split_step
 from marius_py.device_buffer import DeviceBuffer
 from marius_py.errors import InterruptedRunError, PipelineError, ScheduleError, StorageError
 from marius_py.nn.batch import Batch
@@ -33,7 +32,7 @@ from marius_py.testing import Fault, FaultyStore, SlowStore
 from marius_py.trainer import TrainerSettings
 from marius_py.transfer import Late, Transfer
 from marius_py.types import SIDES, Position
-from tests.test_trainer import DIM, INLINE, PARTITIONS, RELATIONS, THREADED, Setup, make_edges
+from tests.test_trainer import DIM, INLINE, PARTITIONS, RELATIONS, THREADED, Setup
 
 ON_DEVICE = replace(INLINE, device_buffer=True)
 
@@ -216,17 +215,19 @@ def buffer() -> Any:
     made.close()
 
 
-def drawn_batch(buffer: DeviceBuffer, seed: int = 0, parts: tuple[int, ...] = (1, 3, 4, 6)) -> DrawnBatch:
+def drawn_batch(
+    buffer: DeviceBuffer, seed: int = 0, parts: tuple[int, ...] = (1, 3, 4, 6), dtype: Any = np.int32
+) -> DrawnBatch:
     rng = np.random.default_rng(seed)
     partitioning = buffer.store.table.partitioning
     nodes = np.concatenate(
         [np.arange(partitioning.start(part), partitioning.start(part + 1)) for part in parts]
     )
-    ids = rng.choice(nodes, (3, 12))
-    ids[1] = rng.integers(0, 5, 12)
+    edges = rng.choice(nodes, (12, 3)).astype(dtype)
+    edges[:, 1] = rng.integers(0, 5, 12)
     return DrawnBatch(
         position=Position(0, 0, 1),
-        ids=ids,
+        edges=edges,
         negatives={"head": rng.choice(nodes, (2, 9)), "tail": rng.choice(nodes, (2, 5))},
         dropped={"tail": np.array([3, 17], np.int64)},
         first_row=buffer.first_rows(),
@@ -236,14 +237,14 @@ def drawn_batch(buffer: DeviceBuffer, seed: int = 0, parts: tuple[int, ...] = (1
 
 
 def located(buffer: DeviceBuffer, drawn: DrawnBatch, *, padded: bool, weigh: bool = True) -> Any:
-    packed = torch.from_numpy(np.concatenate(drawn.parts()))
+    packed = drawn.pack(0.25, lambda size: torch.empty(size, dtype=torch.uint8))
     return Locator(buffer, torch.device("cpu"), weigh=weigh, padded=padded)(drawn, packed)
 
 
 def test_located_as_on_the_host(buffer: DeviceBuffer) -> None:
     for seed in range(20):
-        drawn = drawn_batch(buffer, seed)
-        nodes = [drawn.ids[0], drawn.ids[2], *(drawn.negatives[side].ravel() for side in SIDES)]
+        drawn = drawn_batch(buffer, seed, dtype=(np.int32, np.int64)[seed % 2])
+        nodes = [drawn.edges[:, 0], drawn.edges[:, 2], *(drawn.negatives[side].ravel() for side in SIDES)]
         rows = buffer.index(np.concatenate(nodes), buffer.first_rows())
         index, local = DistinctIndex(buffer.num_rows)(rows)
         plain, padded = (located(buffer, drawn, padded=padded) for padded in (False, True))
@@ -260,7 +261,8 @@ def test_located_as_on_the_host(buffer: DeviceBuffer) -> None:
             sides = [found.negatives[side] for side in SIDES]
             places = [found.head, found.tail, *(side.nodes.flatten() for side in sides)]
             np.testing.assert_array_equal(torch.cat(places).numpy(), local)
-            np.testing.assert_array_equal(found.relation.numpy(), drawn.ids[1])
+            np.testing.assert_array_equal(found.relation.numpy(), drawn.edges[:, 1])
+            assert float(found.rate) == 0.25
             groups = torch.cat([side.importance.group.flatten() for side in sides])
             np.testing.assert_array_equal(groups.numpy(), slots[24:])
             np.testing.assert_array_equal(sides[0].importance.weight.reshape(12, -1).numpy(), weights)
@@ -295,31 +297,22 @@ def test_negatives_of_a_trainer_need_no_sampler_of_their_own() -> None:
     assert Setup(ON_DEVICE, sampler=UniformNegatives(7, 2, count_head=3)).train(1)[0]["loss"] > 0
 
 
-def test_edges_are_shuffled_the_same_by_several_threads() -> None:
-    edges = make_edges()
-    (block,) = split_step(2, [(100, 900), (1500, 3000)])
-    alone, shared = (read_block(edges, block, 3, 1, parallel=parallel) for parallel in (False, True))
-    np.testing.assert_array_equal(alone, shared)
-    assert alone.dtype == shared.dtype
-    assert len(shared) == block.num_edges
-
-
-@pytest.mark.parametrize("state_dim", [0, 1, 4])
-def test_rows_are_changed_the_same_by_several_threads(state_dim: int) -> None:
+@pytest.mark.parametrize("optimizer", [SGD(0.1), Adagrad(0.1), AdagradRow(0.1), Adam(0.1)])
+def test_rows_are_read_and_changed_the_same_by_several_threads(optimizer: SparseOptimizer) -> None:
     rng = torch.Generator().manual_seed(0)
-    index = torch.randperm(1024, generator=rng)[:700]
-    d_rows, d_state = (torch.randn(700, width, generator=rng) for width in (4, state_dim))
+    index = torch.randperm(16384, generator=rng)[:9000]
+    gradients = torch.randn(9000, 4, generator=rng)
     found = []
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        store = MemoryPartitionStore(NodeTable(Partitioning(900, 1), 4, state_dim))
+        store = MemoryPartitionStore(NodeTable(Partitioning(16000, 1), 4, optimizer.state_dim(4)))
         io = IOThread()
-        with PartitionBuffer(store, 1, io) as rows:
-            rows.scatter_add(index, d_rows, d_state)
-            rows.scatter_add(index, d_rows, d_state)
-            found.append(rows.gather(torch.arange(1024)))
+        with PartitionBuffer(store, 1, io) as buffer:
+            for _ in range(2):
+                buffer.update(optimizer, index, gradients, 0.5)
+            found.append(buffer.gather_rows(torch.arange(16384), torch.empty(16384, 4)))
         io.shutdown()
     torch.set_num_threads(1)
-    for one, other in zip(*found, strict=True):
-        assert torch.equal(one, other)
-    assert torch.equal(found[0][0][index], d_rows + d_rows)
+    assert torch.equal(*found)
+    changed = found[0].abs().sum(1) > 0
+    assert set(changed.nonzero().flatten().tolist()) == set(index.tolist())

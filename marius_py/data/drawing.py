@@ -18,6 +18,7 @@ from marius_py.device_buffer import DeviceBuffer
 from marius_py.nn.known_edges import own_answers
 from marius_py.nn.negatives import NegativeSampler
 from marius_py.pool import Pool
+from marius_py.storage.protocols import Edges
 from marius_py.streams import Purpose, stream, stream_seed
 from marius_py.types import SIDES, Side
 
@@ -43,33 +44,36 @@ class BatchDrawing:
 
     def draw(self, leased: LeasedEdges) -> EdgeBatch | DrawnBatch:
         """Draw negatives, find those that must not count, translate ids to rows, find distinct ones."""
-        ids = np.ascontiguousarray(leased.edges.T, dtype=np.int64)  # (3, B)
-        negatives, dropped = self._negatives(ids, leased)
         seed = stream_seed(self._seed, Purpose.DROPOUT, *leased.here)
-        if not isinstance(self._buffer, DeviceBuffer):
-            return self._located(ids, negatives, dropped, seed, leased)
-        return DrawnBatch(
-            position=leased.after,
-            ids=ids,
-            negatives=negatives,
-            dropped=dropped,
-            first_row=leased.first_row,
-            seed=seed,
-            lease=leased.lease,
-        )
+        if isinstance(self._buffer, DeviceBuffer):
+            reads = self._sampler.reads_edges or leased.known is not None
+            edges = leased.edges.astype(np.int64) if reads else leased.edges
+            negatives, dropped = self._negatives(edges, leased)
+            return DrawnBatch(
+                position=leased.after,
+                edges=leased.edges,
+                negatives=negatives,
+                dropped=dropped,
+                first_row=leased.first_row,
+                seed=seed,
+                lease=leased.lease,
+            )
+        ids = np.ascontiguousarray(leased.edges.T, dtype=np.int64)  # (3, B)
+        negatives, dropped = self._negatives(ids.T, leased)
+        return self._located(ids, negatives, dropped, seed, leased)
 
-    def _negatives(self, ids: Ids, leased: LeasedEdges) -> tuple[dict[Side, Ids], dict[Side, Ids]]:
+    def _negatives(self, edges: Edges, leased: LeasedEdges) -> tuple[dict[Side, Ids], dict[Side, Ids]]:
         """Corrupted side → (C, K) node ids, and → positions of those that do not count."""
         rng = stream(self._seed, Purpose.NEGATIVES, *leased.here)
         drawn: dict[Side, Ids] = {}
         dropped: dict[Side, Ids] = {}
         for side in SIDES:
             # Their order means nothing, and rows are read and added to faster in the order of memory.
-            drawn[side] = np.sort(self._sampler.sample(ids.T, leased.nodes, side, rng), axis=1)
+            drawn[side] = np.sort(self._sampler.sample(edges, leased.nodes, side, rng), axis=1)
             if leased.known is not None:
-                dropped[side] = leased.known.false_negatives(ids.T, drawn[side], side)
+                dropped[side] = leased.known.false_negatives(edges, drawn[side], side)
             elif self._sampler.holds_answers:
-                dropped[side] = own_answers(ids.T, drawn[side], side)
+                dropped[side] = own_answers(edges, drawn[side], side)
         return drawn, dropped
 
     def _located(

@@ -7,6 +7,7 @@ found on the device: for the host that is the longest part of making a batch. It
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,7 @@ from marius_py.data.edge_batch import Ids
 from marius_py.data.importance import slot_shares
 from marius_py.device_buffer import DeviceBuffer
 from marius_py.nn.batch import Corruption, Importance
+from marius_py.storage.protocols import Edges
 from marius_py.types import SIDES, Position, Side
 
 
@@ -28,7 +30,7 @@ class DrawnBatch:
 
     Attributes:
         position: where the run stands when this batch is done.
-        ids: (3, B) int64: heads, relations, tails.
+        edges: (B, 3) head, relation, tail, the store's integer type.
         negatives: corrupted side → (C, K) node ids.
         dropped: corrupted side → positions in the flattened (C, P, K) that do not count; see `EdgeBatch`.
         first_row: (p,) buffer row of each partition's first node, -1 where it is not resident.
@@ -37,7 +39,7 @@ class DrawnBatch:
     """
 
     position: Position
-    ids: Ids
+    edges: Edges
     negatives: dict[Side, Ids]
     dropped: dict[Side, Ids]
     first_row: NDArray[np.int64]
@@ -47,18 +49,29 @@ class DrawnBatch:
     @property
     def num_edges(self) -> int:
         """B."""
-        return int(self.ids.shape[1])
+        return len(self.edges)
 
-    def parts(self) -> list[Ids]:
-        """What travels: heads, tails, negatives of both sides, relations, first rows, what is dropped."""
-        return [
-            self.ids[0],
-            self.ids[2],
+    def pack(self, rate: float, empty: Callable[[int], Tensor]) -> Tensor:
+        """What travels to the device, (n,) uint8: 64-bit numbers, then the edges.
+
+        The numbers are the negatives of both sides, the first rows, what is dropped, and the bits of `rate`,
+        the batch's factor of the learning rate.
+
+        Args:
+            rate: see there.
+            empty: makes the tensor of n bytes.
+        """
+        numbers = [
             *(self.negatives[side].ravel() for side in SIDES),
-            self.ids[1],
             self.first_row,
             *(self.dropped[side] for side in SIDES if side in self.dropped),
+            np.array([rate], np.float64).view(np.int64),
         ]
+        size = 8 * sum(len(part) for part in numbers)
+        packed = empty(size + self.edges.nbytes)
+        np.concatenate(numbers, out=packed[:size].view(torch.int64).numpy())
+        packed[size:].numpy().view(self.edges.dtype).reshape(self.edges.shape)[...] = self.edges
+        return packed
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +84,7 @@ class LocalBatch:
         head, tail: (B,) indices into `index`. relation: (B,) relation ids.
         negatives: corrupted side → indices into `index`, and what they count.
         lost: () bool, whether a node's partition is not in the buffer.
+        rate: () float32, factor of the learning rate.
     """
 
     index: Tensor
@@ -80,6 +94,7 @@ class LocalBatch:
     relation: Tensor
     negatives: dict[Side, Corruption]
     lost: Tensor
+    rate: Tensor
 
 
 class Locator:
@@ -101,21 +116,24 @@ class Locator:
         self._last = torch.zeros(buffer.num_rows, dtype=torch.int32, device=device)
 
     def __call__(self, drawn: DrawnBatch, packed: Tensor) -> LocalBatch:
-        """Locate a batch, given its `parts` as one (n,) int64 tensor on the device."""
+        """Locate a batch, given what it was packed to as one (n,) uint8 tensor on the device."""
         edges = drawn.num_edges
         shapes = {side: drawn.negatives[side].shape for side in SIDES}
         dropped = [len(drawn.dropped[side]) if side in drawn.dropped else 0 for side in SIDES]
         sizes = [shape[0] * shape[1] for shape in shapes.values()]
-        nodes = 2 * edges + sum(sizes)
-        everything, relation, first_row, *positions = torch.split(
-            packed, [nodes, edges, len(drawn.first_row), *dropped]
+        numbers, triples = torch.split(packed, [len(packed) - drawn.edges.nbytes, drawn.edges.nbytes])
+        drawn_nodes, first_row, *positions, rate = torch.split(
+            numbers.view(torch.int64), [sum(sizes), len(drawn.first_row), *dropped, 1]
         )
+        own, relation = self._columns(triples, drawn.edges)
+        everything = torch.cat((own, drawn_nodes))
         rows, lost = self._rows(everything, first_row)
         index, local, count = self._distinct(rows)
         head, tail, *negative = torch.split(local, [edges, edges, *sizes])
-        slots = rows.div(self._slot_rows, rounding_mode="floor")
-        head_slot, tail_slot, *negative_slot = torch.split(slots, [edges, edges, *sizes])
         shares = slot_shares(self._partitioning.num_partitions, self._capacity) if self._weigh else None
+        if shares is not None:
+            slots = rows.div(self._slot_rows, rounding_mode="floor")
+            head_slot, tail_slot, *negative_slot = torch.split(slots, [edges, edges, *sizes])
         negatives: dict[Side, Corruption] = {}
         for number, (side, shape) in enumerate(shapes.items()):
             importance = None
@@ -129,7 +147,14 @@ class Locator:
                 importance=importance,
                 dropped=positions[number] if side in drawn.dropped else None,
             )
-        return LocalBatch(index, count, head, tail, relation, negatives, lost)
+        factor = rate.view(torch.float64).float().squeeze(0)
+        return LocalBatch(index, count, head, tail, relation, negatives, lost, factor)
+
+    @staticmethod
+    def _columns(triples: Tensor, like: Edges) -> tuple[Tensor, Tensor]:
+        """Heads and then tails (2 B,), and relations (B,), int64, of the bytes of edges."""
+        columns = triples.view(torch.int32 if like.dtype == np.int32 else torch.int64).view(-1, 3).t()
+        return columns[::2].reshape(-1).long(), columns[1].long()
 
     def _rows(self, nodes: Tensor, first_row: Tensor) -> tuple[Tensor, Tensor]:
         """Buffer rows of node ids, and whether any is not resident; as `Partitioning.locate`."""

@@ -32,7 +32,6 @@ def takes(form: ClosedForm | None) -> bool:
         form is not None
         and isinstance(form.similarity, DotSimilarity)
         and type(form.objective) in (SoftmaxObjective, LogisticObjective)
-        and getattr(form.objective, "log_weight", 0.0) == 0.0
     )
 
 

@@ -183,7 +183,7 @@ class LinkPredictionModel:
         with torch.no_grad():
             gradients = self.gradients(batch)
             d_rows, d_state = self.optimizer.delta(batch.rows, batch.state, gradients.rows)
-            if batch.rate != 1:
+            if isinstance(batch.rate, Tensor) or batch.rate != 1:
                 # Steps are in proportion to the rate. Scaling the step leaves the optimizer alone, which
                 # other threads may be using for batches of other rates.
                 d_rows = d_rows * batch.rate
@@ -201,6 +201,13 @@ class LinkPredictionModel:
                     clip_rows(gradient, self.clip_norm)
             self._update_relations(unique, gradients.relations, batch.rate, index)
         return gradients
+
+    @property
+    def never_waits(self) -> bool:
+        """Whether gradients are asked of a device without waiting for it in between, whatever the batch."""
+        form = find_closed_form(self.decoder, self.loss, self.device.type) if self.fused else None
+        in_kernels = self.kernels is not None and not self.kernels.waits and takes(form)
+        return in_kernels and self._takes_all_relations
 
     @property
     def _takes_all_relations(self) -> bool:
@@ -302,7 +309,7 @@ class LinkPredictionModel:
         )
 
     def _update_relations(
-        self, unique: Tensor | slice, gradient: Tensor, rate: float, index: dict[Side, Tensor]
+        self, unique: Tensor | slice, gradient: Tensor, rate: float | Tensor, index: dict[Side, Tensor]
     ) -> None:
         """Optimizer step of the relation rows with these ids, on their newest values."""
         with self._lock:
@@ -313,7 +320,7 @@ class LinkPredictionModel:
                 for ids in index.values():
                     taken.index_fill_(0, ids, True)
                 d_rows, d_state = torch.where(taken, d_rows, 0.0), torch.where(taken, d_state, 0.0)
-            rows, state = rows.add(d_rows, alpha=rate), state + d_state  # both before either is stored
+            rows, state = rows + d_rows * rate, state + d_state  # both before either is stored
             self._relations[unique] = rows
             self._relation_state[unique] = state
 

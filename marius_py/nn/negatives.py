@@ -90,11 +90,13 @@ class NegativeSampler(ABC):
     """Draws the negatives that a chunk's edges share.
 
     A subclass that needs `ResidentNodes.by_degree` sets `needs_degrees`; one whose negatives always hold the
-    edges' own answers sets `holds_answers`, and these are then left out even where known edges are not.
+    edges' own answers sets `holds_answers`, and these are then left out even where known edges are not. One
+    that asks of a batch's edges but how many they are clears `reads_edges`: they may be of any integer type.
     """
 
     needs_degrees: bool = False
     holds_answers: bool = False
+    reads_edges: bool = True
 
     @abstractmethod
     def sample(
@@ -134,6 +136,8 @@ class UniformNegatives(NegativeSampler):
         chunks: chunks C a batch, at least 1; one more or fewer where the batch is no multiple of it.
         count_head, count_tail: negatives for heads and for tails; None takes `count`.
     """
+
+    reads_edges = False
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from marius_py.nn import (
+    N3,
     SGD,
     Adagrad,
     Batch,
@@ -23,6 +24,8 @@ from marius_py.nn import (
 )
 from marius_py.nn.cuda_kernels import Precision, TritonKernels, torch_adagrad, torch_contrast
 from marius_py.nn.decoders import Decoder
+from marius_py.nn.schedules import CosineRate
+from marius_py.pipeline import device_work
 from marius_py.pipeline.device_stages import DeviceStages
 from marius_py.trainer import TrainerSettings
 from marius_py.transfer import transfer_to
@@ -191,7 +194,7 @@ def test_batches_travel_beside_what_is_computed() -> None:
 # ---------------------------------------------------------------------- training
 
 
-def trained(device: str, settings: TrainerSettings, **options: Any) -> Setup:
+def trained(device: str, settings: TrainerSettings, *, mask_known: bool = True, **options: Any) -> Setup:
     """A run of one epoch: 6 partitions, 3 of them resident."""
     run = Setup(
         settings,
@@ -204,7 +207,7 @@ def trained(device: str, settings: TrainerSettings, **options: Any) -> Setup:
             device=device,
             **options,
         ),
-        mask_known=True,
+        mask_known=mask_known,
         device=torch.device(device),
     )
     run.train(1)
@@ -230,7 +233,9 @@ def test_trained_as_on_the_cpu(settings: TrainerSettings, kernels: str) -> None:
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
 
 
-def test_a_batch_never_waits_for_the_device() -> None:
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+def test_a_batch_never_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_work, "WARM_UPS", 10**9)  # recording waits, once a shape
     whole = trained("cuda", replace(INLINE, device_buffer=True), kernels="triton")  # compiles the kernels
     real = DeviceStages._compute
 
@@ -241,7 +246,27 @@ def test_a_batch_never_waits_for_the_device() -> None:
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DeviceStages, "_compute", strict)
-        watched = trained("cuda", replace(INLINE, device_buffer=True), kernels="triton")
-    assert_near(watched, whole)
+    monkeypatch.setattr(DeviceStages, "_compute", strict)
+    assert_near(trained("cuda", replace(INLINE, device_buffer=True), kernels="triton"), whole)
+
+
+@pytest.mark.parametrize("clip", [None, 0.01])
+def test_recorded_batches_are_those_launched_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, clip: float | None
+) -> None:
+    replayed = []
+    settings = replace(THREADED, device_buffer=True, rate=CosineRate(2))
+    options: dict[str, Any] = {"kernels": "triton", "clip_norm": clip, "regularizers": (N3(0.01),)}
+    options["mask_known"] = False
+    real = torch.cuda.CUDAGraph.replay
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda self: (replayed.append(1), real(self))[1])
+    recorded = trained("cuda", settings, **options)
+    assert len(replayed) > 10
+    assert "cannot be recorded" not in caplog.text
+    before = len(replayed)
+    monkeypatch.setattr(device_work, "WARM_UPS", 10**9)
+    launched = trained("cuda", settings, **options)
+    assert len(replayed) == before
+    assert_near(recorded, launched)
+    losses = [run.trainer.state.history[0]["loss"] for run in (recorded, launched)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
