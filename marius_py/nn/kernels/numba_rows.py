@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from marius_py.nn.kernels.compiling import helper, kernel
+from marius_py.nn.kernels.numba_prefetch import ask_for_row
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 
@@ -35,6 +36,8 @@ def adagrad(
     """
     dim = rows.shape[1]
     for i in range(len(index)):
+        ask_for_row(rows, index, i)
+        ask_for_row(state, index, i)
         row = index[i]
         for d in range(dim):
             g = gradient[i, d]
@@ -68,6 +71,8 @@ def adam(
     dim = rows.shape[1]
     decay1, decay2 = np.float32(1 - beta1), np.float32(1 - beta2)
     for i in range(len(index)):
+        ask_for_row(rows, index, i)
+        ask_for_row(state, index, i)
         row = index[i]
         step = state[row, 2 * dim] + _ONE
         state[row, 2 * dim] = step
