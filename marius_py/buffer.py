@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from marius_py.errors import ScheduleError, StorageError
+from marius_py.nn.kernels.host import compiled_distinct
 from marius_py.nn.optimizers import SparseOptimizer
 from marius_py.row_threads import RowThreads
 from marius_py.storage.aligned import allocate
@@ -193,8 +194,17 @@ class PartitionBuffer:
         """
         return self._first_row.copy()
 
-    def index(self, nodes: NDArray[np.int64], first_rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Buffer row (U,) of node ids (U,), whose partitions must be resident, as `first_rows` says."""
+    def index(
+        self, nodes: NDArray[np.int64], first_rows: NDArray[np.int64], compiled: bool = False
+    ) -> NDArray[np.int64]:
+        """Buffer row (U,) of node ids (U,), whose partitions must be resident, as `first_rows` says.
+
+        With `compiled` by a loop compiled with Numba, if there is Numba.
+        """
+        kernels = compiled_distinct() if compiled else None
+        rows = np.empty_like(nodes)
+        if kernels is not None and kernels.rows_of(nodes, self._starts, first_rows, rows):
+            return rows
         part, row = self.store.table.partitioning.locate(nodes)
         first: NDArray[np.int64] = first_rows[part]
         if first.size and int(first.min()) < 0:

@@ -31,16 +31,24 @@ class BatchDrawing:
         sampler: draws negatives among the resident nodes.
         seed: the run's seed.
         weigh: let negatives count so that together they stand for all nodes (see `slot_weights`).
+        compiled: locate nodes with loops compiled with Numba.
     """
 
     def __init__(
-        self, buffer: PartitionBuffer, sampler: NegativeSampler, *, seed: int, weigh: bool = False
+        self,
+        buffer: PartitionBuffer,
+        sampler: NegativeSampler,
+        *,
+        seed: int,
+        weigh: bool = False,
+        compiled: bool = False,
     ) -> None:
         self._buffer = buffer
         self._sampler = sampler
         self._seed = seed
         self._weigh = weigh
-        self._distinct = Pool(lambda: DistinctIndex(buffer.num_rows, ascending=True))
+        self._compiled = compiled
+        self._distinct = Pool(lambda: DistinctIndex(buffer.num_rows, ascending=True, compiled=compiled))
 
     def draw(self, leased: LeasedEdges) -> EdgeBatch | DrawnBatch:
         """Draw negatives, find those that must not count, translate ids to rows, find distinct ones."""
@@ -81,7 +89,7 @@ class BatchDrawing:
     ) -> EdgeBatch:
         edges = ids.shape[1]
         everything = np.concatenate([ids[0], ids[2], *(drawn[side].ravel() for side in SIDES)])
-        rows = self._buffer.index(everything, leased.first_row)
+        rows = self._buffer.index(everything, leased.first_row, self._compiled)
         with self._distinct.lend() as distinct:
             index, local = distinct(rows)
         weights = self._slot_weights(rows, edges)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marius_py.data.distinct import DistinctIndex
 from marius_py.data.step_edges import batch_bounds, shuffled, split_step
+from marius_py.nn.kernels.host import compiled_distinct
 from marius_py.nn.negatives import chunks_of
+from marius_py.partitioning import Partitioning
 from marius_py.streams import Purpose, stream
 
 
@@ -60,10 +62,11 @@ def test_no_batch_of_a_step_falls_into_few_chunks(num_edges: int) -> None:
     assert max(sizes) <= 10_000
 
 
-@given(st.lists(st.integers(0, 40), max_size=100), st.booleans())
-def test_distinct_index_inverts(values: list[int], ascending: bool) -> None:
+@settings(deadline=None)  # the first one compiles
+@given(st.lists(st.integers(0, 200), max_size=100), st.booleans(), st.booleans())
+def test_distinct_index_inverts(values: list[int], ascending: bool, compiled: bool) -> None:
     array = np.array(values, dtype=np.int64)
-    distinct = DistinctIndex(41, ascending=ascending)
+    distinct = DistinctIndex(201, ascending=ascending, compiled=compiled)
     for _ in range(2):
         unique, local = distinct(array)
         assert sorted(unique.tolist()) == sorted(set(values))
@@ -100,3 +103,20 @@ def test_few_edges_or_none_are_shuffled_too() -> None:
         found = shuffled(edges, stream(1, Purpose.SHUFFLE, 4))
         assert found.dtype == np.int64
         np.testing.assert_array_equal(np.sort(found, axis=0), edges)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 400), st.integers(1, 60), st.data())
+def test_rows_are_found_as_without_compiled_loops(nodes: int, parts: int, data: st.DataObject) -> None:
+    partitioning = Partitioning(nodes, min(parts, nodes))
+    starts = partitioning.starts()
+    first_rows = np.array(data.draw(st.permutations(range(partitioning.num_partitions))), np.int64) * 1000
+    ids = np.arange(nodes)
+    rows = np.empty_like(ids)
+    kernels = compiled_distinct()
+    assert kernels is not None
+    assert kernels.rows_of(ids, starts, first_rows, rows)
+    part, row = partitioning.locate(ids)
+    np.testing.assert_array_equal(rows, first_rows[part] + row)
+    first_rows[part[-1]] = -1
+    assert not kernels.rows_of(ids, starts, first_rows, rows)

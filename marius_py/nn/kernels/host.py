@@ -52,6 +52,11 @@ def compiled_rows() -> ModuleType | None:
     return _kernels("numba_rows")
 
 
+def compiled_distinct() -> ModuleType | None:
+    """`numba_distinct`, or None."""
+    return _kernels("numba_distinct")
+
+
 def compiled_known() -> ModuleType | None:
     """`numba_known`, or None."""
     return _kernels("numba_known")
