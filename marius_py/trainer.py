@@ -37,6 +37,7 @@ from marius_py.pipeline.device_stages import DeviceStages
 from marius_py.pipeline.device_work import DeviceWork
 from marius_py.pipeline.host_stages import host_stages
 from marius_py.pipeline.lanes import run_lanes
+from marius_py.pipeline.recordings import Recordings
 from marius_py.pipeline.runner import Stage, run_inline, run_threaded, stage_of
 from marius_py.pipeline.stages import Done, training_stages
 from marius_py.pipeline.trace import Trace, overlap_s
@@ -159,10 +160,13 @@ class Trainer:
         else:
             self._buffer = PartitionBuffer(store, settings.capacity, self._io)
         self._device_work: DeviceWork | None = None
+        self._recordings = Recordings(enabled=model.is_recordable, keep=True)
         self._draws_quickly = not (batches.mask_known or sampler.reads_edges)
         self._weigh = batches.weigh
         self._source = BatchSource(self._buffer, edges, self._io, batches, degrees)
-        self._drawing = BatchDrawing(self._buffer, sampler, seed=batches.seed, weigh=batches.weigh)
+        self._drawing = BatchDrawing(
+            self._buffer, sampler, seed=batches.seed, weigh=batches.weigh, compiled=batches.compiled
+        )
         self._committed_at = time.monotonic()
         self._wait_disk_s = 0.0
         self._spare_slots = 0
@@ -326,7 +330,8 @@ class Trainer:
         elif self._device.type == "cpu":
             stages = host_stages(self._buffer, self._model, on_done, self._rates())
         else:
-            stages = training_stages(self._buffer, self._model, self._device, on_done, self._rates())
+            parts = (self._buffer, self._model, self._device, self._recordings)
+            stages = training_stages(*parts, on_done, self._rates())
         source = self._source.run(schedule, state.position, pause)
         stages.insert(0, Stage("draw", self._draw, ahead=True))
         if settings.mode == "inline":

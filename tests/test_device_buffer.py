@@ -25,6 +25,8 @@ from marius_py.nn.negatives import AllNegatives, UniformNegatives
 from marius_py.nn.optimizers import SGD, Adagrad, AdagradRow, Adam, SparseOptimizer
 from marius_py.partitioning import Partitioning
 from marius_py.pipeline import device_stages
+from marius_py.pipeline.recordings import Recordings
+from marius_py.pipeline.stages import training_stages
 from marius_py.storage.memory import MemoryPartitionStore
 from marius_py.storage.protocols import NodeTable
 from marius_py.swap import IOThread
@@ -316,3 +318,24 @@ def test_rows_are_read_and_changed_the_same_by_several_threads(optimizer: Sparse
     assert torch.equal(*found)
     changed = found[0].abs().sum(1) > 0
     assert set(changed.nonzero().flatten().tolist()) == set(index.tolist())
+
+
+@pytest.mark.parametrize("settings", [INLINE, THREADED], ids=["inline", "threaded"])
+def test_the_way_of_a_batch_to_a_device_and_back_changes_nothing(
+    settings: TrainerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(settings, max_in_flight=1)
+    plain = Setup(settings, model=make_model(), mask_known=True)
+    plain.train(2)
+    taken = []
+    recordings = Recordings(enabled=False, keep=True)
+
+    def by_device(buffer: Any, model: Any, on_done: Any, rate: Any) -> Any:
+        taken.append(1)
+        return training_stages(buffer, model, torch.device("cpu"), recordings, on_done, rate)
+
+    monkeypatch.setattr("marius_py.trainer.host_stages", by_device)
+    there = Setup(settings, model=make_model(), mask_known=True)
+    there.train(2)
+    assert taken
+    there.assert_equals(plain)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -50,6 +51,22 @@ class Corruption:
     keep: Tensor | None = None
     importance: Importance | None = None
     dropped: Tensor | None = None
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors, in a fixed order."""
+        found = [self.nodes, self.keep, self.dropped]
+        if self.importance is not None:
+            found += [self.importance.group, self.importance.weight]
+        return [one for one in found if one is not None]
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Corruption:
+        """The same with others in the place of `tensors()`."""
+        left = list(tensors)
+        nodes = left.pop(0)
+        keep = None if self.keep is None else left.pop(0)
+        dropped = None if self.dropped is None else left.pop(0)
+        importance = None if self.importance is None else Importance(*left)
+        return Corruption(nodes, keep, importance, dropped)
 
     def mask(self, num_edges: int) -> Tensor | None:
         """What `keep` and `dropped` say together of a batch of B edges: (C, P, K) bool, or None."""
@@ -100,6 +117,26 @@ class Batch:
     negatives: dict[Side, Corruption]
     seed: int
     rate: float | Tensor = 1.0
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors but the state, in a fixed order."""
+        found = [self.rows, self.head, self.relation, self.tail]
+        if isinstance(self.rate, Tensor):
+            found.append(self.rate)
+        for one in self.negatives.values():
+            found += one.tensors()
+        return found
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Batch:
+        """The same batch with others in the place of `tensors()`, without state."""
+        rows, head, relation, tail, *left = tensors
+        rate = left.pop(0) if isinstance(self.rate, Tensor) else self.rate
+        negatives = {}
+        for side, one in self.negatives.items():
+            count = len(one.tensors())
+            negatives[side] = one.with_tensors(left[:count])
+            left = left[count:]
+        return Batch(rows, rows[:, :0], head, relation, tail, negatives, self.seed, rate)
 
 
 @dataclass(frozen=True, slots=True)

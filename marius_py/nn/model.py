@@ -203,11 +203,13 @@ class LinkPredictionModel:
         return gradients
 
     @property
-    def never_waits(self) -> bool:
-        """Whether gradients are asked of a device without waiting for it in between, whatever the batch."""
+    def is_recordable(self) -> bool:
+        """Whether gradients are asked of a CUDA device by the same launches for all batches of a shape."""
+        if self.kernels is None or self.kernels.waits or self.device.type != "cuda":
+            return False
         form = find_closed_form(self.decoder, self.loss, self.device.type) if self.fused else None
-        in_kernels = self.kernels is not None and not self.kernels.waits and takes(form)
-        return in_kernels and self._takes_all_relations
+        is_the_same = self.node_dropout == 0 and self.relation_dropout == 0
+        return takes(form) and is_the_same and self._takes_all_relations
 
     @property
     def _takes_all_relations(self) -> bool:

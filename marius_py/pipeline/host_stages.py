@@ -19,7 +19,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from marius_py.buffer import PartitionBuffer
 from marius_py.data.edge_batch import EdgeBatch
@@ -75,7 +74,7 @@ def host_stages(
             head=torch.from_numpy(ids.head),
             relation=torch.from_numpy(ids.relation),
             tail=torch.from_numpy(ids.tail),
-            negatives=corruptions(ids, _as_it_is),
+            negatives=corruptions(ids),
             seed=ids.seed,
             rate=rate(ids.num_edges),
         )
@@ -97,7 +96,3 @@ def host_stages(
             on_done(done.pop(entered.popleft().position))
 
     return [Stage("gather", gather), Stage("compute", compute, in_caller=True), Stage("scatter", scatter)]
-
-
-def _as_it_is(tensor: Tensor) -> Tensor:
-    return tensor

@@ -11,7 +11,7 @@ The state of the rows never travels: bus and memory are what a fast device waits
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,29 +22,31 @@ from marius_py.buffer import PartitionBuffer
 from marius_py.data.edge_batch import EdgeBatch, SlotWeights
 from marius_py.errors import PipelineError
 from marius_py.nn.batch import Batch, Corruption, Importance
-from marius_py.nn.gradients import Gradients
 from marius_py.nn.model import LinkPredictionModel
+from marius_py.pipeline.recordings import Recordings
 from marius_py.pipeline.runner import Stage
-from marius_py.transfer import Arrival, transfer_to
+from marius_py.transfer import Arrival, Transfer, transfer_to
 from marius_py.types import Position, Side
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """A batch on its way to the device, with the ids it came from."""
+    """A batch on its way to the device, with the ids it came from and its factor of the learning rate."""
 
     ids: EdgeBatch
+    rate: float
     batch: Batch
     arrival: Arrival
 
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """Gradients on the device, with the ids they belong to and the mark of when they are there."""
+    """Gradients (U, D) and loss () on the device, the ids they belong to, the mark of when they are there."""
 
     ids: EdgeBatch
     rate: float
-    gradients: Gradients
+    gradients: Tensor
+    loss: Tensor
     done: Any
 
 
@@ -71,44 +73,55 @@ def training_stages(
     buffer: PartitionBuffer,
     model: LinkPredictionModel,
     device: torch.device,
+    recordings: Recordings,
     on_done: Callable[[Done], None],
-    rate: Callable[[int], float] = lambda edges: 1.0,
+    rate: Callable[[int], float],
 ) -> list[Stage]:
-    """Gather, compute and scatter over one buffer and model.
+    """Gather, compute, fetch and scatter over one buffer and model.
 
     Args:
         buffer: where rows come from and changes go.
         model: computes them.
         device: where it computes.
+        recordings: of computing batches, which keep what they return.
         on_done: told of every batch, in the last stage's thread.
         rate: number of edges → factor of the learning rate, asked once a batch, in the order of batches.
     """
     transfer = transfer_to(device)
-    to_device = transfer.move
 
     def gather(ids: EdgeBatch) -> Gathered:
-        here = transfer.host((len(ids.index), model.dim), torch.float32)
-        rows = to_device(buffer.gather_rows(torch.from_numpy(ids.index), here))
+        number, factor = len(ids.index), rate(ids.num_edges)
+        here = transfer.host((_padded(number), model.dim), torch.float32)
+        buffer.gather_rows(torch.from_numpy(ids.index), here[:number])
         batch = Batch(
-            rows=rows,
-            state=rows[:, :0],
-            head=to_device(torch.from_numpy(ids.head)),
-            relation=to_device(torch.from_numpy(ids.relation)),
-            tail=to_device(torch.from_numpy(ids.tail)),
-            negatives=corruptions(ids, to_device),
+            rows=here,
+            state=here[:, :0],
+            head=torch.from_numpy(ids.head),
+            relation=torch.from_numpy(ids.relation),
+            tail=torch.from_numpy(ids.tail),
+            negatives=corruptions(ids),
             seed=ids.seed,
-            rate=rate(ids.num_edges),
+            rate=torch.tensor(factor, dtype=torch.float32),
         )
-        return Gathered(ids, batch, transfer.sent())
+        there = batch.with_tensors(_moved(batch.tensors(), transfer))
+        return Gathered(ids, factor, there, transfer.sent())
 
     def compute(gathered: Gathered) -> Computed:
         transfer.wait(gathered.arrival)
-        gradients = model.gradients(gathered.batch)
-        return Computed(gathered.ids, float(gathered.batch.rate), gradients, transfer.computed())
+        batch = gathered.batch
+
+        def work(given: Sequence[Tensor]) -> list[Tensor]:
+            found = model.gradients(batch.with_tensors(given))
+            return [found.rows, found.loss]
+
+        dropped = any(one.dropped is not None for one in batch.negatives.values())
+        with torch.no_grad():  # what is dropped has another length each time
+            rows, loss = work(batch.tensors()) if dropped else recordings.do(work, batch.tensors())
+        mine = rows[: len(gathered.ids.index)]
+        return Computed(gathered.ids, gathered.rate, mine, loss, transfer.computed())
 
     def fetch(computed: Computed) -> Fetched:
-        gradients = computed.gradients
-        rows, loss = transfer.fetch((gradients.rows, gradients.loss), computed.done)
+        rows, loss = transfer.fetch((computed.gradients, computed.loss), computed.done)
         return Fetched(computed.ids, computed.rate, rows, float(loss))
 
     def scatter(fetched: Fetched) -> None:
@@ -127,23 +140,44 @@ def training_stages(
     ]
 
 
-def corruptions(ids: EdgeBatch, move: Callable[[Tensor], Tensor]) -> dict[Side, Corruption]:
-    """The negatives of each side of a batch, whose tensors went through `move`."""
+def _padded(number: int) -> int:
+    """Rows that a batch of so many is padded to, 1/16 more at most, so that few shapes recur.
+
+    >>> _padded(100), _padded(113_000), _padded(113_900)
+    (104, 114688, 114688)
+    """
+    grain = max(8, 1 << max(0, number.bit_length() - 5))
+    return -(-number // grain) * grain
+
+
+def _moved(tensors: Sequence[Tensor], transfer: Transfer) -> list[Tensor]:
+    """The tensors on their way to the device, those of int64 together: a copy costs more than its bytes."""
+    ids = [one for one in tensors if one.dtype == torch.int64]
+    packed = transfer.host((sum(one.numel() for one in ids),), torch.int64)
+    torch.cat([one.reshape(-1) for one in ids], out=packed)
+    parts = iter(torch.split(transfer.move(packed), [one.numel() for one in ids]))
+    return [
+        next(parts).view(one.shape) if one.dtype == torch.int64 else transfer.move(one) for one in tensors
+    ]
+
+
+def corruptions(ids: EdgeBatch) -> dict[Side, Corruption]:
+    """The negatives of each side of a batch, in the host's memory."""
     negatives: dict[Side, Corruption] = {}
     for side, nodes in ids.negatives.items():
         dropped = ids.dropped.get(side)
         negatives[side] = Corruption(
-            move(torch.from_numpy(nodes)),
-            importance=_importance(ids.importance.get(side), move),
-            dropped=None if dropped is None else move(torch.from_numpy(dropped)),
+            torch.from_numpy(nodes),
+            importance=_importance(ids.importance.get(side)),
+            dropped=None if dropped is None else torch.from_numpy(dropped),
         )
     return negatives
 
 
-def _importance(weights: SlotWeights | None, move: Callable[[Tensor], Tensor]) -> Importance | None:
+def _importance(weights: SlotWeights | None) -> Importance | None:
     if weights is None:
         return None
-    return Importance(move(torch.from_numpy(weights.slot)), move(torch.from_numpy(weights.weight)))
+    return Importance(torch.from_numpy(weights.slot), torch.from_numpy(weights.weight))
 
 
 def diverged(ids: EdgeBatch, loss: float, gradients: Tensor) -> PipelineError:

@@ -25,7 +25,7 @@ from marius_py.nn import (
 from marius_py.nn.cuda_kernels import Precision, TritonKernels, torch_adagrad, torch_contrast
 from marius_py.nn.decoders import Decoder
 from marius_py.nn.schedules import CosineRate
-from marius_py.pipeline import device_work
+from marius_py.pipeline import recordings
 from marius_py.pipeline.device_stages import DeviceStages
 from marius_py.trainer import TrainerSettings
 from marius_py.transfer import transfer_to
@@ -235,7 +235,7 @@ def test_trained_as_on_the_cpu(settings: TrainerSettings, kernels: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_a_batch_never_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_work, "WARM_UPS", 10**9)  # recording waits, once a shape
+    monkeypatch.setattr(recordings, "WARM_UPS", 10**9)  # recording waits, once a shape
     whole = trained("cuda", replace(INLINE, device_buffer=True), kernels="triton")  # compiles the kernels
     real = DeviceStages._compute
 
@@ -250,12 +250,16 @@ def test_a_batch_never_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> 
     assert_near(trained("cuda", replace(INLINE, device_buffer=True), kernels="triton"), whole)
 
 
+@pytest.mark.parametrize("device_buffer", [False, True], ids=["ram", "device"])
 @pytest.mark.parametrize("clip", [None, 0.01])
 def test_recorded_batches_are_those_launched_one_by_one(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, clip: float | None
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    clip: float | None,
+    device_buffer: bool,
 ) -> None:
     replayed = []
-    settings = replace(THREADED, device_buffer=True, rate=CosineRate(2))
+    settings = replace(THREADED, device_buffer=device_buffer, rate=CosineRate(2))
     options: dict[str, Any] = {"kernels": "triton", "clip_norm": clip, "regularizers": (N3(0.01),)}
     options["mask_known"] = False
     real = torch.cuda.CUDAGraph.replay
@@ -264,7 +268,7 @@ def test_recorded_batches_are_those_launched_one_by_one(
     assert len(replayed) > 10
     assert "cannot be recorded" not in caplog.text
     before = len(replayed)
-    monkeypatch.setattr(device_work, "WARM_UPS", 10**9)
+    monkeypatch.setattr(recordings, "WARM_UPS", 10**9)
     launched = trained("cuda", settings, **options)
     assert len(replayed) == before
     assert_near(recorded, launched)

@@ -1,0 +1,80 @@
+"""A device's work on tensors of recurring shapes, recorded once and replayed by one call (floor 3).
+
+A batch is some seventy to a hundred launches, each of which costs the host more than it does a fast device.
+As a CUDA graph they are one. What is recorded must depend on nothing but the numbers in its tensors, and must
+not make the host wait.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+WARM_UPS = 2
+"""Times that work is done before it is recorded: they compile kernels and make scratch memory."""
+MOST_RECORDED = 8
+"""Recordings at most: each keeps its tensors in the device's memory, and they share room for the rest."""
+
+Work = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """Replaying `graph` computes `results` from what lies in `given`."""
+
+    graph: Any
+    given: Sequence[Tensor]
+    results: Sequence[Tensor]
+
+
+class Recordings:
+    """Does work in one thread, by replaying it where it has been done often enough.
+
+    Args:
+        enabled: False: never record, as where there is no CUDA device.
+        keep: what a replay returns stays as it is when the next one is asked for, at the price of a copy.
+    """
+
+    def __init__(self, *, enabled: bool, keep: bool) -> None:
+        self._enabled, self._keep = enabled, keep
+        self._recorded: dict[Hashable, _Recorded] = {}
+        self._seen: Counter[Hashable] = Counter()
+        self._pool: Any = None
+
+    def do(self, work: Work, given: Sequence[Tensor], key: Hashable = None) -> Sequence[Tensor]:
+        """What `work` makes of the tensors: the same work whenever their shapes and `key` are the same."""
+        shapes = (key, *(one.shape for one in given))
+        if self._enabled and shapes not in self._recorded:
+            self._seen[shapes] += 1
+            if self._seen[shapes] > WARM_UPS and len(self._recorded) < MOST_RECORDED:
+                self._record(shapes, work, given)
+        recorded = self._recorded.get(shapes)
+        if recorded is None:
+            return work(given)
+        for mine, one in zip(recorded.given, given, strict=True):
+            mine.copy_(one)
+        recorded.graph.replay()
+        return [one.clone() for one in recorded.results] if self._keep else recorded.results
+
+    def _record(self, shapes: Hashable, work: Work, given: Sequence[Tensor]) -> None:
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        make_graph: Any = torch.cuda.CUDAGraph
+        graph, mine = make_graph(), [one.clone() for one in given]
+        try:
+            # Other threads go on copying meanwhile, which the default mode forbids.
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                results = work(mine)
+        except RuntimeError as error:  # nothing has been computed: the work is done the other way
+            self._enabled = False
+            log.warning("batches are launched one by one, since they cannot be recorded: %s", error)
+            return
+        self._recorded[shapes] = _Recorded(graph, mine, results)
