@@ -68,8 +68,9 @@ class Recordings:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         make_graph: Any = torch.cuda.CUDAGraph
-        graph, mine = make_graph(), [one.clone() for one in given]
+        graph = make_graph()
         try:
+            mine = [one.clone() for one in given]
             # Other threads go on copying meanwhile, which the default mode forbids.
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 results = work(mine)

@@ -13,10 +13,12 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 from marius_py.errors import MariusError, PipelineError
@@ -228,11 +230,37 @@ class _ThreadedRun(Run):
         if not stage.ahead:
             yield partial(self._work, stage)
             return
-        pool = ThreadPoolExecutor(AHEAD_THREADS, thread_name_prefix=f"marius-{stage.name}")
+        waiting: SimpleQueue[tuple[Any, Future[Any]] | None] = SimpleQueue()
+        names = [f"marius-{stage.name}-{number}" for number in range(AHEAD_THREADS)]
+        # Not a pool of the library's: its threads, if one hangs, would keep the process from ending.
+        threads = [
+            Thread(target=self._serve, args=(stage, waiting), name=name, daemon=True) for name in names
+        ]
+        for thread in threads:
+            thread.start()
+
+        def submit(item: Any) -> Future[Any]:
+            done: Future[Any] = Future()
+            waiting.put((item, done))
+            return done
+
         try:
-            yield lambda item: pool.submit(self._work, stage, item)
+            yield submit
         finally:
-            pool.shutdown(wait=not self._given_up.is_set(), cancel_futures=self._stop.is_set)
+            for _ in threads:
+                waiting.put(None)
+            self._join(threads)
+
+    def _serve(self, stage: Stage, waiting: SimpleQueue[tuple[Any, Future[Any]] | None]) -> None:
+        """Take waiting items through a stage until None comes; once the run stops, let them go."""
+        while (given := waiting.get()) is not None:
+            item, done = given
+            try:
+                if self._stop.is_set:
+                    raise StoppedError
+                done.set_result(self._work(stage, item))
+            except BaseException as error:
+                done.set_exception(error)
 
     def _work(self, stage: Stage, item: Any) -> Any:
         return work_on(stage, item, self._trace)

@@ -93,6 +93,7 @@ def training_stages(
         number, factor = len(ids.index), rate(ids.num_edges)
         here = transfer.host((_padded(number), model.dim), torch.float32)
         buffer.gather_rows(torch.from_numpy(ids.index), here[:number])
+        here[number:] = 0
         batch = Batch(
             rows=here,
             state=here[:, :0],

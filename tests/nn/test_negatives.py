@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -245,3 +246,14 @@ def test_known_edges_are_found_by_several_threads_at_once(compiled: bool) -> Non
     with ThreadPoolExecutor(4) as pool:
         for found, one in zip(pool.map(find, batches), expected, strict=True):
             np.testing.assert_array_equal(found, one)
+
+
+def test_who_reads_the_edges_is_known() -> None:
+    class Own(DegreeNegatives):
+        def sample(self, edges: Any, resident: Any, side: Side, rng: np.random.Generator) -> np.ndarray:
+            return super().sample(edges, resident, side, rng)
+
+    assert not UniformNegatives(3).reads_edges
+    assert not DegreeNegatives(3).reads_edges
+    assert AllNegatives().reads_edges
+    assert Own(3).reads_edges

@@ -12,7 +12,7 @@ import pytest
 
 from marius_py.errors import PipelineError, StorageError
 from marius_py.pipeline.lanes import run_lanes
-from marius_py.pipeline.runner import Stage, run_inline, run_threaded
+from marius_py.pipeline.runner import AHEAD_THREADS, Stage, run_inline, run_threaded
 from marius_py.pipeline.trace import Trace
 
 
@@ -79,6 +79,36 @@ def test_an_item_in_a_lane_misses_fewer_results_than_there_are_lanes() -> None:
     assert max(missed) == lanes - 1
     assert 0 < max(overtaken) < lanes
     assert len(left) == 100
+
+
+def test_stages_ahead_work_on_several_items_at_once_in_threads() -> None:
+    through: list[int] = []
+    together = threading.Barrier(AHEAD_THREADS)
+
+    def prepare(item: int) -> int:
+        together.wait(60)  # nobody passes unless as many are here
+        return item
+
+    stages = [Stage("prepare", prepare, ahead=True), Stage("enter", lambda x: x), collect(through)]
+    run_threaded(numbers(4 * AHEAD_THREADS), stages, Trace(), max_in_flight=AHEAD_THREADS)
+    assert through == list(range(4 * AHEAD_THREADS))
+
+
+def test_a_stage_ahead_that_fails_ends_the_run_by_its_name() -> None:
+    through: list[int] = []
+
+    def prepare(item: int) -> int:
+        if item == 5:
+            raise ValueError("no such item")
+        return item
+
+    stages = [Stage("prepare", prepare, ahead=True), Stage("enter", lambda x: x), collect(through)]
+    before = threading.active_count()
+    with pytest.raises(PipelineError, match="stage 'prepare' failed: ValueError: no such item"):
+        run_threaded(numbers(100), stages, Trace(), max_in_flight=2)
+    assert through == list(range(len(through)))
+    assert len(through) <= 5
+    assert threading.active_count() == before
 
 
 def test_stages_ahead_work_on_several_items_at_once_in_lanes() -> None:
