@@ -160,7 +160,7 @@ class Trainer:
         else:
             self._buffer = PartitionBuffer(store, settings.capacity, self._io)
         self._device_work: DeviceWork | None = None
-        self._recordings = Recordings(enabled=model.is_recordable, keep=True)
+        self._recordings = Recordings(enabled=model.is_recordable, keep=True, most=8)
         self._draws_quickly = not (batches.mask_known or sampler.reads_edges)
         self._weigh = batches.weigh
         self._source = BatchSource(self._buffer, edges, self._io, batches, degrees)

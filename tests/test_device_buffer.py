@@ -328,7 +328,7 @@ def test_the_way_of_a_batch_to_a_device_and_back_changes_nothing(
     plain = Setup(settings, model=make_model(), mask_known=True)
     plain.train(2)
     taken = []
-    recordings = Recordings(enabled=False, keep=True)
+    recordings = Recordings(enabled=False, keep=True, most=0)
 
     def by_device(buffer: Any, model: Any, on_done: Any, rate: Any) -> Any:
         taken.append(1)

@@ -35,7 +35,7 @@ class DeviceWork:
         device = buffer.transfer.device
         self._locate = Locator(buffer, device, weigh=weigh, padded=padded)
         records = padded and model.is_recordable
-        self._recordings = Recordings(enabled=records, keep=False)
+        self._recordings = Recordings(enabled=records, keep=False, most=64)  # of a megabyte or so
 
     def __call__(self, drawn: DrawnBatch, packed: Tensor) -> Tensor:
         """Ask the device to compute a batch, given what it was packed to as one (n,) uint8 tensor there.

@@ -20,8 +20,6 @@ log = logging.getLogger(__name__)
 
 WARM_UPS = 2
 """Times that work is done before it is recorded: they compile kernels and make scratch memory."""
-MOST_RECORDED = 8
-"""Recordings at most: each keeps its tensors in the device's memory, and they share room for the rest."""
 
 Work = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
@@ -41,10 +39,12 @@ class Recordings:
     Args:
         enabled: False: never record, as where there is no CUDA device.
         keep: what a replay returns stays as it is when the next one is asked for, at the price of a copy.
+        most: recordings at most: each keeps what it is given and returns in the device's memory. Each block
+            of edges may have batches of a size of its own; those that come too late are launched one by one.
     """
 
-    def __init__(self, *, enabled: bool, keep: bool) -> None:
-        self._enabled, self._keep = enabled, keep
+    def __init__(self, *, enabled: bool, keep: bool, most: int) -> None:
+        self._enabled, self._keep, self._most = enabled, keep, most
         self._recorded: dict[Hashable, _Recorded] = {}
         self._seen: Counter[Hashable] = Counter()
         self._pool: Any = None
@@ -54,7 +54,7 @@ class Recordings:
         shapes = (key, *(one.shape for one in given))
         if self._enabled and shapes not in self._recorded:
             self._seen[shapes] += 1
-            if self._seen[shapes] > WARM_UPS and len(self._recorded) < MOST_RECORDED:
+            if self._seen[shapes] > WARM_UPS and len(self._recorded) < self._most:
                 self._record(shapes, work, given)
         recorded = self._recorded.get(shapes)
         if recorded is None:

@@ -1,0 +1,120 @@
+"""What may be replayed is recorded once, the rest is done as it comes; a stand-in takes CUDA's place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from marius_py.pipeline.recordings import WARM_UPS, Recordings
+
+
+class Graph:
+    """Replays by doing the work again on the tensors that it was recorded with."""
+
+    recorded: list[Graph] = []  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.work: Any = None
+        self.replays = 0
+        Graph.recorded.append(self)
+
+    def replay(self) -> None:
+        self.replays += 1
+        given, results, work = self.work
+        for mine, one in zip(results, work(given), strict=True):
+            mine.copy_(one)
+
+
+class Doubling:
+    """Work that counts how often it is done, and notes what a graph needs to do it again."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.calls = 0
+        self.capturing: Graph | None = None
+        self.error = error
+
+    def __call__(self, given: Sequence[Tensor]) -> list[Tensor]:
+        self.calls += 1
+        results = [2 * one for one in given]
+        if self.capturing is not None:
+            if self.error is not None:
+                raise self.error
+            self.capturing.work = (given, results, lambda tensors: [2 * one for one in tensors])
+        return results
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Doubling:
+    made = Doubling()
+
+    @contextmanager
+    def capture(graph: Graph, **options: Any) -> Iterator[None]:
+        assert options["capture_error_mode"] == "thread_local"
+        made.capturing = graph
+        try:
+            yield
+        finally:
+            made.capturing = None
+
+    Graph.recorded = []
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    return made
+
+
+def doubled(recordings: Recordings, work: Doubling, *values: float, key: Any = None) -> list[float]:
+    (found,) = recordings.do(work, [torch.tensor(values)], key)
+    return found.tolist()  # type: ignore[no-any-return]
+
+
+def test_work_of_a_shape_is_replayed_once_it_is_warm(work: Doubling) -> None:
+    recordings = Recordings(enabled=True, keep=False, most=4)
+    for number in range(10):
+        assert doubled(recordings, work, number, 1.0) == [2.0 * number, 2.0]
+    assert work.calls == WARM_UPS + 1
+    assert [graph.replays for graph in Graph.recorded] == [10 - WARM_UPS]
+
+
+def test_shapes_and_keys_have_recordings_of_their_own_up_to_the_most(work: Doubling) -> None:
+    recordings = Recordings(enabled=True, keep=False, most=2)
+    for number in range(6):
+        assert doubled(recordings, work, number) == [2.0 * number]
+        assert doubled(recordings, work, number, key="other") == [2.0 * number]
+        assert doubled(recordings, work, number, 3.0) == [2.0 * number, 6.0]
+    assert [graph.replays for graph in Graph.recorded] == [6 - WARM_UPS] * 2
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_results_are_kept_only_if_asked_for(work: Doubling, keep: bool) -> None:
+    recordings = Recordings(enabled=True, keep=keep, most=4)
+    for _ in range(WARM_UPS):
+        doubled(recordings, work, 0.0)
+    (first,) = recordings.do(work, [torch.tensor([1.0])])
+    recordings.do(work, [torch.tensor([5.0])])
+    assert first.tolist() == ([2.0] if keep else [10.0])
+
+
+def test_what_cannot_be_recorded_is_done_as_it_comes(
+    work: Doubling, caplog: pytest.LogCaptureFixture
+) -> None:
+    work.error = RuntimeError("operation not permitted when stream is capturing")
+    recordings = Recordings(enabled=True, keep=False, most=4)
+    for number in range(6):
+        assert doubled(recordings, work, number) == [2.0 * number]
+    assert work.calls == 6 + 1
+    assert caplog.text.count("cannot be recorded: operation not permitted") == 1
+    assert not any(graph.replays for graph in Graph.recorded)
+
+
+def test_nothing_is_recorded_where_it_is_not_enabled(work: Doubling) -> None:
+    recordings = Recordings(enabled=False, keep=True, most=4)
+    for number in range(6):
+        doubled(recordings, work, number)
+    assert work.calls == 6
+    assert not Graph.recorded
