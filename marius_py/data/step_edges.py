@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import cast
 
 import numpy as np
@@ -22,6 +23,8 @@ from marius_py.streams import Purpose, stream
 BLOCK_EDGES = 16_000_000
 """Edges that are shuffled at once: 192 MB of int32 triples beside as much for the next block."""
 _GROUPS, _SHARES = 256, 8
+_EVEN = 3
+"""Batches' worth of edges, and the rest of a division, that the last batches of a block share."""
 _LEAST_GROUPED = 1 << 18
 """Edges from which they are shuffled by groups; of fewer, a permutation fits the cache."""
 
@@ -129,11 +132,13 @@ def _joined(ranges: Sequence[Span]) -> list[Span]:
 
 
 def batch_bounds(num_edges: int, batch_size: int, chunks: int) -> list[tuple[int, int]]:
-    """Cut a block into batches of nearly equal size that divide into `chunks` chunks, or nearly so many.
+    """Cut a block into batches that divide into `chunks` chunks, or nearly so many.
 
-    No block ends in a sliver, and none in a batch of few chunks, whose edges would all see the same few
-    negatives. All batches but the last are multiples of `chunks`; the last one takes what is left, in a size
-    that has a divisor near `chunks`. A block that is one batch without such a divisor is cut in two.
+    The first ones are full, so that a device sees one shape again and again; what is left, three to four
+    batches' worth, is cut evenly. No block ends in a sliver, and none in a batch of few chunks, whose edges
+    would all see the same few negatives. All batches but the last are multiples of `chunks`; the last one
+    takes what is left, in a size that has a divisor near `chunks`. A block that is one batch without such a
+    divisor is cut in two.
 
     Args:
         num_edges: edges of the block.
@@ -142,9 +147,11 @@ def batch_bounds(num_edges: int, batch_size: int, chunks: int) -> list[tuple[int
     """
     if num_edges == 0:
         return []
-    size, last = _sizes(num_edges, batch_size, chunks)
+    full = max(0, num_edges // batch_size - _EVEN) * batch_size
+    size, last = _sizes(num_edges - full, batch_size, chunks)
     stop = num_edges - last
-    return [*((start, min(start + size, stop)) for start in range(0, stop, size)), (stop, num_edges)]
+    starts = [*range(0, full, batch_size), *range(full, stop, size), stop]
+    return list(pairwise([*starts, num_edges]))
 
 
 def _sizes(num_edges: int, batch_size: int, chunks: int) -> tuple[int, int]:

@@ -18,8 +18,9 @@ from torch import Tensor
 
 log = logging.getLogger(__name__)
 
-WARM_UPS = 2
-"""Times that work is done before it is recorded: they compile kernels and make scratch memory."""
+WARM_UPS = 8
+"""Times that work is done before it is recorded, which waits for the device: the last batches of a block have
+a shape that may not come again. The first times compile kernels and make scratch memory."""
 
 Work = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 

@@ -47,11 +47,13 @@ def test_batches_cover_a_block_and_are_nearly_equal(num_edges: int, batch: int, 
     if sizes:
         assert sizes[-1] > 0
         assert len(sizes) <= -(-num_edges // batch) + 1
+        even = sizes[max(0, num_edges // batch - 3) :]
+        assert all(size == batch for size in sizes[: len(sizes) - len(even)])
         if num_edges > batch and num_edges % chunks == 0:
-            assert max(sizes) - min(sizes) <= len(sizes) * chunks
+            assert max(even) - min(even) <= len(even) * chunks
 
 
-@pytest.mark.parametrize("num_edges", [9_397, 37_589, 20_011, 5_003, 10_007])
+@pytest.mark.parametrize("num_edges", [9_397, 37_589, 20_011, 5_003, 10_007, 90_001, 99_991])
 def test_no_batch_of_a_step_falls_into_few_chunks(num_edges: int) -> None:
     """Primes: a last batch without divisors would be one chunk, its edges sharing the same few negatives."""
     bounds = batch_bounds(num_edges, 10_000, 10)
@@ -60,6 +62,13 @@ def test_no_batch_of_a_step_falls_into_few_chunks(num_edges: int) -> None:
     assert 8 <= chunks_of(sizes[-1], 10) <= 11
     assert min(sizes) >= 0.7 * max(sizes)
     assert max(sizes) <= 10_000
+
+
+def test_large_blocks_of_different_sizes_have_batches_of_one_shape() -> None:
+    sizes = [
+        stop - start for edges in (1_234_567, 2_345_679) for start, stop in batch_bounds(edges, 10_000, 10)
+    ]
+    assert sizes.count(10_000) >= len(sizes) - 8
 
 
 @settings(deadline=None)  # the first one compiles

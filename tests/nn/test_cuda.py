@@ -264,6 +264,7 @@ def test_recorded_batches_are_those_launched_one_by_one(
     options["mask_known"] = False
     real = torch.cuda.CUDAGraph.replay
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda self: (replayed.append(1), real(self))[1])
+    monkeypatch.setattr(recordings, "WARM_UPS", 2)
     recorded = trained("cuda", settings, **options)
     assert len(replayed) > 10
     assert "cannot be recorded" not in caplog.text
