@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -41,13 +43,16 @@ def prepare(data: Path, name: str, output: Path, *words: str) -> None:
 
 def test_fb15k_237_out_of_core_is_as_good_as_in_memory(data_dir: Path, tmp_path: Path) -> None:
     prepare(data_dir, "FB15k-237", tmp_path / "graph", "partitions=8")
-    disk = train(tmp_path / "graph", tmp_path / "disk", *RECIPE, "storage.capacity=4")
-    memory = train(tmp_path / "graph", tmp_path / "memory", *RECIPE, "storage.capacity=8")
-    assert disk["test"]["count"] == memory["test"]["count"] == 2 * 20466
-    assert disk["test"]["mrr"] >= 0.31
-    assert abs(disk["test"]["mrr"] - memory["test"]["mrr"]) <= 0.005
-    assert 3 * 9 <= disk["train"]["loads_per_epoch"] <= 3 * 17  # three rounds of `random`
-    assert memory["train"]["loads_per_epoch"] == 0
+    mrr: dict[int, list[float]] = {4: [], 8: []}
+    for capacity, seed in itertools.product(mrr, (0, 1)):  # one run scatters by .001 to .004
+        words = (*RECIPE, f"storage.capacity={capacity}", f"training.seed={seed}")
+        run = train(tmp_path / "graph", tmp_path / f"run-{capacity}-{seed}", *words)
+        assert run["test"]["count"] == 2 * 20466
+        loads = run["train"]["loads_per_epoch"]
+        assert loads == 0 if capacity == 8 else 3 * 9 <= loads <= 3 * 17  # three rounds of `random`
+        mrr[capacity].append(run["test"]["mrr"])
+    assert fmean(mrr[4]) >= 0.31
+    assert abs(fmean(mrr[4]) - fmean(mrr[8])) <= 0.005, mrr
 
 
 def test_hackage_is_prepared_fast_in_bounded_memory_and_trains(data_dir: Path, tmp_path: Path) -> None:
