@@ -1,4 +1,4 @@
-"""What happens to a batch (floor 3): EdgeBatch → Batch → Update → Done, one function a stage.
+"""What happens to a batch that a device computes, its rows in RAM (floor 3): EdgeBatch → gradients → Done.
 
 gather      copies the rows out of the buffer into pinned memory, begins to copy them to the device
 compute     scores, loss, gradients; relations are updated in place
