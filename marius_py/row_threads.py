@@ -28,7 +28,8 @@ class RowThreads:
     """
 
     def __init__(self) -> None:
-        self._pool: ThreadPoolExecutor | None = None
+        # Threads start when they are first needed: for one that gathers and one that steps at the same time.
+        self._pool = ThreadPoolExecutor(2 * MOST_THREADS, thread_name_prefix="marius-rows")
 
     def take(self, table: Tensor, index: Tensor, out: Tensor) -> Tensor:
         """Copy the rows of a table (N, D) at places (U,) int64 to `out` (U, D), which is returned."""
@@ -37,9 +38,7 @@ class RowThreads:
 
     def close(self) -> None:
         """End the threads. May be called twice."""
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
+        self._pool.shutdown()
 
     def share(self, count: int, work: Callable[[slice], None]) -> None:
         """Have `work` do all of `count` rows, which it must allow to be done side by side."""
@@ -47,8 +46,6 @@ class RowThreads:
         if shares <= 1:
             work(slice(0, count))
             return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(2 * MOST_THREADS, thread_name_prefix="marius-rows")
         bounds = [count * share // shares for share in range(shares + 1)]
         parts = [slice(begin, end) for begin, end in pairwise(bounds)]
         for done in [self._pool.submit(work, part) for part in parts]:
