@@ -83,10 +83,11 @@ class KnownEdges:
     ) -> np.ndarray:
         """As `find_false_negatives`, compiled; negatives ascend in each row."""
         assert self._compiled is not None
-        by_node = index.by_node or Questions(0, np.zeros(1, np.int64), np.zeros(0, np.int32))
+        by_node = index.turned.by_node or Questions(0, np.zeros(1, np.int32), np.zeros(0, np.int32))
         arrays = (np.ascontiguousarray(one, np.int64) for one in (question, answer, negatives))
+        found: np.ndarray
         with index.asked.lend() as asked:
-            found: np.ndarray = self._compiled.false_negatives(
+            found, looked_at = self._compiled.false_negatives(
                 index.keys,
                 index.starts,
                 index.answers,
@@ -96,6 +97,7 @@ class KnownEdges:
                 asked,
                 *arrays,
             )
+        index.turned.pay(looked_at, self._compiled.PAIR_COST * negatives.size)
         return found
 
 

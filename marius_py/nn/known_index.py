@@ -1,12 +1,13 @@
 """Known edges by question (floor 1): keys and answers in, answers grouped in three forms out; numpy only.
 
 A question is a known end and a relation, its answers the nodes at the other end. How negatives are found
-among them depends on how many there are of either, so the index holds them as lists and turned round, and,
-where `known_search` finds them, their low bits and, for hubs, tables.
+among them depends on how many there are of either, so the index holds them as lists and, where that pays,
+turned round, and, where `known_search` finds them, their low bits and, for hubs, tables.
 """
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -16,6 +17,8 @@ from marius_py.pool import Pool
 
 _SPARSE_IDS = 2
 """Ids for each edge up to which a table over all ids is worth its memory."""
+_TURNING_COST = 4
+"""Answers that a search looks at in the time that it takes to turn one round."""
 _HUB = 256
 """Answers of a question from which a table may pay."""
 _DENSE = 16
@@ -31,14 +34,15 @@ class Answers:
     answers: np.ndarray
     asked: Pool[np.ndarray]
     """Scratch of searches, an int32 for each question, zeros in between."""
-    by_node: Questions | None
+    turned: TurnedRound
 
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
         arrays = (self.keys, self.starts, self.answers, *self.asked.free)
         own = sum(array.nbytes for array in arrays)
-        return own + (0 if self.by_node is None else self.by_node.nbytes)
+        by_node = self.turned.by_node
+        return own + (0 if by_node is None else by_node.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ class Questions:
 
     low: int
     starts: np.ndarray
+    """int32."""
     places: np.ndarray
     """int32, positions of the questions among `keys`."""
 
@@ -68,6 +73,48 @@ class Questions:
     def nbytes(self) -> int:
         """Bytes of all arrays."""
         return sum(array.nbytes for array in (self.starts, self.places))
+
+
+class TurnedRound:
+    """Answers by node, made once searching without them has cost as much as making them. Thread-safe.
+
+    Partitions come and go, and an index with them: where questions have few answers, or batches are few,
+    turning it round would never pay. So at most twice as much is spent as if that had been known before.
+
+    Args:
+        starts, answers: of the `Answers`.
+        low, span: answers lie in [low, low + span).
+        compiled: as for `group_answers`.
+    """
+
+    def __init__(
+        self, starts: np.ndarray, answers: np.ndarray, low: int, span: int, compiled: ModuleType | None
+    ) -> None:
+        self._starts, self._answers = starts, answers
+        self._low, self._span = low, span
+        self._turn_round = _turn_round if compiled is None else compiled.turn_round
+        # Where ids lie far apart, a table of all would be large.
+        self._possible = 0 < span <= _SPARSE_IDS * len(answers) and len(answers) < 1 << 31
+        self._owed = 0.0
+        self._lock = threading.Lock()
+        self.by_node: Questions | None = None
+
+    def make(self) -> None:
+        """Make them now, if they are not too large."""
+        if self._possible and self.by_node is None:
+            turned = self._turn_round(self._starts, self._answers, self._low, self._span)
+            self.by_node = Questions(self._low, *turned)
+
+    def pay(self, answers: int, nodes: int) -> None:
+        """Note a search without them: `answers` were looked at, where what `nodes` answer would have done."""
+        if not self._possible or self.by_node is not None or not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._owed += max(0.0, answers - nodes * len(self._answers) / self._span)
+            if self._owed >= _TURNING_COST * len(self._answers):
+                self.make()
+        finally:
+            self._lock.release()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +156,8 @@ def group_answers(key: np.ndarray, answer: np.ndarray, compiled: ModuleType | No
         answer: (E,) node ids.
         compiled: `kernels.numba_known`, if its loops are to be used.
     """
-    bits = int(answer.max(initial=0)).bit_length()
+    low, high = (int(answer.min()), int(answer.max())) if len(answer) else (0, -1)
+    bits = max(high, 0).bit_length()
     if int(key.max(initial=0)) < 1 << (62 - bits):
         # One sort of plain integers is several times faster than a sort by two keys.
         key <<= bits
@@ -121,7 +169,8 @@ def group_answers(key: np.ndarray, answer: np.ndarray, compiled: ModuleType | No
         keys, starts = _first_of_each(key[order])
         answers = answer[order].astype(np.int64)
     asked = Pool(lambda: np.zeros(len(keys), np.int32))
-    return Answers(keys, starts, answers, asked, _questions_of_nodes(starts, answers, compiled))
+    turned = TurnedRound(starts, answers, low, high - low + 1, compiled)
+    return Answers(keys, starts, answers, asked, turned)
 
 
 def _first_of_each(key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -140,8 +189,9 @@ def _split(packed: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray, np.nd
 def with_tables(index: Answers) -> SearchedAnswers:
     """The same answers, made ready for `known_search`."""
     low_bits, tables = index.answers.astype(np.uint16), _tabulate(index.starts[:-1], index.answers)
+    index.turned.make()
     return SearchedAnswers(
-        index.keys, index.starts, index.answers, index.asked, index.by_node, low_bits, tables
+        index.keys, index.starts, index.answers, index.asked, index.turned, low_bits, tables
     )
 
 
@@ -160,24 +210,10 @@ def _tabulate(starts: np.ndarray, answer: np.ndarray) -> Tables:
     return Tables(low, places, answers)
 
 
-def _questions_of_nodes(
-    starts: np.ndarray, answer: np.ndarray, compiled: ModuleType | None
-) -> Questions | None:
-    """Questions by answer; None where ids lie so far apart that a table of all would be large."""
-    if len(answer) == 0 or len(starts) > 1 << 31:
-        return None
-    low = int(answer.min())
-    span = int(answer.max()) - low + 1
-    if span > _SPARSE_IDS * len(answer) or span >= 1 << 31:
-        return None
-    turn_round = _turn_round if compiled is None else compiled.turn_round
-    return Questions(low, *turn_round(starts, answer, low, span))
-
-
 def _turn_round(starts: np.ndarray, answer: np.ndarray, low: int, span: int) -> tuple[np.ndarray, np.ndarray]:
     """As `kernels.numba_known.turn_round`."""
     pairs = (answer - low) << 32
     pairs |= np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     pairs.sort()
     lengths = np.bincount(pairs >> 32, minlength=span)
-    return np.concatenate(([0], np.cumsum(lengths))), pairs.astype(np.int32)
+    return np.concatenate(([0], np.cumsum(lengths))).astype(np.int32), pairs.astype(np.int32)

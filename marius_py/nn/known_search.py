@@ -226,7 +226,7 @@ def _look_from_negatives(
 
     Negatives drawn evenly are seldom hubs, while edges of hubs are many.
     """
-    by_node = index.by_node
+    by_node = index.turned.by_node
     if by_node is None:
         return None
     row = np.clip(nodes.ravel() - by_node.low, 0, len(by_node.starts) - 2)

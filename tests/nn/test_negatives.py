@@ -23,6 +23,7 @@ from marius_py.nn import (
     known_index,
     known_search,
 )
+from marius_py.nn.kernels import host
 from marius_py.nn.known_edges import KnownEdges, own_answers
 from marius_py.nn.negatives import chunks_of
 from marius_py.nn.registry import SAMPLERS
@@ -188,10 +189,12 @@ def test_known_edges_are_left_out_and_nothing_else(
     chunk_edges = len(batch) // len(negatives)
     with (
         patch.multiple(known_search, _MANY_ANSWERS=many_answers, _COST=cost, _MOST_PLACES=most_places),
-        patch.multiple(known_index, _DENSE=dense, _HUB=0),
+        patch.multiple(known_index, _DENSE=dense, _HUB=0, _TURNING_COST=0),
         patch.object(known_edges, "_LEAST_EDGES", 0 if compiled else 1 << 62),
     ):
-        dropped = KnownEdges(known).false_negatives(batch, negatives, side)
+        index = KnownEdges(known)
+        dropped = index.false_negatives(batch, negatives, side)
+        np.testing.assert_array_equal(index.false_negatives(batch, negatives, side), dropped)
     keep, all_but_own = (
         kept(one, len(batch), negatives) for one in (dropped, own_answers(batch, negatives, side))
     )
@@ -221,7 +224,10 @@ def test_known_edges_of_hubs_are_left_out(
     known[:, 1] = 0
     known[:, 0 if side == "tail" else 2] %= 3  # three questions with thousands of answers
     batch, negatives = known[:40].astype(np.int64), generator.integers(0, 4000, (2, count))
-    dropped = KnownEdges(known).false_negatives(batch, negatives, side)
+    index = KnownEdges(known)
+    dropped = index.false_negatives(batch, negatives, side)
+    index._index[side].turned.make()
+    np.testing.assert_array_equal(index.false_negatives(batch, negatives, side), dropped)
     keep = kept(dropped, len(batch), negatives).reshape(40, count)
     true = {tuple(edge) for edge in known.tolist()}
     for number, (head, relation, tail) in enumerate(batch.tolist()):
@@ -229,6 +235,29 @@ def test_known_edges_of_hubs_are_left_out(
         made = [(node, relation, tail) if side == "head" else (head, relation, node) for node in nodes]
         assert keep[number].tolist() == [edge not in true for edge in made]
     assert not keep.all()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_answers_are_turned_round_once_searching_has_cost_as_much(compiled: bool) -> None:
+    kernels = host.compiled_known() if compiled else None
+    questions, answers = np.arange(20) // 2, np.arange(20) % 5 + 100
+    turned = known_index.group_answers(questions, answers, kernels).turned
+    assert turned.by_node is None
+    turned.pay(10, 100)  # looking at what 100 nodes answer would have cost more
+    turned.pay(79, 0)
+    assert turned.by_node is None
+    turned.pay(5, 1)  # one node of five answers a fifth of the twenty
+    assert turned.by_node is not None
+    np.testing.assert_array_equal(turned.by_node.starts, [0, 4, 8, 12, 16, 20])
+    np.testing.assert_array_equal(turned.by_node.places[:4], [0, 2, 5, 7])
+    assert turned.by_node.low == 100
+
+
+def test_ids_far_apart_are_never_turned_round() -> None:
+    turned = known_index.group_answers(np.arange(4), np.array([0, 1, 2, 1 << 40])).turned
+    turned.pay(1000, 0)
+    turned.make()
+    assert turned.by_node is None
 
 
 @pytest.mark.parametrize("compiled", [False, True])

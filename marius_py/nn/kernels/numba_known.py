@@ -17,7 +17,7 @@ _LOW_BITS = 16
 _WORD = 6
 _SEARCH = 16
 """Answers for each negative from which the negatives are searched among the answers."""
-_PAIR_COST = 2
+PAIR_COST = 2
 """Answers that are looked up in the time of one question that a negative answers."""
 
 
@@ -225,7 +225,7 @@ def false_negatives(
     question: np.ndarray,
     answer: np.ndarray,
     negatives: np.ndarray,
-) -> np.ndarray:
+) -> tuple[np.ndarray, int]:
     """Where a negative is a known answer of an edge's question, or repeats the edge's own answer.
 
     Args:
@@ -241,7 +241,8 @@ def false_negatives(
         negatives: (C, K) int64 node ids, ascending in each row; C divides B.
 
     Returns:
-        (M,) int64 positions in the flattened (C, P, K), ascending and distinct.
+        (M,) int64 positions in the flattened (C, P, K), ascending and distinct; how many answers were looked
+        at.
     """
     chunks, count = negatives.shape
     edges = len(question) // chunks
@@ -254,6 +255,7 @@ def false_negatives(
     places, question_of = np.empty(edges, np.int64), np.empty(edges, np.int64)
     columns, pairs = np.empty(4 * count, np.int32), np.empty(4 * count, np.int64)
     out, written = np.empty(16 * len(question) + count, np.int64), 0
+    looked_at = 0
     for c in range(chunks):
         nodes, first = negatives[c], c * edges
         _enter_negatives(sieve, slots, shift, nodes)
@@ -262,11 +264,12 @@ def false_negatives(
         for place in places[:num_asked]:
             cost += min(starts[place + 1] - starts[place], _SEARCH * count)
         ends = np.empty(num_asked + 1, np.int64)  # ends[q + 1]: where the columns of question q end
-        if len(node_starts) > 1 and _PAIR_COST * _num_pairs(low, node_starts, nodes) < cost:
+        if len(node_starts) > 1 and PAIR_COST * _num_pairs(low, node_starts, nodes) < cost:
             pairs, columns = _look_up_questions(
                 low, node_starts, node_places, asked, nodes, pairs, ends, columns
             )
         else:
+            looked_at += cost
             columns = _look_up_answers(
                 sieve, slots, shift, nodes, starts, answers, places, num_asked, ends, columns
             )
@@ -275,7 +278,7 @@ def false_negatives(
         out, written = _write(
             sieve, slots, shift, nodes, first, question_of, ends, columns, answer, out, written
         )
-    return out[:written].copy()
+    return out[:written].copy(), looked_at
 
 
 @kernel()
@@ -288,32 +291,33 @@ def split(packed: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray, np.nda
     Returns:
         Keys (J,), starts (J + 1,) and answers (E,), int64.
     """
-    count = 0
+    low_bits = (1 << bits) - 1
+    count, before = 0, np.int64(-1)
     for i in range(len(packed)):
-        count += i == 0 or packed[i] >> bits != packed[i - 1] >> bits
+        count += packed[i] >> bits != before
+        before = packed[i] >> bits
     keys, starts = np.empty(count, np.int64), np.empty(count + 1, np.int64)
     answers = np.empty(len(packed), np.int64)
-    low_bits = (1 << bits) - 1
-    j = 0
-    for i in range(len(packed)):
+    last, before = np.int64(-1), np.int64(-1)
+    for i in range(len(packed)):  # without a branch: half of all edges begin a question, in no order
         answers[i] = packed[i] & low_bits
         key = packed[i] >> bits
-        if i == 0 or key != packed[i - 1] >> bits:
-            keys[j] = key
-            starts[j] = i
-            j += 1
-    starts[count] = len(packed)
+        last += key != before
+        before = key
+        keys[last] = key
+        starts[last + 1] = i + 1
+    starts[0] = 0
     return keys, starts, answers
 
 
 @kernel()
 def turn_round(starts: np.ndarray, answers: np.ndarray, low: int, span: int) -> tuple[np.ndarray, np.ndarray]:
-    """The questions of each answer: starts (span + 1,) int64 by node - low, and places (E,) int32, ascending.
+    """The questions of each answer: starts (span + 1,) int32 by node - low, and places (E,) int32, ascending.
 
     Args:
         starts, answers: as of `split`; answers lie in [low, low + span).
     """
-    node_starts, places = np.zeros(span + 1, np.int64), np.empty(len(answers), np.int32)
+    node_starts, places = np.zeros(span + 1, np.int32), np.empty(len(answers), np.int32)
     for node in answers:
         node_starts[node - low + 1] += 1
     for node in range(span):
