@@ -405,11 +405,11 @@ class Trainer:
             torch.set_num_threads(threads)
 
     def _draw(self, leased: LeasedEdges) -> EdgeBatch | DrawnBatch:
-        """Draw a batch; note what it holds until done: ids, and on the host rows and state twice."""
+        """Draw a batch; note what it holds until done: ids, and on the host its rows and their gradients."""
         batch = self._drawing.draw(leased)
         size = array_bytes(batch)
         if isinstance(batch, EdgeBatch):
-            size += len(batch.index) * 2 * 4 * (self._model.dim + self._model.node_state_dim)
+            size += len(batch.index) * 2 * 4 * self._model.dim
         self._batch_bytes[batch.position] = size
         self.memory.add("batches", size)
         return batch

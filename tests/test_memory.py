@@ -66,7 +66,7 @@ def test_result_names_components(tmp_path, capacity, slots):
     assert parts["buffer"] == slots * slot_rows * 2 * DIM * 4
     assert slot_rows >= NODES / 8
     rows = 2 * (BATCH + NEGATIVES)  # at most, of a batch
-    assert BATCH * 3 * 8 < parts["batches"] <= 6 * (rows * (2 * 2 * DIM * 4 + 16) + 4 * BATCH * 8)
+    assert BATCH * 3 * 8 < parts["batches"] <= 6 * (rows * (2 * DIM * 4 + 16) + 4 * BATCH * 8)
     assert parts["edges"] >= EDGES * 12 / 32  # a block at least: two of eight partitions take 28 steps
     assert min(parts.values()) > 0
     phases = memory["peak_rss_bytes"]
