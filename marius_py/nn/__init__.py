@@ -1,7 +1,17 @@
 """Model floor (1): batch types, decoders, losses, negatives, sparse row optimizers."""
 
 from marius_py.nn.batch import Batch, Corruption, Importance, Update
-from marius_py.nn.decoders import RESCAL, ClosedFormDecoder, ComplEx, Decoder, DistMult, Dot, RotatE, TransE
+from marius_py.nn.decoders import (
+    RESCAL,
+    ClosedFormDecoder,
+    ComplEx,
+    Decoder,
+    DistMult,
+    Dot,
+    ProductDecoder,
+    RotatE,
+    TransE,
+)
 from marius_py.nn.initializers import Initializer
 from marius_py.nn.losses import LogisticLoss, Loss, MarginLoss, SoftmaxLoss
 from marius_py.nn.model import LinkPredictionModel
@@ -39,6 +49,7 @@ __all__ = [
     "Loss",
     "MarginLoss",
     "NegativeSampler",
+    "ProductDecoder",
     "Regularizer",
     "ResidentNodes",
     "RotatE",

@@ -23,8 +23,8 @@ from tests.nn.batches import make_model, random_batch
 
 GOLDEN_DECODERS: dict[str, Decoder] = {
     "dot": Dot(8),
-    "distmult": DistMult(8),
-    "complex": ComplEx(8),
+    "distmult": DistMult(8, popularity=0.0),
+    "complex": ComplEx(8, popularity=0.0),
     "transe": TransE(8),
     "transe-l1": TransE(8, norm="l1"),
     "rotate": RotatE(8),
@@ -87,4 +87,7 @@ def test_golden_values_cover_the_registries() -> None:
 def test_golden_losses(decoder: str, loss: str) -> None:
     parts = GOLDEN_DECODERS[decoder], GOLDEN_LOSSES[loss]
     found = golden_loss(*parts, rich=False), golden_loss(*parts, rich=True)
-    assert found == pytest.approx(GOLDEN_VALUES[decoder, loss], rel=1e-3)
+    # The slope of |x| jumps at 0: where a difference is near it, the last bit, another on each kind of
+    # processor, decides which way Adagrad goes.
+    rel = 5e-3 if decoder == "transe-l1" else 1e-3
+    assert found == pytest.approx(GOLDEN_VALUES[decoder, loss], rel=rel)

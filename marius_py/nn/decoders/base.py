@@ -6,6 +6,7 @@ with candidate rows, so that the candidates of a chunk are shared by all of its 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import ClassVar, Literal
 
@@ -120,6 +121,39 @@ class ClosedFormDecoder(Decoder):
             d_node: (n, D) accumulated in place.
             d_relation: (n, Dr) accumulated in place.
         """
+
+
+class ProductDecoder(ClosedFormDecoder):
+    """A decoder whose score is a sum of products of head, relation and tail, coordinate by coordinate.
+
+    Such scores are flat where all rows are near 0: what a row learns first is an accident of its initial
+    values, and in a graph that says little about most nodes it never learns how often they answer at all. One
+    coordinate that begins high for all nodes and relations has a slope from the start: there a candidate
+    rises with each edge that it answers and falls with each that it does not.
+
+    Args:
+        dim: embedding width in floats.
+        popularity: what is added to the initial values of the first coordinate, of nodes and relations; 0: as
+            published.
+
+    Raises:
+        ConfigError: `dim` or `popularity` is not such a number.
+    """
+
+    def __init__(self, dim: int, popularity: float = 1.0) -> None:
+        super().__init__(dim)
+        if not math.isfinite(popularity):
+            raise ConfigError(f"model.decoder.popularity is {popularity}; it must be a finite number")
+        self.popularity = float(popularity)
+
+    def init_rows(self, out: np.ndarray, rng: np.random.Generator, initializer: Initializer) -> None:
+        """Fill (n, D) float32 node rows with initial values."""
+        initializer.fill(out, rng)
+        out[:, 0] += self.popularity
+
+    def init_relations(self, out: np.ndarray, rng: np.random.Generator, initializer: Initializer) -> None:
+        """Fill (R, Dr) float32 relation rows with initial values."""
+        self.init_rows(out, rng, initializer)
 
 
 def require_even(dim: int, decoder: str) -> None:

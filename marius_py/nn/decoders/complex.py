@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from marius_py.nn.decoders.base import ClosedFormDecoder, require_even
+from marius_py.nn.decoders.base import ProductDecoder, require_even
 from marius_py.types import Side
 
 
-class ComplEx(ClosedFormDecoder):
+class ComplEx(ProductDecoder):
     """score = Re⟨head, relation, conj(tail)⟩ (Trouillon et al., 2016).
 
     Rows hold the real parts in their first half and the imaginary parts in their second, so that the real
@@ -17,14 +17,15 @@ class ComplEx(ClosedFormDecoder):
 
     Args:
         dim: embedding width in floats, even: dim / 2 complex numbers.
+        popularity: of the first real part; see `ProductDecoder`.
     """
 
     similarity = "dot"
     product = "complex"
     complex_halves = True
 
-    def __init__(self, dim: int) -> None:
-        super().__init__(dim)
+    def __init__(self, dim: int, popularity: float = 1.0) -> None:
+        super().__init__(dim, popularity)
         require_even(dim, "ComplEx")
 
     def query(self, node: Tensor, relation: Tensor, side: Side) -> Tensor:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from marius_py.nn.decoders.base import ClosedFormDecoder
+from marius_py.nn.decoders.base import ProductDecoder
 from marius_py.types import Side
 
 
-class DistMult(ClosedFormDecoder):
-    """score = Σ head · relation · tail (Yang et al., 2015); symmetric in head and tail."""
+class DistMult(ProductDecoder):
+    """score = Σ head · relation · tail (Yang et al., 2015); symmetric in head and tail.
+
+    Args:
+        dim, popularity: see `ProductDecoder`.
+    """
 
     similarity = "dot"
     product = "real"
