@@ -26,7 +26,10 @@ from marius_py.config import (
     TrainConfig,
     check_buffer,
     make_components,
+    make_regularizers,
     plain,
+    saved_settings,
+    with_penalties,
     write_yaml,
 )
 from marius_py.data.rounds import EpochOrder
@@ -82,6 +85,7 @@ from marius_py.resume import (
     record_settings,
     unfinished,
 )
+from marius_py.run_state import RunState
 from marius_py.snapshots import best_snapshot, update_snapshots
 from marius_py.storage.files import remove
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
@@ -94,7 +98,7 @@ from marius_py.storage.hdf5_store import Hdf5PartitionStore
 from marius_py.storage.protocols import NodeTable
 from marius_py.storage.reader import open_node_reader
 from marius_py.trainer import Trainer, TrainerSettings
-from marius_py.validation import VALIDATION_META, ValidationPlan, gap_of, plan_validation
+from marius_py.validation import VALIDATION_META, ValidationPlan, decline_of, gap_of, plan_validation
 
 log = logging.getLogger(__name__)
 
@@ -159,6 +163,9 @@ def _train(
     """Train in a claimed folder."""
     phases = {"start": peak_rss_bytes()}
     graph = open_graph(config.graph) if config.graph is not None else demo_graph(folder, config, watcher)
+    begun = saved_settings(folder) if config.resume else None
+    config = with_penalties(config, graph.num_nodes, graph.num_edges["train"], begun)
+    components = replace(components, regularizers=make_regularizers(config))
     partitioning = partitioning_of(graph, config)
     model = make_model(config, components, graph, device)
     table = NodeTable(partitioning, model.dim, model.node_state_dim)
@@ -182,6 +189,9 @@ def _train(
                     join.write_history(store)
                 raise
             join.write_history(store)
+            declined = decline_of(RunState(history=history).validations())
+            if declined is not None and not config.checkpoint.best:
+                log.warning(declined)
             log_memory(table, capacity)
             phases["training"] = peak_rss_bytes()
             with stage_of("evaluate", watchdog):

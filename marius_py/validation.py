@@ -34,6 +34,9 @@ CHEAP_SCORES = 1 << 30
 LEAST_EDGES = 500
 """Edges of a sample at least: the standard error of their MRR is about .01."""
 
+DECLINE = 0.1
+"""Share of the best validation MRR that a run may lose until its end before that is said."""
+
 
 @dataclass(frozen=True, slots=True)
 class ValidationPlan:
@@ -147,3 +150,21 @@ def gap_of(sampled: Mapping[str, Any], full: Mapping[str, Any]) -> dict[str, Any
         "sampled": {name: sampled[name] for name in names} | {"protocol": sampled["protocol"]},
         "difference": {name: sampled[name] - full[name] for name in names},
     }
+
+
+def decline_of(validations: Sequence[tuple[int, float]]) -> str | None:
+    """What to say of a run whose last validation is far below its best; None: it is not.
+
+    Args:
+        validations: (epochs done, MRR) of each, in order.
+    """
+    if not validations:
+        return None
+    (best_epoch, best), (_, last) = max(validations, key=lambda one: one[1]), validations[-1]
+    if last >= best * (1 - DECLINE):
+        return None
+    return (
+        f"validation MRR was best after epoch {best_epoch} ({best:.4f}) and is {last:.4f} at the end, as of "
+        "a model that learns the training edges by heart: try fewer training.epochs or a larger "
+        "training.regularizer.n3, or keep and test the best epoch with checkpoint.best=true"
+    )

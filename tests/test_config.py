@@ -34,7 +34,7 @@ from marius_py.config import (
 from marius_py.config.compose import group_options, groups_of, prepare_overrides
 from marius_py.config.fields import keys_of, type_of
 from marius_py.config.help import help_text
-from marius_py.config.regularization import regularization_of
+from marius_py.config.regularization import regularization_of, with_penalties
 from marius_py.config.schema import ORDERS
 from marius_py.errors import ConfigError, FormatError
 from marius_py.nn import AllNegatives, SoftmaxLoss, UniformNegatives
@@ -474,6 +474,33 @@ def test_regularization_suits_decoder_and_loss(
 ) -> None:
     found = regularization_of(load_config(["graph=g", *words]))
     assert ((found.node_dropout, found.relation_dropout), found.n3) == (dropout, n3)
+
+
+@pytest.mark.parametrize(
+    ("words", "edges", "begun", "n3"),
+    [
+        ([], 18_000, None, 0.1),
+        ([], 50_000, None, 0.1),
+        ([], 12_000, None, 0.15),
+        ([], 13_000, None, 0.138),
+        ([], 3_000, None, 0.2),
+        ([], 0, None, 0.2),
+        (["training.regularizer.n3=0.03"], 3_000, None, 0.03),
+        (["loss=logistic"], 3_000, None, 0),
+        (["training.regularizer.n3=0.03"], 3_000, 0.15, 0.03),
+        ([], 3_000, 0.15, 0.15),
+        ([], 3_000, "null", 0.1),
+        ([], 3_000, "nothing", 0.1),
+    ],
+)
+def test_nodes_with_few_edges_are_regularized_more(
+    words: list[str], edges: int, begun: float | str | None, n3: float
+) -> None:
+    saved = {"nothing": {}, "null": {"training": {"regularizer": {"n3": None}}}}.get(
+        begun, {"training": {"regularizer": {"n3": begun}}} if begun else None
+    )
+    config = with_penalties(load_config(["graph=g", *words]), 1000, edges, saved)
+    assert config.training.regularizer.n3 == n3
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from marius_py.config import TrainConfig, load_config
 from marius_py.evaluating import evaluate
 from marius_py.prepare import prepare
 from marius_py.trackers import Trackers
-from marius_py.validation import CHEAP_SCORES, LEAST_EDGES, ValidationPlan, plan_validation
+from marius_py.validation import CHEAP_SCORES, LEAST_EDGES, ValidationPlan, decline_of, plan_validation
 
 FB15K_237 = (14_541, 272_115, 17_535)
 FREEBASE = (86_000_000, 304_000_000, 17_000_000)
@@ -163,3 +163,22 @@ def test_trackers_hear_of_samples_under_another_name() -> None:
     trackers.log({"epoch": 1, "valid": {"mrr": 0.25, "sampled": False}})
     trackers.finish({"test": {"mrr": 0.75, "sampled": True}})
     assert recorder.seen == [{"valid_sampled/mrr": 0.5}, {"valid/mrr": 0.25}, {"test_sampled/mrr": 0.75}]
+
+
+@pytest.mark.parametrize(
+    ("validations", "said"),
+    [
+        ([], False),
+        ([(5, 0.2)], False),
+        ([(5, 0.2), (10, 0.185)], False),
+        ([(5, 0.2), (10, 0.175)], True),
+        ([(5, 0.1), (10, 0.2), (15, 0.175)], True),
+        ([(5, 0.2), (10, 0.1), (15, 0.3)], False),
+    ],
+)
+def test_a_run_that_forgot_what_it_knew_is_told(validations: list[tuple[int, float]], said: bool) -> None:
+    message = decline_of(validations)
+    assert (message is not None) == said
+    if message is not None:
+        assert "(0.2000) and is 0.1750 at the end" in message
+        assert f"after epoch {max(validations, key=lambda one: one[1])[0]} " in message

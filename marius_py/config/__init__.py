@@ -13,7 +13,8 @@ from marius_py.config.compose import (
 from marius_py.config.evaluate_schema import EvaluateConfig
 from marius_py.config.fields import Component, build, plain
 from marius_py.config.prepare_schema import DatasetConfig, InputConfig, PrepareConfig
-from marius_py.config.registry import Components, make_components
+from marius_py.config.registry import Components, make_components, make_regularizers
+from marius_py.config.regularization import with_penalties
 from marius_py.config.schema import (
     AUTO,
     CheckpointConfig,
@@ -57,8 +58,10 @@ __all__ = [
     "config_from",
     "load_config",
     "make_components",
+    "make_regularizers",
     "plain",
     "read_yaml",
     "saved_settings",
+    "with_penalties",
     "write_yaml",
 ]

@@ -98,7 +98,7 @@ def make_components(config: TrainConfig) -> Components:
             only_accepted=True,
         ),
         initializer=make(config.model.init, Initializer, names.INITIALIZERS, "model.init", {}),
-        regularizers=_regularizers(config),
+        regularizers=make_regularizers(config),
         rate=_rate(config),
     )
 
@@ -113,7 +113,8 @@ def _rate(config: TrainConfig) -> RateSchedule:
     return SCHEDULES[settings.name](epochs, settings.warmup, settings.floor)
 
 
-def _regularizers(config: TrainConfig) -> tuple[Regularizer, ...]:
+def make_regularizers(config: TrainConfig) -> tuple[Regularizer, ...]:
+    """The penalties whose weights are above 0."""
     from marius_py.nn.regularizers import L2, N3
 
     found, weighted = regularization_of(config), config.training.regularizer.weighted

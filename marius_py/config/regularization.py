@@ -1,28 +1,28 @@
 """What keeps a model from learning its edges by heart (floor 5): settings in, dropout and penalties out.
 
 Products memorize a graph within a few epochs where nothing holds them back; distances do not. Which means is
-the default was chosen by the test MRR of the default ComplEx after 20 epochs: N3 of .1, dropout of .3 and .2,
-both.
+the default was chosen by the test MRR of the default ComplEx after 20 epochs (benchmarks/RESULTS.md has all):
 
-| graph | N3 | dropout | both |
-|---|---|---|---|
-| FB15k-237 | .323 | .324 | .309 |
-| WN18RR | .432 | .408 | .441 |
-| umls | .888 | .899 | |
-| 27,000 nodes, 40,000 edges | .012 | .002 | .011 |
-| 30 % of the edges at five hubs | .065 | .032 | .074 |
-| five relations of very different size | .090 | .076 | .102 |
-| no relations | .082 | .077 | .085 |
-| 100 nodes | .348 | .292 | .360 |
+| graph | train edges a node | dropout .3, .2 | N3 .1 | N3 .2 |
+|---|---|---|---|---|
+| FB15k-237 | 18.7 | .324 | .323 | .290 |
+| umls | 39 | .899 | .888 | |
+| WN18RR | 2.1 | .408 | .432 | .436 |
+| 30 % of the edges at five hubs | 5 | .032 | .065 | .082 |
+| no relations | 7 | .077 | .082 | .113 |
+| 30 relations between 100 groups | 18 | | .066 | .006 |
 
-DistMult on FB15k-237: .313 by N3, .320 by dropout, .316 by dropout and N3 of .05. N3 belongs to the softmax
+So N3 is .1 where nodes have 18 train edges or more (.05 is worse there: FB15k-237 .311, umls .875) and twice
+that at 9 or fewer; in between it goes as one over the edges a node. N3 belongs to the softmax
 loss: with the logistic one, whose gradients are smaller, ComplEx has .175 by N3 of .1 after ten epochs there,
 .264 by dropout, .256 by neither.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from marius_py.config.schema import TrainConfig
 
@@ -31,6 +31,8 @@ PRODUCTS = ("complex", "distmult")
 
 N3 = 0.1
 DROPOUT = (0.3, 0.2)
+FEW_EDGES = 18
+"""Train edges a node below which N3 counts more, up to twice as much at half as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +69,28 @@ def regularization_of(config: TrainConfig) -> Regularization:
         n3=(n3, n3 if penalties.n3_relation is None else penalties.n3_relation),
         l2=l2,
     )
+
+
+def with_penalties(
+    config: TrainConfig, num_nodes: int, num_edges: int, begun: Mapping[str, Any] | None
+) -> TrainConfig:
+    """`config` with a number for N3: what is set, else what suits decoder, loss and graph.
+
+    Args:
+        config: settings as given.
+        num_nodes: N.
+        num_edges: train edges.
+        begun: settings of the run that goes on, which keeps its number; null there: begun when that did not
+            depend on the graph.
+    """
+    penalties = config.training.regularizer
+    if penalties.n3 is not None:
+        return config
+    n3 = regularization_of(config).n3[0]
+    if begun is None:
+        n3 *= min(max(FEW_EDGES * num_nodes / max(num_edges, 1), 1.0), 2.0)
+    else:
+        kept = begun.get("training", {}).get("regularizer", {}).get("n3")
+        n3 = n3 if kept is None else kept
+    n3 = float(f"{n3:.3g}")
+    return replace(config, training=replace(config.training, regularizer=replace(penalties, n3=n3)))
