@@ -28,8 +28,9 @@ from marius_py.metrics import (
     check_ks,
     side_figures,
 )
+from marius_py.nn.product_units import HostPrecision, product_units
 from marius_py.ranking.candidates import AllNodes, CandidateSource, Ids, NodeReader, SampledNodes, gather_rows
-from marius_py.ranking.precision import Precision, RoundedReader, product_units
+from marius_py.ranking.precision import RoundedReader
 from marius_py.ranking.ranker import Counts, Ranker
 from marius_py.ranking.scorer import ModelScorer, RankedModel, Scorer
 from marius_py.relation_counts import count_multiplicity
@@ -85,7 +86,7 @@ class Evaluator:
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
         ks: Sequence[int] = DEFAULT_KS,
         seed: int = 0,
-        precision: Precision = "float32",
+        precision: HostPrecision = "float32",
     ) -> None:
         if num_nodes < 1:
             raise ConfigError(f"the graph has {num_nodes} nodes; there is nothing to rank")

@@ -24,7 +24,7 @@ from marius_py.graph import Graph
 from marius_py.metrics import Metrics
 from marius_py.nn.micro_batches import is_out_of_memory
 from marius_py.nn.model import LinkPredictionModel
-from marius_py.ranking.precision import Precision
+from marius_py.nn.product_units import HostPrecision
 from marius_py.ranking.trained import TrainedModel
 from marius_py.storage.files import replace, write_temporary
 from marius_py.storage.protocols import Edges, EdgeStore
@@ -73,7 +73,7 @@ def rank_split(
     given: Edges | None = None,
     details: bool = False,
     memory_bytes: int = 256 << 20,
-    precision: Precision = "float32",
+    precision: HostPrecision = "float32",
     seed: int = 0,
     progress: Progress | None = None,
     touch: Callable[[], None] = lambda: None,

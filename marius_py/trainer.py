@@ -11,8 +11,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from marius_py.accounting import Accounting
 from marius_py.buffer import PartitionBuffer
 from marius_py.data.batches import BatchSettings, BatchSource
 from marius_py.data.drawing import BatchDrawing
@@ -32,17 +32,17 @@ from marius_py.errors import ConfigError, InterruptedRunError, StalledError
 from marius_py.memory import MemoryMeter, array_bytes
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.negatives import NegativeSampler
+from marius_py.nn.product_units import HostPrecision
 from marius_py.nn.schedules import RateSchedule, since_best
 from marius_py.pipeline.device_stages import DeviceStages
 from marius_py.pipeline.device_work import DeviceWork
+from marius_py.pipeline.execution import Execution
 from marius_py.pipeline.host_stages import host_stages
-from marius_py.pipeline.lanes import run_lanes
 from marius_py.pipeline.recordings import Recordings
-from marius_py.pipeline.runner import Stage, run_inline, run_threaded, stage_of
+from marius_py.pipeline.runner import Stage, stage_of
 from marius_py.pipeline.stages import Done, training_stages
-from marius_py.pipeline.trace import Trace, overlap_s
+from marius_py.pipeline.trace import Trace
 from marius_py.pipeline.watchdog import Watchdog
-from marius_py.ranking.precision import Precision, product_units
 from marius_py.run_state import EpochMetrics, RunState
 from marius_py.storage.protocols import Checkpoint, EdgeStore, PartitionStore
 from marius_py.swap import IOThread
@@ -53,10 +53,6 @@ log = logging.getLogger(__name__)
 
 Ordering = Callable[[int, tuple[int, ...] | None], Schedule]
 """(epoch, partitions resident at its start or None) → the epoch's schedule; must be deterministic."""
-
-
-_THREADED_STAGES = 2
-"""So many of the stages beside a device have threads of their own: those that read and change rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +84,7 @@ class TrainerSettings:
     patience: int | None = None
     device_buffer: bool = False
     compute_workers: int | None = None
-    precision: Precision = "float32"
+    precision: HostPrecision = "float32"
 
 
 class Trainer:
@@ -161,14 +157,25 @@ class Trainer:
             self._buffer = PartitionBuffer(store, settings.capacity, self._io)
         self._device_work: DeviceWork | None = None
         self._recordings = Recordings(enabled=model.is_recordable, keep=True, most=8)
-        self._draws_quickly = not (batches.mask_known or sampler.reads_edges)
         self._weigh = batches.weigh
         self._source = BatchSource(self._buffer, edges, self._io, batches, degrees)
         self._drawing = BatchDrawing(
             self._buffer, sampler, seed=batches.seed, weigh=batches.weigh, compiled=batches.compiled
         )
+        self._execution = Execution(
+            mode=settings.mode,
+            max_in_flight=settings.max_in_flight,
+            compute_workers=settings.compute_workers,
+            precision=settings.precision,
+            on_host=self._device.type == "cpu",
+            in_device=settings.device_buffer,
+            swapped=settings.capacity < store.table.partitioning.num_partitions,
+            draws_quickly=not (batches.mask_known or sampler.reads_edges),
+        )
+        self._accounting = Accounting(
+            self._buffer, self._source, self._trace, threaded=settings.mode != "inline"
+        )
         self._committed_at = time.monotonic()
-        self._wait_disk_s = 0.0
         self._spare_slots = 0
         self.memory = memory or MemoryMeter()
         self.memory.put("buffer", self._buffer.bytes)
@@ -300,13 +307,8 @@ class Trainer:
 
     def _run_segment(self, schedule: Schedule, swaps_before: Sequence[int]) -> None:
         """Run the pipeline until the epoch ends, a commit is due or an interrupt is asked for."""
-        state, settings = self.state, self._settings
-        before = self._counters()
-        started = time.perf_counter()
-        sums = {"loss": 0.0, "edges": 0}
-        last = state.position
-        ended = Position(state.position.epoch, len(schedule.steps), 0)
-
+        state = self.state
+        last, ended = state.position, Position(state.position.epoch, len(schedule.steps), 0)
         paused = False
 
         def pause(position: Position) -> bool:
@@ -314,95 +316,38 @@ class Trainer:
             paused = self._interrupted.is_set() or self._commit_due(position, last, swaps_before)
             return paused
 
-        def on_done(done: Done) -> None:
-            sums["loss"] += done.loss * done.num_edges
-            sums["edges"] += done.num_edges
-            state.position = done.position
-            self._weigh_parts(done.position)
-            self._on_progress(done.num_edges)
+        with self._accounting.segment(state) as trained:
 
-        on_device: DeviceStages | None = None
+            def on_done(done: Done) -> None:
+                trained.add(done.num_edges, done.loss)
+                state.position = done.position
+                self._weigh_parts(done.position)
+                self._on_progress(done.num_edges)
+
+            stages, finish = self._stages(on_done)
+            source = self._source.run(schedule, state.position, pause)
+            self._execution.run(source, stages, self._trace, self._buffer.abort, self._watchdog)
+            finish()
+            self._io.raise_failure()
+        if not paused:
+            state.position = ended
+
+    def _stages(self, on_done: Callable[[Done], None]) -> tuple[list[Stage], Callable[[], None]]:
+        """The stages of a batch, as buffer and device need them, and what ends them after the last one."""
+        rates = self._rates()
+        finish: Callable[[], None] = _nothing
         if isinstance(self._buffer, DeviceBuffer):
             if self._device_work is None:
                 self._device_work = DeviceWork(self._buffer, self._model, weigh=self._weigh)
-            on_device = DeviceStages(self._buffer, self._device_work, on_done, self._rates())
-            stages = on_device.stages()
+            on_device = DeviceStages(self._buffer, self._device_work, on_done, rates)
+            stages, finish = on_device.stages(), on_device.finish
         elif self._device.type == "cpu":
-            stages = host_stages(self._buffer, self._model, on_done, self._rates())
+            stages = host_stages(self._buffer, self._model, on_done, rates)
         else:
-            parts = (self._buffer, self._model, self._device, self._recordings)
-            stages = training_stages(*parts, on_done, self._rates())
-        source = self._source.run(schedule, state.position, pause)
-        stages.insert(0, Stage("draw", self._draw, ahead=True))
-        if settings.mode == "inline":
-            with self._products():
-                run_inline(source, stages, self._trace)
-        elif on_device is not None and self._draws_quickly:
-            # The device runs ahead of the host by itself; threads would hand the interpreter's lock about.
-            run_lanes(
-                source,
-                stages,
-                self._trace,
-                lanes=1,
-                on_error=self._buffer.abort,
-                watchdog=self._watchdog,
+            stages = training_stages(
+                self._buffer, self._model, self._device, self._recordings, on_done, rates
             )
-        elif on_device is None and self._device.type == "cpu":
-            # Only where partitions are swapped does drawing wait for the disk.
-            swapped = settings.capacity < self._store.table.partitioning.num_partitions
-            with self._products(), self._lanes() as lanes:
-                run_lanes(
-                    source,
-                    stages,
-                    self._trace,
-                    lanes=lanes,
-                    ahead=lanes + 1 if swapped else 0,
-                    on_error=self._buffer.abort,
-                    watchdog=self._watchdog,
-                )
-        else:
-            with self._shared_threads(_THREADED_STAGES):
-                run_threaded(
-                    source,
-                    stages,
-                    self._trace,
-                    max_in_flight=settings.max_in_flight,
-                    on_error=self._buffer.abort,
-                    watchdog=self._watchdog,
-                )
-        if on_device is not None:
-            on_device.finish()
-        self._io.raise_failure()
-        self._note_waits(threaded=settings.mode != "inline")
-        if not paused:
-            state.position = ended
-        self._account(sums, before, time.perf_counter() - started)
-
-    def _products(self) -> AbstractContextManager[None]:
-        """Lets the CPU use its units for bfloat16 meanwhile, if that is the precision."""
-        return product_units(self._settings.precision if self._device.type == "cpu" else "float32")
-
-    @contextmanager
-    def _lanes(self) -> Iterator[int]:
-        """Number of batches to compute at once; meanwhile each has its share of torch's threads.
-
-        Two workers with a thread each do more than one with two: many of a step's operations are too small to
-        be divided.
-        """
-        settings, threads = self._settings, torch.get_num_threads()
-        lanes = min(settings.compute_workers or threads, settings.max_in_flight)
-        with self._shared_threads(lanes):
-            yield lanes
-
-    @contextmanager
-    def _shared_threads(self, users: int) -> Iterator[None]:
-        """Meanwhile torch has its share of threads for each of so many users at once."""
-        threads = torch.get_num_threads()
-        torch.set_num_threads(max(1, threads // users))
-        try:
-            yield
-        finally:
-            torch.set_num_threads(threads)
+        return [Stage("draw", self._draw, ahead=True), *stages], finish
 
     def _draw(self, leased: LeasedEdges) -> EdgeBatch | DrawnBatch:
         """Draw a batch; note what it holds until done: ids, and on the host its rows and their gradients."""
@@ -458,11 +403,8 @@ class Trainer:
 
     def _finish_epoch(self, epoch: int, schedule: Schedule) -> None:
         state = self.state
-        before = self._counters()
-        started = time.perf_counter()
-        with stage_of("flush", self._watchdog), self._trace.span("flush"):
+        with self._accounting.segment(state), stage_of("flush", self._watchdog), self._trace.span("flush"):
             self._buffer.flush()
-        self._account({"loss": 0.0, "edges": 0}, before, time.perf_counter() - started)
         current = state.current
         line = replace(
             current,
@@ -506,43 +448,6 @@ class Trainer:
         with stage_of("snapshot", self._watchdog):
             self._on_boundary()
 
-    # ------------------------------------------------------------------ accounting
 
-    def _counters(self) -> dict[str, float]:
-        buffer = self._buffer
-        return {
-            "bytes_read": buffer.bytes_read + self._source.edge_bytes_read,
-            "bytes_written": buffer.bytes_written,
-            "loads": buffer.loads,
-            "wait_disk_s": self._wait_disk_s,
-            "wait_device_s": self._trace.seconds["wait for a place in flight"],
-            "cpu_s": time.process_time(),
-        }
-
-    def _note_waits(self, *, threaded: bool) -> None:
-        """Add the seconds in which nothing was computed because a read was waited for.
-
-        A reading ahead that waits for batches in flight (their leases hold the slot) costs nothing and is
-        not counted: only what coincides with the compute stage being idle is.
-        """
-        waits, idle = self._buffer.waits, self._trace.idle
-        self._wait_disk_s += overlap_s(waits, idle if threaded else waits)
-        waits.clear()
-        idle.clear()
-
-    def _account(self, sums: Mapping[str, float], before: Mapping[str, float], seconds: float) -> None:
-        """Add a segment's sums to the epoch's."""
-        current = self.state.current
-        grown = {name: value - before[name] for name, value in self._counters().items()}
-        self.state.current = replace(
-            current,
-            loss=current.loss + sums["loss"],
-            edges=current.edges + int(sums["edges"]),
-            seconds=current.seconds + seconds,
-            bytes_read=current.bytes_read + int(grown["bytes_read"]),
-            bytes_written=current.bytes_written + int(grown["bytes_written"]),
-            loads=current.loads + int(grown["loads"]),
-            wait_disk_s=current.wait_disk_s + grown["wait_disk_s"],
-            wait_device_s=current.wait_device_s + grown["wait_device_s"],
-            cpu_s=current.cpu_s + grown["cpu_s"],
-        )
+def _nothing() -> None:
+    """Nothing is left to be done."""

@@ -34,6 +34,7 @@ FLOORS: dict[str, int] = {
     "swap": 2,
     "data": 2,
     "pipeline": 3,
+    "accounting": 4,
     "trainer": 4,
     "ranking": 4,
     "evaluator": 4,

@@ -1,4 +1,4 @@
-"""Ranking in bfloat16 (floor 4): rows rounded as they are read, products that processors have units for.
+"""Ranking in bfloat16 (floor 4): rows rounded as they are read, so that products fit the units for it.
 
 Queries and candidates are rounded to bfloat16 and kept as float32; products of two such numbers are exact in
 float32, in which they are summed. So the scores are those of a model whose rows have 8 bits, as exact as any
@@ -7,19 +7,17 @@ other, and ranks still do not depend on how the work is cut; a processor without
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Literal
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from marius_py.nn.product_units import HostPrecision
 from marius_py.ranking.candidates import Float32, Ids, NodeReader
 
-Precision = Literal["float32", "bfloat16"]
-PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
+PRECISIONS: tuple[HostPrecision, ...] = ("float32", "bfloat16")
 
 
 def rounded(rows: Tensor) -> Tensor:
@@ -48,15 +46,3 @@ class RoundedReader:
 def _rounded_array(rows: NDArray[np.float32]) -> Float32:
     result: Float32 = rounded(torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float32))).numpy()
     return result
-
-
-@contextmanager
-def product_units(precision: Precision) -> Iterator[None]:
-    """Let float32 products of this process use the units for bfloat16 meanwhile, if that is the precision."""
-    before = torch.get_float32_matmul_precision()
-    if precision == "bfloat16":
-        torch.set_float32_matmul_precision("medium")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

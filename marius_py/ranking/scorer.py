@@ -15,7 +15,8 @@ from torch import Tensor
 
 from marius_py.errors import ConfigError
 from marius_py.nn.decoders.base import written_together
-from marius_py.ranking.precision import PRECISIONS, Precision, rounded
+from marius_py.nn.product_units import HostPrecision
+from marius_py.ranking.precision import PRECISIONS, rounded
 from marius_py.types import Side
 
 ROUNDOFF = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
@@ -107,7 +108,7 @@ class ModelScorer:
         ConfigError: bfloat16 for a decoder whose scores are no dot products.
     """
 
-    def __init__(self, model: RankedModel, dim: int, precision: Precision = "float32") -> None:
+    def __init__(self, model: RankedModel, dim: int, precision: HostPrecision = "float32") -> None:
         self._model = model
         self._dim = dim
         self._precision = precision

@@ -33,7 +33,7 @@ from marius_py.nn import model as model_module
 from marius_py.nn.fused_contrast import find_closed_form
 from marius_py.nn.gradients import StepInput
 from marius_py.nn.kernels import host
-from marius_py.ranking.precision import product_units
+from marius_py.nn.product_units import product_units
 from marius_py.types import Side
 from tests.nn.batches import gradients, make_model, random_batch
 
