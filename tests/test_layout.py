@@ -63,6 +63,7 @@ FLOORS: dict[str, int] = {
     "verify": 5,
     "parts": 5,
     "build": 5,
+    "joint": 5,
     "evaluating": 5,
     "validation": 5,
     "tracking": 5,

@@ -1,0 +1,230 @@
+"""The parts of a run, joined (floor 5): model, graph, edges, store and plan in, epochs and metrics out.
+
+Trains, validates between epochs, keeps snapshots, and ranks at the end; an epoch that began under other
+settings is finished under those first.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from marius_py.config import (
+    Components,
+    TrainConfig,
+    make_components,
+)
+from marius_py.data.rounds import EpochOrder
+from marius_py.graph import Graph
+from marius_py.memory import MemoryMeter
+from marius_py.nn.model import LinkPredictionModel
+from marius_py.parts import (
+    make_batch_settings,
+    make_ordering,
+    order_of,
+)
+from marius_py.pipeline.watchdog import Watchdog
+from marius_py.results import (
+    CHECKPOINT_FOLDER,
+    METRICS_FILE,
+    RESULT_FILE,
+    evaluate_split,
+    write_lines,
+)
+from marius_py.resume import (
+    EPOCH_META,
+    RESULT_META,
+    EpochSettings,
+    record,
+    unfinished,
+)
+from marius_py.snapshots import best_snapshot, update_snapshots
+from marius_py.storage.files import remove
+from marius_py.storage.hdf5_edges import Hdf5EdgeStore
+from marius_py.storage.hdf5_store import Hdf5PartitionStore
+from marius_py.storage.reader import open_node_reader
+from marius_py.trainer import Trainer, TrainerSettings
+from marius_py.validation import ValidationPlan, gap_of
+
+log = logging.getLogger(__name__)
+
+
+class Watcher:
+    """What a run reports while it goes on; the defaults say nothing. Called from the run's threads."""
+
+    def on_hang(self, message: str) -> None:
+        """A stage hangs in such a way that the run cannot end by itself; commands end the process here."""
+
+    def on_start(self, trainer: Trainer, num_edges: int, epochs_done: int) -> None:
+        """Training is about to start; an epoch has `num_edges` edges."""
+
+    def on_progress(self, edges: int) -> None:
+        """A batch of `edges` edges is done."""
+
+    def on_epoch(self, line: Mapping[str, Any]) -> None:
+        """An epoch is done and committed; `line` is its line of metrics.jsonl."""
+
+    def on_stage(self, stage: str, done: int, total: int | None, unit: str) -> None:
+        """`done` of `total` units of a stage other than training (preparing, ranking) are done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """The parts of a run, and what is made of several of them."""
+
+    config: TrainConfig
+    components: Components
+    model: LinkPredictionModel
+    graph: Graph
+    edges: Hdf5EdgeStore
+    folder: Path
+    device: torch.device
+    meta: Mapping[str, Any]
+    watcher: Watcher
+    watchdog: Watchdog
+    validation: ValidationPlan
+    memory: MemoryMeter = field(default_factory=MemoryMeter)
+
+    def evaluate(
+        self, split: str, folder: Path | None = None, plan: ValidationPlan | None = None
+    ) -> dict[str, Any]:
+        """Metrics of the last commit in the run folder, or in a snapshot's; of a sample if `plan` is one."""
+        settings = self.config.evaluation
+        how = {"mode": settings.mode, "candidates": settings.candidates} if plan is None else plan.arguments()
+        return evaluate_split(
+            folder or self.folder,
+            self.graph,
+            self.edges,
+            self.model,
+            split,
+            **how,
+            ks=settings.ks,
+            memory_bytes=settings.memory_bytes,
+            precision=settings.precision,
+            seed=self.config.training.seed,
+            progress=self.watcher.on_stage,
+            touch=partial(self.watchdog.touch, threading.current_thread().name),
+        )
+
+    def snapshot(self) -> None:
+        """Bring the snapshots up to the epoch that has just ended."""
+        settings = self.config.checkpoint
+        update_snapshots(self.folder, keep=settings.keep, best=settings.best, touch=self.watchdog.touch)
+
+    def best(self) -> dict[str, Any] | None:
+        """Metrics on the test edges of the epoch that was best on the validation edges."""
+        folder = best_snapshot(self.folder) if self.config.checkpoint.best else None
+        if folder is None or not self.edges.num_edges("test"):
+            return None
+        with open_node_reader(folder / CHECKPOINT_FOLDER) as reader:
+            checkpoint = reader.checkpoint()
+        self.model.load_state_arrays(checkpoint.arrays)
+        epoch, history = checkpoint.meta["position"][0], checkpoint.meta["history"]
+        return {"epoch": epoch, "valid": history[-1]["valid"], "test": self.evaluate("test", folder)}
+
+    def validate(self, epochs_done: int) -> dict[str, Any] | None:
+        """Metrics on the validation edges, in the epochs that are due one."""
+        every = self.config.training.valid_every
+        if not every or epochs_done % every or not self.edges.num_edges("valid"):
+            return None
+        return self.evaluate("valid", plan=self.validation)
+
+    def full_validation(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+        """Metrics of the last commit on all validation edges, and how far the sample's were off.
+
+        None where the validations ranked all anyway, or the gap is not asked for.
+        """
+        settings, plan = self.config.evaluation, self.validation
+        wanted = settings.valid.gap and settings.mode == "full" and self.config.training.valid_every > 0
+        if not (wanted and plan.sampled and self.edges.num_edges("valid")):
+            return None
+        sampled = (history[-1].get("valid") if history else None) or self.evaluate("valid", plan=plan)
+        full = self.evaluate("valid")
+        gap = gap_of(sampled, full)
+        log.info(
+            "validation MRR of the last epoch: %.4f (%s), %.4f with all edges and nodes: off by %+.4f",
+            sampled["mrr"],
+            sampled["protocol"],
+            full["mrr"],
+            gap["difference"]["mrr"],
+        )
+        return {**full, "gap": gap}
+
+    def train(self, store: Hdf5PartitionStore, capacity: int) -> list[dict[str, Any]]:
+        """Train to the end; an epoch that began under other settings is first finished under those."""
+        checkpoint = store.checkpoint()
+        epochs = self.config.training.epochs
+        if self.config.training.valid_every and self.edges.num_edges("valid"):
+            log.info("validation: %s", self.validation.describe(self.edges.num_edges("valid")))
+        self.write_history(store)
+        if checkpoint is not None and checkpoint.meta["position"][0] < epochs:
+            record(store, {}, drop=(RESULT_META,))
+            remove(self.folder / RESULT_FILE)
+        rest = unfinished(checkpoint, EpochSettings.of(self.config, capacity, self.order(store, capacity)))
+        if rest is not None and rest[0] < epochs:
+            epoch, began = rest
+            config = began.applied(self.config)
+            earlier = replace(self, config=config, components=make_components(config))
+            earlier.trainer(store, began.capacity).train(epoch + 1)
+        return self.trainer(store, capacity).train(epochs)
+
+    def write_history(self, store: Hdf5PartitionStore) -> None:
+        """Bring metrics.jsonl up to the last commit, however the run ends."""
+        checkpoint = store.checkpoint()
+        if checkpoint is not None and checkpoint.meta["history"]:
+            write_lines(self.folder / METRICS_FILE, checkpoint.meta["history"])
+
+    def order(self, store: Hdf5PartitionStore, capacity: int) -> EpochOrder:
+        """The order that an epoch follows, and how often."""
+        return order_of(self.config, store.table, capacity, self.edges.num_edges("train"))
+
+    def trainer(self, store: Hdf5PartitionStore, capacity: int) -> Trainer:
+        """A trainer that writes metrics.jsonl into the run folder."""
+        config = self.config
+        order = self.order(store, capacity)
+        if capacity < store.table.partitioning.num_partitions:
+            log.info("an epoch: ordering.name=%s ordering.rounds=%d", order.name, order.rounds)
+
+        def on_epoch(line: dict[str, Any]) -> None:
+            write_lines(self.folder / METRICS_FILE, trainer.state.history)
+            self.watcher.on_epoch(line)
+
+        trainer = Trainer(
+            self.model,
+            store,
+            self.edges,
+            make_ordering(config, store.table, capacity, self.edges.bucket_counts(), order),
+            self.components.sampler,
+            make_batch_settings(config, self.model.compiled),
+            TrainerSettings(
+                capacity,
+                config.pipeline.mode,
+                config.pipeline.max_in_flight,
+                config.checkpoint.every_steps,
+                config.checkpoint.every_seconds,
+                self.folder / "trace.json" if config.pipeline.trace else None,
+                self.components.rate,
+                config.training.patience,
+                config.storage.device == "cuda",
+                config.pipeline.compute_workers,
+                "bfloat16" if config.pipeline.precision == "bfloat16" else "float32",
+            ),
+            device=self.device,
+            degrees=self.edges.degrees if self.components.sampler.needs_degrees else None,
+            meta={**self.meta, EPOCH_META: EpochSettings.of(config, capacity, order).to_meta()},
+            validate=self.validate,
+            on_epoch=on_epoch,
+            on_progress=self.watcher.on_progress,
+            on_boundary=self.snapshot,
+            watchdog=self.watchdog,
+            memory=self.memory,
+        )
+        self.watcher.on_start(trainer, self.edges.num_edges("train"), trainer.epochs_done)
+        return trainer
