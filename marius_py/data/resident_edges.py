@@ -19,6 +19,10 @@ from marius_py.types import Bucket
 log = logging.getLogger(__name__)
 
 
+_FEW = 0.25
+"""Edges of a step, as a share of those between the residents, up to which only what they ask is indexed."""
+
+
 class ResidentEdges:
     """Train edges between the resident partitions, and their index.
 
@@ -66,11 +70,17 @@ class ResidentEdges:
         return index + sum(edges.nbytes for edges in list(self._buckets.values()))
 
     def index(self, resident: tuple[int, ...], loaded: Edges | None, own: Edges) -> KnownEdges:
-        """Index of what `load` returned for `resident`, or of the step's `own` edges where that is None."""
+        """Index of what `load` returned for `resident`, or of the step's `own` edges where that is None.
+
+        Where these are few of what was loaded, it is for them alone, and the next step needs another.
+        """
         if loaded is None:
             self._indexed = None
             return KnownEdges(own, self._compiled)
-        if self._indexed != resident or self._index is None:
+        if len(own) <= len(loaded) * _FEW:
+            self._indexed = None
+            self._index = KnownEdges(loaded, self._compiled, asking=own)
+        elif self._indexed != resident or self._index is None:
             self._index = KnownEdges(loaded, self._compiled)
             self._indexed = resident
         return self._index

@@ -9,16 +9,20 @@ from __future__ import annotations
 import numpy as np
 
 from marius_py.nn.kernels.host import compiled_known
-from marius_py.nn.known_index import Answers, Questions, SearchedAnswers, group_answers, with_tables
+from marius_py.nn.known_index import (
+    Answers,
+    Questions,
+    SearchedAnswers,
+    ends,
+    group_answers,
+    question_of,
+    with_tables,
+)
 from marius_py.nn.known_search import NegativeLookup, find_false_negatives
 from marius_py.types import SIDES, Side
 
 _LEAST_EDGES = 1 << 14
 """Edges at hand from which a compiled search pays."""
-
-
-def _anchor_and_answer(edges: np.ndarray, side: Side) -> tuple[np.ndarray, np.ndarray]:
-    return (edges[:, 0], edges[:, 2]) if side == "tail" else (edges[:, 2], edges[:, 0])
 
 
 class KnownEdges:
@@ -29,23 +33,16 @@ class KnownEdges:
     Args:
         edges: (E, 3) integers, head, relation, tail.
         compiled: search with a loop compiled with Numba if there are many.
+        asking: (B, 3) edges that will be asked for, if only some will: nobody else may be.
     """
 
-    def __init__(self, edges: np.ndarray, compiled: bool = True) -> None:
+    def __init__(self, edges: np.ndarray, compiled: bool = True, asking: np.ndarray | None = None) -> None:
         self._num_relations = int(edges[:, 1].max(initial=0)) + 1
         self._compiled = compiled_known() if compiled and len(edges) >= _LEAST_EDGES else None
         self._index: dict[Side, Answers] = {}
         for side in SIDES:
-            anchor, answer = _anchor_and_answer(edges, side)
-            index = group_answers(self._questions(anchor, edges[:, 1]), answer, self._compiled)
+            index = group_answers(edges, side, self._num_relations, self._compiled, asking)
             self._index[side] = with_tables(index) if self._compiled is None else index
-
-    def _questions(self, anchor: np.ndarray, relation: np.ndarray) -> np.ndarray:
-        """(E,) int64 a number for each known end and relation, all of them distinct."""
-        key: np.ndarray = anchor.astype(np.int64)
-        key *= self._num_relations
-        key += relation
-        return key
 
     @property
     def nbytes(self) -> int:
@@ -64,8 +61,9 @@ class KnownEdges:
             (M,) int64 positions in the flattened (C, P, K), ascending and distinct.
         """
         index = self._index[side]
-        anchor, answer = _anchor_and_answer(edges, side)
-        question = self._questions(anchor, edges[:, 1])
+        known, answering = ends(side)
+        answer = edges[:, answering]
+        question = question_of(edges[:, known], edges[:, 1], self._num_relations)
         question[edges[:, 1] >= self._num_relations] = -1
         if self._compiled is None:
             assert isinstance(index, SearchedAnswers)
@@ -112,7 +110,7 @@ def own_answers(edges: np.ndarray, negatives: np.ndarray, side: Side) -> np.ndar
     Returns:
         (M,) int64 positions in the flattened (C, P, K), ascending and distinct.
     """
-    answers = _anchor_and_answer(edges, side)[1]
+    answers = edges[:, ends(side)[1]]
     chunk = np.arange(len(answers)) // (len(answers) // len(negatives))
     edge, column = NegativeLookup(negatives).find(answers, chunk)
     return np.sort(edge * negatives.shape[1] + column)

@@ -14,6 +14,7 @@ from types import ModuleType
 import numpy as np
 
 from marius_py.pool import Pool
+from marius_py.types import Side
 
 _SPARSE_IDS = 2
 """Ids for each edge up to which a table over all ids is worth its memory."""
@@ -148,29 +149,84 @@ def index_type(largest: int) -> type[np.int32 | np.int64]:
     return np.int32 if largest < 1 << 31 else np.int64
 
 
-def group_answers(key: np.ndarray, answer: np.ndarray, compiled: ModuleType | None = None) -> Answers:
+def group_answers(
+    edges: np.ndarray,
+    side: Side,
+    num_relations: int,
+    compiled: ModuleType | None = None,
+    asking: np.ndarray | None = None,
+) -> Answers:
     """Sort answers by question and, among those of one question, by id.
 
     Args:
-        key: (E,) int64 questions, not negative; may be overwritten.
-        answer: (E,) node ids.
+        edges: (E, 3) integers, head, relation, tail.
+        side: the end that answers.
+        num_relations: more than any relation of `edges`.
         compiled: `kernels.numba_known`, if its loops are to be used.
+        asking: (B, 3) edges that will ask: what is known of nodes that none of them asks for is left out.
     """
+    known, answering = ends(side)
+    asked = None if asking is None else _table(asking[:, known])
+    if asked is not None and compiled is None:
+        edges = edges[asked.holds(edges[:, known])]
+    anchor, answer = edges[:, known], edges[:, answering]
     low, high = (int(answer.min()), int(answer.max())) if len(answer) else (0, -1)
     bits = max(high, 0).bit_length()
-    if int(key.max(initial=0)) < 1 << (62 - bits):
+    if (int(anchor.max(initial=0)) + 1) * num_relations < 1 << (62 - bits):
         # One sort of plain integers is several times faster than a sort by two keys.
-        key <<= bits
-        key |= answer
-        key.sort()
-        keys, starts, answers = (_split if compiled is None else compiled.split)(key, bits)
+        if compiled is None:
+            packed = question_of(anchor, edges[:, 1], num_relations) << bits | answer
+        else:
+            table = asked or _Table(0, np.zeros(0, np.bool_))
+            packed = compiled.pack(edges, known, answering, num_relations, bits, table.low, table.present)
+        packed.sort()
+        keys, starts, answers = (_split if compiled is None else compiled.split)(packed, bits)
     else:
+        key = question_of(anchor, edges[:, 1], num_relations)
         order = np.lexsort((answer, key))
         keys, starts = _first_of_each(key[order])
         answers = answer[order].astype(np.int64)
-    asked = Pool(lambda: np.zeros(len(keys), np.int32))
+    scratch = Pool(lambda: np.zeros(len(keys), np.int32))
     turned = TurnedRound(starts, answers, low, high - low + 1, compiled)
-    return Answers(keys, starts, answers, asked, turned)
+    return Answers(keys, starts, answers, scratch, turned)
+
+
+def ends(side: Side) -> tuple[int, int]:
+    """Columns of edges: of the known end, and of the one that answers, which stands at `side`."""
+    return (0, 2) if side == "tail" else (2, 0)
+
+
+def question_of(anchor: np.ndarray, relation: np.ndarray, num_relations: int) -> np.ndarray:
+    """(E,) int64 a number for each known end and relation, all of them distinct."""
+    key: np.ndarray = anchor.astype(np.int64)
+    key *= num_relations
+    key += relation
+    return key
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Which nodes there are: node low + i if present[i]."""
+
+    low: int
+    present: np.ndarray
+
+    def holds(self, nodes: np.ndarray) -> np.ndarray:
+        """For each node whether it is there."""
+        place = nodes - self.low
+        inside = (place >= 0) & (place < len(self.present))
+        inside[inside] = self.present[place[inside]]
+        return inside
+
+
+def _table(nodes: np.ndarray) -> _Table:
+    """The nodes of (B,), ids in any order."""
+    if not len(nodes):
+        return _Table(0, np.zeros(1, np.bool_))
+    low = int(nodes.min())
+    present = np.zeros(int(nodes.max()) - low + 1, np.bool_)
+    present[nodes - low] = True
+    return _Table(low, present)
 
 
 def _first_of_each(key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

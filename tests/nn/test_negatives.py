@@ -195,6 +195,8 @@ def test_known_edges_are_left_out_and_nothing_else(
         index = KnownEdges(known)
         dropped = index.false_negatives(batch, negatives, side)
         np.testing.assert_array_equal(index.false_negatives(batch, negatives, side), dropped)
+        for_these = KnownEdges(known, asking=batch)
+        np.testing.assert_array_equal(for_these.false_negatives(batch, negatives, side), dropped)
     keep, all_but_own = (
         kept(one, len(batch), negatives) for one in (dropped, own_answers(batch, negatives, side))
     )
@@ -240,8 +242,8 @@ def test_known_edges_of_hubs_are_left_out(
 @pytest.mark.parametrize("compiled", [False, True])
 def test_answers_are_turned_round_once_searching_has_cost_as_much(compiled: bool) -> None:
     kernels = host.compiled_known() if compiled else None
-    questions, answers = np.arange(20) // 2, np.arange(20) % 5 + 100
-    turned = known_index.group_answers(questions, answers, kernels).turned
+    edges = np.stack([np.arange(20) // 2, np.zeros(20, np.int64), np.arange(20) % 5 + 100], 1)
+    turned = known_index.group_answers(edges, "tail", 1, kernels).turned
     assert turned.by_node is None
     turned.pay(10, 100)  # looking at what 100 nodes answer would have cost more
     turned.pay(79, 0)
@@ -254,7 +256,8 @@ def test_answers_are_turned_round_once_searching_has_cost_as_much(compiled: bool
 
 
 def test_ids_far_apart_are_never_turned_round() -> None:
-    turned = known_index.group_answers(np.arange(4), np.array([0, 1, 2, 1 << 40])).turned
+    edges = np.array([[0, 0, 0], [1, 0, 1], [2, 0, 2], [3, 0, 1 << 40]])
+    turned = known_index.group_answers(edges, "tail", 1).turned
     turned.pay(1000, 0)
     turned.make()
     assert turned.by_node is None

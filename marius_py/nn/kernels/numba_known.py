@@ -282,6 +282,37 @@ def false_negatives(
 
 
 @kernel()
+def pack(
+    edges: np.ndarray,
+    known: int,
+    answering: int,
+    num_relations: int,
+    bits: int,
+    low: int,
+    present: np.ndarray,
+) -> np.ndarray:
+    """Questions and answers as one number each: (node * relations + relation) << bits | answer.
+
+    Args:
+        edges: (E, 3) integers. known, answering: columns of the known end and of the one that answers.
+        num_relations, bits: bounds of relations and answers, such that 63 bits hold a pair.
+        low, present: leave out edges whose known end is no node low + i with present[i]; of length 0: none.
+
+    Returns:
+        (E,) int64, or fewer, in the order of the edges.
+    """
+    packed = np.empty(len(edges), np.int64)
+    count = 0
+    for i in range(len(edges)):
+        node = np.int64(edges[i, known])
+        packed[count] = (node * num_relations + edges[i, 1]) << bits | edges[i, answering]
+        place = node - low
+        if len(present) == 0 or (0 <= place < len(present) and present[place]):
+            count += 1
+    return packed[:count]
+
+
+@kernel()
 def split(packed: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Questions of ascending pairs, question << bits | answer: what `nn.known_index.group_answers` returns.
 

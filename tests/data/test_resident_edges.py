@@ -1,0 +1,55 @@
+"""Known edges between residents: the same negatives are left out whatever the index holds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from marius_py.data.resident_edges import ResidentEdges
+from marius_py.nn.known_edges import KnownEdges
+from marius_py.partitioning import Partitioning
+from marius_py.storage.memory import MemoryEdgeStore
+from marius_py.types import SIDES
+
+NODES, PARTS = 400, 4
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.2, 0.5, 1.0])
+def test_an_index_for_few_edges_finds_what_one_of_all_finds(share: float, compiled: bool) -> None:
+    rng = np.random.default_rng(0)
+    edges = np.stack([rng.integers(0, size, 40_000) for size in (NODES, 3, NODES)], 1)
+    store = MemoryEdgeStore(Partitioning(NODES, PARTS), edges)
+    known = ResidentEdges(store, store.bucket_counts(), limit=len(edges), compiled=compiled)
+    resident = (0, 1, 3)
+    loaded = known.load(resident)
+    assert loaded is not None
+    assert len(loaded) > 1 << 14  # enough for the compiled search
+    own = loaded[rng.permutation(len(loaded))[: int(share * len(loaded))]]
+    found = known.index(resident, loaded, own)
+    whole = KnownEdges(loaded, compiled)
+    assert (found.nbytes < whole.nbytes) == (share < 0.2)
+    asked = own[:200]
+    negatives = np.sort(rng.choice(NODES, (4, 30)), axis=1)
+    for side in SIDES if len(asked) else ():
+        expected = whole.false_negatives(asked, negatives, side)
+        assert len(expected)
+        np.testing.assert_array_equal(found.false_negatives(asked, negatives, side), expected)
+
+
+def test_an_index_of_all_serves_until_a_partition_comes() -> None:
+    rng = np.random.default_rng(0)
+    edges = np.stack([rng.integers(0, size, 2000) for size in (NODES, 3, NODES)], 1)
+    store = MemoryEdgeStore(Partitioning(NODES, PARTS), edges)
+    known = ResidentEdges(store, store.bucket_counts(), limit=len(edges))
+    loaded = known.load((0, 1))
+    assert loaded is not None
+    first = known.index((0, 1), loaded, loaded)
+    assert known.index((0, 1), loaded, loaded[: len(loaded) // 2]) is first
+    assert known.index((0, 1), loaded, loaded[:5]) is not first
+    other = known.load((1, 2))
+    assert other is not None
+    assert known.index((1, 2), other, other) is not first
+    too_many = ResidentEdges(store, store.bucket_counts(), limit=10)
+    assert too_many.load((0, 1)) is None
+    assert too_many.index((0, 1), None, loaded[:5]).nbytes < first.nbytes
