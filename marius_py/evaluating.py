@@ -19,7 +19,8 @@ from marius_py.metrics import Metrics
 from marius_py.parts import available_cores, resolve_device
 from marius_py.rank_files import check_ranks_file
 from marius_py.results import rank_split
-from marius_py.run import DEMO_GRAPH, Run, load
+from marius_py.run import Run, load
+from marius_py.run_reader import DEMO_GRAPH
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from marius_py.errors import ConfigError, StorageError
 from marius_py.export_formats import new_folder, number_lines, write_pbg, write_projector, write_safetensors
 from marius_py.export_formats import one_line as _lines
-from marius_py.run import Run, load
+from marius_py.run_reader import RunReader, open_run
 
 Format = Literal["npy", "parquet", "tsv", "word2vec", "safetensors", "pbg", "projector"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -38,7 +38,7 @@ class _Writer(Protocol):
 
 
 def export(
-    run: Run | Path | str,
+    run: RunReader | Path | str,
     output: Path | str,
     format: Format = "npy",
     *,
@@ -82,8 +82,8 @@ def export(
         raise ConfigError(f"format is {format!r}; allowed: {', '.join(FORMATS)}")
     if block_bytes < 1:
         raise ConfigError(f"block_bytes is {block_bytes}; allowed: 1 or more")
-    if not isinstance(run, Run):
-        with load(run) as opened:
+    if not isinstance(run, RunReader):
+        with open_run(RunReader, run, None, "cpu") as opened:
             return export(
                 opened,
                 output,
@@ -124,7 +124,7 @@ def export(
 
 
 def _export_safetensors(
-    run: Run,
+    run: RunReader,
     target: Path,
     relations: tuple[list[str], Float32] | None,
     overwrite: bool,
@@ -162,7 +162,9 @@ def _check_targets(targets: Sequence[Path], overwrite: bool) -> None:
             raise ConfigError(f"output: {path} exists; choose another name, or replace it with --overwrite")
 
 
-def _blocks(run: Run, block_bytes: int, progress: Progress | None) -> Iterator[tuple[list[str], Float32]]:
+def _blocks(
+    run: RunReader, block_bytes: int, progress: Progress | None
+) -> Iterator[tuple[list[str], Float32]]:
     step = max(1, block_bytes // (4 * run.dim))
     for start in range(0, run.num_nodes, step):
         stop = min(start + step, run.num_nodes)

@@ -22,7 +22,7 @@ import pyarrow.csv
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
-from marius_py.run import Run
+from marius_py.run_reader import RunReader
 
 Float32 = NDArray[np.float32]
 Blocks = Iterable[tuple[Sequence[str], Float32]]
@@ -87,7 +87,7 @@ def write_projector(folder: Path, blocks: Blocks, relations: tuple[list[str], Fl
     (folder / "projector_config.pbtxt").write_text(config, encoding="utf-8")
 
 
-def write_pbg(folder: Path, run: Run, blocks: Blocks, *, with_relations: bool) -> None:
+def write_pbg(folder: Path, run: RunReader, blocks: Blocks, *, with_relations: bool) -> None:
     """Write entities and a checkpoint as PyTorch-BigGraph lays them out, with one entity type in one part.
 
     Relations become dynamic relations: the left-hand operator asks for tails and the right-hand one for
@@ -130,7 +130,7 @@ def write_pbg(folder: Path, run: Run, blocks: Blocks, *, with_relations: bool) -
     (folder / "checkpoint_version.txt").write_text(f"{_VERSION}\n", encoding="ascii")
 
 
-def _write_pbg_entities(folder: Path, run: Run, blocks: Blocks) -> None:
+def _write_pbg_entities(folder: Path, run: RunReader, blocks: Blocks) -> None:
     """Count, names and embeddings of the one part of the one entity type."""
     (folder / f"entity_count_{_ENTITY}_0.txt").write_text(f"{run.num_nodes}\n", encoding="ascii")
     with (
@@ -152,7 +152,7 @@ def _write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _decoder_name(run: Run) -> str:
+def _decoder_name(run: RunReader) -> str:
     setting = run.settings.get("model.decoder")
     name = setting.get("_target_") if isinstance(setting, dict) else setting
     if name == "transe" and isinstance(setting, dict) and setting.get("norm", "l2") != "l2":
@@ -160,7 +160,7 @@ def _decoder_name(run: Run) -> str:
     return str(name)
 
 
-def _sides(run: Run, decoder: str) -> tuple[Float32, Float32]:
+def _sides(run: RunReader, decoder: str) -> tuple[Float32, Float32]:
     """Rows (R, Dr) that are applied to the head to ask for tails, and to the tail to ask for heads."""
     rows = run.relations()[1]
     count = run.graph.num_relations

@@ -55,6 +55,7 @@ FLOORS: dict[str, int] = {
     "report_figures": 4,
     "report_map": 4,
     "run": 4,
+    "run_reader": 4,
     "convert": 4,
     "config": 5,
     "api": 5,

@@ -25,7 +25,7 @@ from marius_py.ranking.candidates import Ids
 
 if TYPE_CHECKING:
     from marius_py.predict.index import NeighborIndex
-    from marius_py.run import Run
+    from marius_py.run_reader import RunReader
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class Neighbor:
 
 
 def predict(
-    run: Run,
+    run: RunReader,
     head: Names = None,
     relation: Names = None,
     tail: Names = None,
@@ -162,7 +162,7 @@ def predict(
 
 
 def score(
-    run: Run,
+    run: RunReader,
     triples: Sequence[Sequence[str]] | NDArray[np.integer],
     *,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
@@ -193,7 +193,7 @@ def score(
 
 
 def neighbors(
-    run: Run,
+    run: RunReader,
     nodes: str | Sequence[str],
     *,
     k: int = 10,
@@ -234,7 +234,7 @@ def neighbors(
     ]
 
 
-def names_of(run: Run, ids: Ids) -> dict[int, str]:
+def names_of(run: RunReader, ids: Ids) -> dict[int, str]:
     """Names of node ids of any shape, negative ones left out; only blocks that hold one are read."""
     wanted = np.unique(ids)
     wanted = wanted[wanted >= 0]
@@ -251,7 +251,7 @@ def names_of(run: Run, ids: Ids) -> dict[int, str]:
 class _Queries:
     """Named queries as ids: (Q, 3) with −1 for what is asked."""
 
-    def __init__(self, run: Run, head: Names, relation: Names, tail: Names) -> None:
+    def __init__(self, run: RunReader, head: Names, relation: Names, tail: Names) -> None:
         self._run = run
         if relation is None and not run.graph.has_relations:
             relation = ""
@@ -312,13 +312,13 @@ class _Queries:
             target[present.reshape(target.shape)] = ids
 
 
-def _has_self(run: Run) -> bool:
+def _has_self(run: RunReader) -> bool:
     """Whether an edge from a node to itself may be true: by the relations or self-loops of the graph."""
     loops = run.graph.report.get("self_loops", {})
     return run.graph.has_relations or any(loops.values())
 
 
-def _fitted(run: Run, filter_known: bool, memory_bytes: int) -> float:
+def _fitted(run: RunReader, filter_known: bool, memory_bytes: int) -> float:
     if not run.graph.num_edges.get("valid"):
         logger.warning("the graph has no valid edges to fit a temperature to: probabilities are of T = 1")
         return 1.0

@@ -36,7 +36,7 @@ from marius_py.streams import Purpose, stream
 from marius_py.types import SIDES
 
 if TYPE_CHECKING:
-    from marius_py.run import Run
+    from marius_py.run_reader import RunReader
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Calibration:
 
 
 def fit_temperature(
-    run: Run,
+    run: RunReader,
     *,
     split: str = "valid",
     filter_known: bool = False,
@@ -118,7 +118,7 @@ def fit_temperature(
 
 
 def _make_task(
-    run: Run, split: str, filter_known: bool, seed: int, memory_bytes: int, progress: Progress | None
+    run: RunReader, split: str, filter_known: bool, seed: int, memory_bytes: int, progress: Progress | None
 ) -> _Task:
     with run.graph.edges() as store:
         count = store.num_edges(split)
@@ -148,7 +148,7 @@ def _make_task(
 class _Task:
     """Answers with their queries: the log loss and its derivatives at any inverse temperature."""
 
-    run: Run
+    run: RunReader
     scorer: ModelScorer
     rows: torch.Tensor
     query_of: Ids

@@ -23,7 +23,7 @@ from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.types import SPLITS, Side
 
 if TYPE_CHECKING:
-    from marius_py.run import Run
+    from marius_py.run_reader import RunReader
 
 DEFAULT_MEMORY_BYTES = 256 << 20
 MIN_MEMORY_BYTES = 16 << 20
@@ -49,14 +49,14 @@ def check_memory(memory_bytes: int) -> int:
     return memory_bytes
 
 
-def query_keys(anchors: Ids, relations: Ids, is_head: NDArray[np.bool_], run: Run) -> Ids:
+def query_keys(anchors: Ids, relations: Ids, is_head: NDArray[np.bool_], run: RunReader) -> Ids:
     """Keys (Q,) of queries: (side · N + anchor) · R + relation, tails asked for first."""
     nodes = anchors + is_head * np.int64(run.num_nodes)
     keys: Ids = nodes * max(run.graph.num_relations, 1) + relations
     return keys
 
 
-def make_block(keys: Ids, run: Run) -> QueryBlock:
+def make_block(keys: Ids, run: RunReader) -> QueryBlock:
     """A `QueryBlock` without answers of ascending distinct keys."""
     nodes, relations = np.divmod(keys, max(run.graph.num_relations, 1))
     num_tails = int(np.searchsorted(nodes, run.num_nodes))
@@ -65,7 +65,7 @@ def make_block(keys: Ids, run: Run) -> QueryBlock:
     return QueryBlock(keys, nodes, relations, num_tails, none, none, none)
 
 
-def query_rows(run: Run, scorer: ModelScorer, block: QueryBlock) -> torch.Tensor:
+def query_rows(run: RunReader, scorer: ModelScorer, block: QueryBlock) -> torch.Tensor:
     """Query rows (U, W) of a block, on the scorer's device."""
     parts = []
     for side in ("tail", "head"):
@@ -78,7 +78,7 @@ def query_rows(run: Run, scorer: ModelScorer, block: QueryBlock) -> torch.Tensor
 
 
 def node_blocks(
-    run: Run, memory_bytes: int, progress: Progress | None = None
+    run: RunReader, memory_bytes: int, progress: Progress | None = None
 ) -> Iterator[tuple[int, Float32]]:
     """All rows in blocks of whole tiles, an eighth of the budget each."""
     rows = max(1, memory_bytes // 8 // (4 * run.dim * TILE_CANDIDATES)) * TILE_CANDIDATES
@@ -89,7 +89,7 @@ def node_blocks(
             progress(stop, run.num_nodes)
 
 
-def known_finder(run: Run, edges: EdgeStore, memory_bytes: int) -> KnownFinder:
+def known_finder(run: RunReader, edges: EdgeStore, memory_bytes: int) -> KnownFinder:
     """Finds the nodes that complete a query to an edge of any split."""
     return KnownFinder(
         AllNodes(run, run.num_nodes),
@@ -108,7 +108,7 @@ def _edge_blocks(edges: EdgeStore, memory_bytes: int) -> Iterator[Edges]:
 
 
 def complete_nodes(
-    run: Run,
+    run: RunReader,
     anchors: Ids,
     relations: Ids,
     is_head: NDArray[np.bool_],
@@ -199,7 +199,7 @@ def _pass_progress(
 
 
 def complete_relations(
-    run: Run,
+    run: RunReader,
     heads: Ids,
     tails: Ids,
     k: int,
@@ -234,7 +234,7 @@ def complete_relations(
     return TopK(np.where(best > -math.inf, order, -1), best, total)
 
 
-def _hide_known(run: Run, heads: Ids, tails: Ids, scores: Float64, memory_bytes: int) -> None:
+def _hide_known(run: RunReader, heads: Ids, tails: Ids, scores: Float64, memory_bytes: int) -> None:
     """Set the scores (Q, R) of edges that exist to −inf."""
     keys = heads * run.num_nodes + tails
     distinct, inverse = np.unique(keys, return_inverse=True)
@@ -250,7 +250,7 @@ def _hide_known(run: Run, heads: Ids, tails: Ids, scores: Float64, memory_bytes:
 
 
 def score_edges(
-    run: Run, edges: Edges, *, side: Side = "tail", memory_bytes: int = DEFAULT_MEMORY_BYTES
+    run: RunReader, edges: Edges, *, side: Side = "tail", memory_bytes: int = DEFAULT_MEMORY_BYTES
 ) -> Float64:
     """Scores (E,) float64 of edges (E, 3) of ids, as ranking computes them.
 

@@ -29,7 +29,7 @@ from marius_py.storage.file_io import file_checksum
 from marius_py.streams import Purpose, stream
 
 if TYPE_CHECKING:
-    from marius_py.run import Run
+    from marius_py.run_reader import RunReader
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ _SAMPLES_A_LIST = 64
 _SEED = 0
 
 
-def default_folder(run: Run) -> Path:
+def default_folder(run: RunReader) -> Path:
     """Where a run's indexes are kept unless another folder is named."""
     return run.path / INDEX_FOLDER
 
@@ -74,7 +74,7 @@ class NeighborIndex:
         self.factory = factory
         self._index = index
 
-    def neighbors(self, run: Run, nodes: Ids, k: int) -> TopK:
+    def neighbors(self, run: RunReader, nodes: Ids, k: int) -> TopK:
         """The k nodes (approximately) most similar to each of `nodes` (Q,), itself left out.
 
         Returns:
@@ -99,7 +99,7 @@ class NeighborIndex:
 
 
 def open_index(
-    run: Run,
+    run: RunReader,
     metric: Metric = "cosine",
     *,
     folder: Path | str | None = None,
@@ -162,7 +162,7 @@ def import_faiss() -> Any:
 
 
 def _build(
-    faiss: Any, run: Run, metric: Metric, factory: str, memory_bytes: int, progress: Progress | None
+    faiss: Any, run: RunReader, metric: Metric, factory: str, memory_bytes: int, progress: Progress | None
 ) -> Any:
     """Train the index on a sample and add all rows, block by block, so that places are node ids."""
     kind = faiss.METRIC_L2 if metric == "l2" else faiss.METRIC_INNER_PRODUCT
@@ -184,7 +184,7 @@ def _build(
     return index
 
 
-def _sample(run: Run, index: Any) -> Float32:
+def _sample(run: RunReader, index: Any) -> Float32:
     """Rows to train on: some for each list, all of a small run."""
     wanted = max(1 << 14, _SAMPLES_A_LIST * int(getattr(index, "nlist", 0)))
     if wanted >= run.num_nodes:

@@ -23,14 +23,14 @@ from marius_py.ranking.scorer import ModelScorer, ordered_sum
 from marius_py.types import Side
 
 if TYPE_CHECKING:
-    from marius_py.run import Run
+    from marius_py.run_reader import RunReader
 
 Metric = Literal["cosine", "dot", "l2"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 
 
 def find_neighbors(
-    run: Run,
+    run: RunReader,
     nodes: Ids,
     k: int,
     metric: Metric = "cosine",
@@ -70,7 +70,7 @@ def find_neighbors(
     return TopK(ids, scores, None)
 
 
-def _scorer(metric: Metric, run: Run) -> ModelScorer:
+def _scorer(metric: Metric, run: RunReader) -> ModelScorer:
     device = run.model.device
     if metric == "cosine":
         return _CosineScorer(device, run.dim)

@@ -1,0 +1,353 @@
+"""What a run has learnt (floor 4): a run folder in; rows, names, relations and its history out.
+
+Opening reads the checkpoint's small arrays and the graph's counts. Node rows are read when they are asked
+for, by name or by id; the whole table only by `to_numpy`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import torch
+import yaml
+from numpy.typing import NDArray
+
+from marius_py.errors import ConfigError, FormatError, MissingPathError, StorageError
+from marius_py.graph import Graph, open_graph
+from marius_py.ranking.trained import TrainedModel, make_decoder
+from marius_py.storage.protocols import Checkpoint
+from marius_py.storage.reader import NodeReader, open_node_reader
+
+CHECKPOINT_FOLDER = "checkpoint"
+CONFIG_FILE = "config.yaml"
+RESULT_FILE = "result.json"
+DEMO_GRAPH = "graph"
+INVERSE_SUFFIX = "^-1"
+"""Appended to a relation's name where a run keeps separate rows for its inverse."""
+
+R = TypeVar("R", bound="RunReader")
+
+_NAME_BLOCK = 1 << 16
+_SEARCHED_NAMES = 1 << 20
+_FEW_ROWS = 1024
+_BLOCK_BYTES = 32 << 20
+
+
+class RunReader:
+    """A run folder, opened for reading. One thread at a time. Use it in a `with` block, or `close` it.
+
+    What is read is the commit that was the last one at the opening.
+
+    Attributes:
+        path: the run folder.
+        graph: the prepared graph it was trained on.
+        model: decoder and relations, on the chosen device.
+    """
+
+    def __init__(self, path: Path, graph: Graph, reader: NodeReader, device: torch.device) -> None:
+        self.path = path
+        self.graph = graph
+        self._reader = reader
+        self._checkpoint = reader.checkpoint()
+        _check_graph(self._checkpoint, graph, path)
+        self.model = _model_of(self._checkpoint, reader.table.dim, path, device)
+        self._relation_names: list[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({str(self.path)!r}: {self.num_nodes} nodes, "
+            f"{self.graph.num_relations} relations, dim {self.dim}, {self.epochs} epochs)"
+        )
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return self.graph.num_nodes
+
+    @property
+    def dim(self) -> int:
+        """Floats of a node row, D."""
+        return self._reader.table.dim
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of all embeddings as they were at the opening: what is derived from them can be told stale."""
+        return self._reader.fingerprint
+
+    @property
+    def epochs(self) -> int:
+        """Epochs that are done and committed."""
+        return int(self._checkpoint.meta.get("position", (0,))[0])
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """Metrics of each committed epoch, as in metrics.jsonl."""
+        return [dict(line) for line in self._checkpoint.meta.get("history", ())]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings that the run cannot change: decoder, dim, reciprocal, …"""
+        return dict(self._checkpoint.meta.get("settings", {}))
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """The content of result.json; None if the run has not finished."""
+        try:
+            content = (self.path / RESULT_FILE).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        result: dict[str, Any] = json.loads(content)
+        return result
+
+    @property
+    def unfinished(self) -> str | None:
+        """What a run has that was interrupted or is still going on, in words; None if it has finished."""
+        if self.result is not None:
+            return None
+        done = f"{self.epochs} epoch{'' if self.epochs == 1 else 's'}"
+        return (
+            f"{self.path} has not finished: this is its last commit, after {done}; "
+            "resume=true goes on with it"
+        )
+
+    @property
+    def relation_names(self) -> list[str]:
+        """Names of the R relations in id order."""
+        if self._relation_names is None:
+            self._relation_names = self.graph.relation_names()
+        return list(self._relation_names)
+
+    def node_ids(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """Ids (n,) of node names.
+
+        Raises:
+            ConfigError: a name is unknown; the message offers similar ones.
+        """
+        names = _texts(names)
+        ids = self.graph.node_ids(names)
+        if (ids < 0).any():
+            raise self._unknown("node", [name for name, i in zip(names, ids.tolist(), strict=True) if i < 0])
+        return ids
+
+    def relation_ids(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """Ids (n,) of relation names; ConfigError like `node_ids`."""
+        names = _texts(names)
+        ids = self.graph.relation_ids(names)
+        if (ids < 0).any():
+            raise self._unknown(
+                "relation", [name for name, i in zip(names, ids.tolist(), strict=True) if i < 0]
+            )
+        return ids
+
+    def embedding(self, name: str) -> NDArray[np.float32]:
+        """Embedding (D,) float32 of the node with this name; ConfigError if there is none."""
+        row: NDArray[np.float32] = self.embeddings([name])[0]
+        return row
+
+    def embeddings(self, names: Sequence[str] | NDArray[np.integer]) -> NDArray[np.float32]:
+        """Embeddings (n, D) float32 of nodes by name, or by id (n,), in their order.
+
+        Raises:
+            ConfigError: an unknown name, or an id out of range. StorageError: reading failed.
+        """
+        if isinstance(names, np.ndarray) and np.issubdtype(names.dtype, np.integer):
+            ids = names.astype(np.int64)
+            if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= self.num_nodes):
+                raise ConfigError(
+                    f"node ids span {ids.min()} to {ids.max()}; allowed: 0 to {self.num_nodes - 1}"
+                )
+        else:
+            ids = self.node_ids([str(name) for name in _texts(names)])
+        distinct, inverse = np.unique(ids, return_inverse=True)
+        if distinct.size <= _FEW_ROWS:
+            found: NDArray[np.float32] = self._reader.gather(distinct)[inverse.reshape(-1)]
+            return found
+        rows = np.empty((distinct.size, self.dim), dtype=np.float32)
+        step = self.block_rows
+        for start in range(0, self.num_nodes, step):
+            first, last = np.searchsorted(distinct, (start, min(start + step, self.num_nodes)))
+            if first < last:
+                low, high = int(distinct[first]), int(distinct[last - 1]) + 1
+                rows[first:last] = self.read_rows(low, high)[distinct[first:last] - low]
+        return rows[inverse.reshape(-1)]
+
+    @property
+    def block_rows(self) -> int:
+        """Rows that make a block of 32 MiB, for streaming."""
+        return max(1, _BLOCK_BYTES // (4 * self.dim))
+
+    def read_rows(self, start: int, stop: int) -> NDArray[np.float32]:
+        """Embeddings (stop − start, D) of consecutive node ids, for streaming."""
+        return self._reader.read_rows(start, stop)
+
+    def node_names(self, start: int = 0, stop: int | None = None) -> list[str]:
+        """Names of consecutive node ids, to the last node if `stop` is None."""
+        return self.graph.node_names(start, stop)
+
+    def relation(self, name: str, *, inverse: bool = False) -> NDArray[np.float32]:
+        """Parameters (Dr,) float32 of a relation.
+
+        Args:
+            name: its name.
+            inverse: of its inverse, in a reciprocal run.
+
+        Raises:
+            ConfigError: unknown name, or `inverse` in a run without reciprocal relations.
+        """
+        if inverse and not self.model.reciprocal:
+            raise ConfigError(
+                f"the run in {self.path} has model.reciprocal=false and so no rows of inverse relations"
+            )
+        index = int(self.relation_ids([name])[0]) + (self.graph.num_relations if inverse else 0)
+        row: NDArray[np.float32] = self.model.relations[index].cpu().numpy().copy()
+        return row
+
+    def relations(self) -> tuple[list[str], NDArray[np.float32]]:
+        """Names and parameters (R, Dr) of all relations; in a reciprocal run (2R, Dr), inverses last."""
+        names = self.relation_names
+        if self.model.reciprocal:
+            names += [name + INVERSE_SUFFIX for name in names]
+        return names, self.model.relations.cpu().numpy().copy()
+
+    def to_numpy(self) -> NDArray[np.float32]:
+        """All embeddings (N, D) in the order of ids, in memory; names in `node_names()`."""
+        table = np.empty((self.num_nodes, self.dim), dtype=np.float32)
+        for start in range(0, self.num_nodes, self.block_rows):
+            stop = min(start + self.block_rows, self.num_nodes)
+            table[start:stop] = self.read_rows(start, stop)
+        return table
+
+    def to_torch(self) -> torch.Tensor:
+        """All embeddings (N, D) float32 in the order of ids, on the CPU."""
+        return torch.from_numpy(self.to_numpy())
+
+    def close(self) -> None:
+        """Release the files. May be called twice."""
+        self._reader.close()
+
+    def _unknown(self, kind: str, missing: list[str]) -> ConfigError:
+        shown = ", ".join(repr(name) for name in missing[:3]) + (", …" if len(missing) > 3 else "")
+        similar = similar_in(self.graph, kind, missing[0])
+        hint = f" Did you mean {' or '.join(repr(name) for name in similar)}?" if similar else ""
+        plural = "s" if len(missing) > 1 else ""
+        return ConfigError(f"no {kind} of {self.graph.path} has the name{plural} {shown}.{hint}")
+
+
+def similar_in(graph: Graph, kind: str, name: str) -> list[str]:
+    """Up to three names of a graph most like `name`; of its nodes the first million are looked at.
+
+    Args:
+        graph: whose names.
+        kind: "node" or "relation".
+        name: what they should be like.
+    """
+    if kind == "relation":
+        return similar_names(name, graph.relation_names())
+    best: list[str] = []
+    limit = min(graph.num_nodes, _SEARCHED_NAMES)
+    for start in range(0, limit, _NAME_BLOCK):
+        block = graph.node_names(start, min(start + _NAME_BLOCK, limit))
+        best = similar_names(name, best + similar_names(name, block))
+    return best
+
+
+def open_run(kind: type[R], path: Path | str, graph: Path | str | None, device: str) -> R:
+    """Open a run folder as a `RunReader` of some kind; see `marius_py.load` for arguments and errors."""
+    folder = Path(path)
+    if not (folder / CHECKPOINT_FOLDER).is_dir():
+        if (folder / CONFIG_FILE).is_file():
+            raise StorageError(
+                f"the run {folder} has no {CHECKPOINT_FOLDER}/: nothing was committed yet, or it is lost"
+            )
+        raise MissingPathError(
+            f"{folder} is no run folder: it holds no {CHECKPOINT_FOLDER}/; "
+            f"train one with marius-train output={folder}"
+        )
+    opened = open_graph(_graph_folder(folder) if graph is None else graph)
+    reader = open_node_reader(folder / CHECKPOINT_FOLDER)
+    try:
+        return kind(folder, opened, reader, torch.device(device))
+    except BaseException:
+        reader.close()
+        raise
+
+
+def similar_names(name: str, names: Sequence[str], count: int = 3) -> list[str]:
+    """Up to `count` of `names` most like `name`, best first.
+
+    >>> similar_names("germny", ["France", "Germany", "Norway"])
+    ['Germany']
+    """
+    wanted = name.casefold()
+    length = len(wanted)
+    margin = max(2, length // 3)
+    near: dict[str, str] = {}
+    for known in names:
+        # Cheap tests first: difflib takes some ten microseconds a name.
+        if abs(len(known) - length) <= margin:
+            folded = known.casefold()
+            if folded[:2] == wanted[:2] or folded[-3:] == wanted[-3:] or folded[1:4] == wanted[1:4]:
+                near.setdefault(folded, known)
+    return [near[folded] for folded in difflib.get_close_matches(wanted, near, count, 0.7)]
+
+
+def _texts(names: Any) -> list[str]:
+    if isinstance(names, str):
+        raise ConfigError(f"names is the single text {names!r}; pass a list of names")
+    return list(names)
+
+
+def _graph_folder(folder: Path) -> Path:
+    """The graph that config.yaml names; the demo graph lies in the run folder."""
+    path = folder / CONFIG_FILE
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise StorageError(
+            f"{path} is missing; say where the graph is: load({str(folder)!r}, graph=…)"
+        ) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise FormatError(f"{path} is damaged ({error}); say where the graph is: graph=…") from error
+    if not isinstance(config, dict):
+        raise FormatError(f"{path} is damaged: it holds no settings; say where the graph is: graph=…")
+    named = config.get("graph")
+    if named is None:
+        return folder / DEMO_GRAPH
+    if not Path(named).is_dir():
+        raise StorageError(
+            f"the run's graph {named} is gone; say where it is: load({str(folder)!r}, graph=…)"
+        )
+    return Path(named)
+
+
+def _check_graph(checkpoint: Checkpoint | None, graph: Graph, path: Path) -> None:
+    trained_on = (checkpoint.meta if checkpoint is not None else {}).get("graph", {}).get("fingerprint")
+    if trained_on is not None and trained_on != graph.fingerprint:
+        raise ConfigError(
+            f"the run in {path} was trained on another graph than {graph.path} "
+            f"(fingerprints {trained_on} and {graph.fingerprint}); give graph= the folder it was trained on"
+        )
+
+
+def _model_of(checkpoint: Checkpoint, dim: int, path: Path, device: torch.device) -> TrainedModel:
+    settings = checkpoint.meta.get("settings", {})
+    try:
+        decoder = make_decoder(settings["model.decoder"], dim)
+        relations = torch.from_numpy(np.asarray(checkpoint.arrays["relations"], dtype=np.float32))
+        return TrainedModel(decoder, relations.to(device), bool(settings["model.reciprocal"]))
+    except KeyError as error:
+        raise FormatError(f"the checkpoint in {path} lacks {error}; it is not of this version") from error
