@@ -23,8 +23,8 @@ from tests.nn.batches import make_model, random_batch
 
 GOLDEN_DECODERS: dict[str, Decoder] = {
     "dot": Dot(8),
-    "distmult": DistMult(8, popularity=0.0),
-    "complex": ComplEx(8, popularity=0.0),
+    "distmult": DistMult(8),
+    "complex": ComplEx(8),
     "transe": TransE(8),
     "transe-l1": TransE(8, norm="l1"),
     "rotate": RotatE(8),

@@ -24,7 +24,7 @@ class ComplEx(ProductDecoder):
     product = "complex"
     complex_halves = True
 
-    def __init__(self, dim: int, popularity: float = 1.0) -> None:
+    def __init__(self, dim: int, popularity: float = 0.0) -> None:
         super().__init__(dim, popularity)
         require_even(dim, "ComplEx")
 
