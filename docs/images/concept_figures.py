@@ -80,7 +80,7 @@ def draw_timeline() -> None:
         "training.epochs": 1,
         "training.valid_every": 0,
         "pipeline.trace": True,
-        "pipeline.compute_threads": 1,
+        "pipeline.compute_threads": 2,
     }
     with tempfile.TemporaryDirectory() as folder:
         graph = planted_graph(Path(folder) / "graph", num_nodes=40_000, num_edges=120_000, partitions=8)
