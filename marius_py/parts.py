@@ -182,6 +182,7 @@ def make_batch_settings(config: TrainConfig, compiled: bool) -> BatchSettings:
         spread=config.ordering.policy == "spread",
         weigh=config.negatives.weigh,
         compiled=compiled,
+        per_question=config.negatives.per_question,
     )
 
 
@@ -198,7 +199,7 @@ def epoch_work(config: TrainConfig, table: NodeTable, capacity: int, num_edges: 
         config.training.batch_size,
         product_flop(table.dim, negatives),
         table.slot_bytes,
-        int(num_edges * share**2) if settings.mask_known else 0,
+        int(num_edges * share**2) if settings.mask_known or settings.per_question else 0,
         resolve_device(config.device).type,
     )
 

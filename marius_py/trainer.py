@@ -134,6 +134,8 @@ class Trainer:
                 f"the node store has {store.table.partitioning}, the edges have {edges.partitioning}; "
                 "both must agree (storage.partitions)"
             )
+        if settings.device_buffer and batches.per_question:
+            raise ConfigError("what a question counts is found on the host: it needs a buffer there, in RAM")
         self._model = model
         self._store = store
         self._ordering = ordering
@@ -156,11 +158,18 @@ class Trainer:
         else:
             self._buffer = PartitionBuffer(store, settings.capacity, self._io)
         self._device_work: DeviceWork | None = None
-        self._recordings = Recordings(enabled=model.is_recordable, keep=True, most=8)
+        recordable = model.is_recordable and not batches.per_question
+        self._recordings = Recordings(enabled=recordable, keep=True, most=8)
         self._weigh = batches.weigh
         self._source = BatchSource(self._buffer, edges, self._io, batches, degrees)
         self._drawing = BatchDrawing(
-            self._buffer, sampler, seed=batches.seed, weigh=batches.weigh, compiled=batches.compiled
+            self._buffer,
+            sampler,
+            seed=batches.seed,
+            weigh=batches.weigh,
+            compiled=batches.compiled,
+            mask_known=batches.mask_known,
+            per_question=batches.per_question,
         )
         self._execution = Execution(
             mode=settings.mode,
@@ -170,7 +179,7 @@ class Trainer:
             on_host=self._device.type == "cpu",
             in_device=settings.device_buffer,
             swapped=settings.capacity < store.table.partitioning.num_partitions,
-            draws_quickly=not (batches.mask_known or sampler.reads_edges),
+            draws_quickly=not (batches.reads_known or sampler.reads_edges),
         )
         self._accounting = Accounting(
             self._buffer, self._source, self._trace, threaded=settings.mode != "inline"

@@ -476,6 +476,15 @@ def test_regularization_suits_decoder_and_loss(
     assert ((found.node_dropout, found.relation_dropout), found.n3) == (dropout, n3)
 
 
+def test_k_vs_all_has_a_name() -> None:
+    negatives = load_config(["graph=g", "negatives=k_vs_all"]).negatives
+    assert negatives.sampler.target == "all"
+    assert negatives.per_question
+    assert not negatives.mask_known
+    with pytest.raises(ConfigError, match=r"negatives\.per_question=true .* storage\.device=cuda"):
+        load_config(["graph=g", "negatives=k_vs_all", "storage.device=cuda"])
+
+
 @pytest.mark.parametrize(
     ("words", "edges", "begun", "n3"),
     [

@@ -36,6 +36,7 @@ def test_bytes_of_arrays_wherever_they_are():
         negatives={"head": ids[:4], "tail": ids[:4]},
         dropped={"head": ids[:1]},
         importance={},
+        edge_weight={},
         seed=3,
         lease=None,
     )

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from marius_py.data.batches import BatchSettings
-from marius_py.errors import InterruptedRunError, PipelineError, StorageError
+from marius_py.errors import ConfigError, InterruptedRunError, PipelineError, StorageError
 from marius_py.nn.batch import Batch
 from marius_py.nn.decoders import ComplEx, Decoder
 from marius_py.nn.losses import SoftmaxLoss
@@ -66,6 +66,7 @@ class Setup:
         store: Any = None,
         model: LinkPredictionModel | None = None,
         mask_known: bool = False,
+        per_question: bool = False,
         spread: bool = False,
         block_edges: int = 10**6,
         sampler: NegativeSampler | None = None,
@@ -81,7 +82,7 @@ class Setup:
             make_edges(p),
             ordering(p, settings.capacity),
             sampler or UniformNegatives(20, 4),
-            BatchSettings(64, 4, 11, mask_known, spread, block_edges, weigh),
+            BatchSettings(64, 4, 11, mask_known, spread, block_edges, weigh, per_question=per_question),
             settings,
             **options,
         )
@@ -399,6 +400,36 @@ def test_epochs_without_validation_cost_no_patience() -> None:
         validate=lambda epochs: {"mrr": validations[epochs]} if epochs in validations else None,
     )
     assert len(run.train(9)) == 4
+
+
+@pytest.mark.parametrize("mask_known", [False, True])
+def test_a_question_counts_once_however_many_edges_answer_it(mask_known: bool) -> None:
+    batches: list[Batch] = []
+    model = make_model()
+    gradients = model.gradients
+    model.gradients = lambda batch: (batches.append(batch), gradients(batch))[1]  # type: ignore[method-assign]
+    settings = replace(INLINE, capacity=PARTITIONS)
+    run = Setup(settings, model=model, mask_known=mask_known, per_question=True)
+    losses = [line["loss"] for line in run.train(3)]
+    assert losses[-1] < losses[0]
+    edges = make_edges(PARTITIONS).read_range("train", 0, make_edges(PARTITIONS).num_edges("train"))
+    totals = {"head": 0.0, "tail": 0.0}
+    for batch in batches:
+        for side, one in batch.negatives.items():
+            assert one.edge_weight is not None
+            totals[side] += float(one.edge_weight.double().sum())
+            assert (one.dropped is not None) == mask_known
+    for side, known in (("tail", [0, 1]), ("head", [2, 1])):
+        assert totals[side] == pytest.approx(3 * len(edges))
+        counts = np.unique(edges[:, known], axis=0, return_counts=True)[1]
+        weights = torch.cat([batch.negatives[side].edge_weight for batch in batches]).double()
+        expected = len(edges) / len(counts) / np.sort(np.repeat(counts, counts))[::-1]
+        np.testing.assert_allclose(weights.sort().values[::3], expected, rtol=1e-6)
+
+
+def test_questions_are_not_weighed_on_a_device() -> None:
+    with pytest.raises(ConfigError, match="buffer there, in RAM"):
+        Setup(replace(INLINE, device_buffer=True), per_question=True)
 
 
 @pytest.mark.parametrize("mask_known", [False, True])

@@ -98,6 +98,9 @@ class NegativesConfig(Checked):
     )
     mask_known: bool = setting(True, "leave out negatives that form a known training edge")
     weigh: bool = setting(True, "let resident negatives count so that they stand for the whole graph")
+    per_question: bool = setting(
+        False, "let a known end and relation count once, however many edges answer (K-vs-all)"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -402,6 +405,11 @@ class TrainConfig(Checked):
                         f"{key} goes by validation MRR, but training.valid_every=0 turns validation off: "
                         "set training.valid_every, in epochs"
                     )
+        if self.negatives.per_question and self.storage.device == "cuda":
+            raise ConfigError(
+                "negatives.per_question=true counts answers on the host, not with storage.device=cuda: "
+                "set storage.device=cpu, or negatives.per_question=false"
+            )
         if self.device == "cpu" and self.storage.device == "cuda":
             raise ConfigError(
                 "storage.device=cuda needs the batches there too: set device=cuda (or auto), "

@@ -43,6 +43,7 @@ class BatchSettings:
             in the step that the schedule names. block_edges: edges of a step that are shuffled at once.
         weigh: let negatives count so that together they stand for all nodes (see `slot_weights`).
         compiled: search known edges with loops compiled with Numba.
+        per_question: let questions count alike, however many known edges answer them (K-vs-all).
     """
 
     batch_size: int
@@ -53,6 +54,12 @@ class BatchSettings:
     block_edges: int = BLOCK_EDGES
     weigh: bool = False
     compiled: bool = True
+    per_question: bool = False
+
+    @property
+    def reads_known(self) -> bool:
+        """Whether batches need to know the edges between the residents."""
+        return self.mask_known or self.per_question
 
 
 class BatchSource:
@@ -82,7 +89,7 @@ class BatchSource:
         self._degree_cumsum: dict[int, NDArray[np.int64]] = {}
         self._counts = edges.bucket_counts()
         self._known: ResidentEdges | None = None
-        if settings.mask_known:
+        if settings.reads_known:
             self._known = ResidentEdges(edges, self._counts, settings.block_edges, settings.compiled)
         self._edge_bytes = 0
         self._block_bytes = self._ahead_bytes = 0

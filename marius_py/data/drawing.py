@@ -32,6 +32,8 @@ class BatchDrawing:
         seed: the run's seed.
         weigh: let negatives count so that together they stand for all nodes (see `slot_weights`).
         compiled: locate nodes with loops compiled with Numba.
+        mask_known: leave known edges out of the negatives, where they are at hand.
+        per_question: let questions count alike, however many known edges answer them.
     """
 
     def __init__(
@@ -42,19 +44,23 @@ class BatchDrawing:
         seed: int,
         weigh: bool = False,
         compiled: bool = False,
+        mask_known: bool = False,
+        per_question: bool = False,
     ) -> None:
         self._buffer = buffer
         self._sampler = sampler
         self._seed = seed
         self._weigh = weigh
         self._compiled = compiled
+        self._mask_known = mask_known
+        self._per_question = per_question
         self._distinct = Pool(lambda: DistinctIndex(buffer.num_rows, ascending=True, compiled=compiled))
 
     def draw(self, leased: LeasedEdges) -> EdgeBatch | DrawnBatch:
         """Draw negatives, find those that must not count, translate ids to rows, find distinct ones."""
         seed = stream_seed(self._seed, Purpose.DROPOUT, *leased.here)
         if isinstance(self._buffer, DeviceBuffer):
-            reads = self._sampler.reads_edges or leased.known is not None
+            reads = self._sampler.reads_edges or self._mask_known
             edges = leased.edges.astype(np.int64) if reads else leased.edges
             negatives, dropped = self._negatives(edges, leased)
             return DrawnBatch(
@@ -68,7 +74,8 @@ class BatchDrawing:
             )
         ids = np.ascontiguousarray(leased.edges.T, dtype=np.int64)  # (3, B)
         negatives, dropped = self._negatives(ids.T, leased)
-        return self._located(ids, negatives, dropped, seed, leased)
+        weights = self._edge_weights(ids.T, leased)
+        return self._located(ids, negatives, dropped, weights, seed, leased)
 
     def _negatives(self, edges: Edges, leased: LeasedEdges) -> tuple[dict[Side, Ids], dict[Side, Ids]]:
         """Corrupted side → (C, K) node ids, and → positions of those that do not count."""
@@ -78,14 +85,26 @@ class BatchDrawing:
         for side in SIDES:
             # Their order means nothing, and rows are read and added to faster in the order of memory.
             drawn[side] = np.sort(self._sampler.sample(edges, leased.nodes, side, rng), axis=1)
-            if leased.known is not None:
+            if self._mask_known and leased.known is not None:
                 dropped[side] = leased.known.false_negatives(edges, drawn[side], side)
             elif self._sampler.holds_answers:
                 dropped[side] = own_answers(edges, drawn[side], side)
         return drawn, dropped
 
+    def _edge_weights(self, edges: Edges, leased: LeasedEdges) -> dict[Side, NDArray[np.float32]]:
+        """Corrupted side → (B,) what edges count; empty if all count alike."""
+        if not self._per_question or leased.known is None:
+            return {}
+        return {side: leased.known.question_weights(edges, side) for side in SIDES}
+
     def _located(
-        self, ids: Ids, drawn: dict[Side, Ids], dropped: dict[Side, Ids], seed: int, leased: LeasedEdges
+        self,
+        ids: Ids,
+        drawn: dict[Side, Ids],
+        dropped: dict[Side, Ids],
+        edge_weight: dict[Side, NDArray[np.float32]],
+        seed: int,
+        leased: LeasedEdges,
     ) -> EdgeBatch:
         edges = ids.shape[1]
         everything = np.concatenate([ids[0], ids[2], *(drawn[side].ravel() for side in SIDES)])
@@ -112,6 +131,7 @@ class BatchDrawing:
             negatives=negatives,
             dropped=dropped,
             importance=importance,
+            edge_weight=edge_weight,
             seed=seed,
             lease=leased.lease,
         )

@@ -37,6 +37,7 @@ class EdgeBatch:
         dropped: corrupted side → (M,) positions in the flattened (C, P, K) of negatives that do not count,
             since they make known edges; ascending, distinct. Sides where all count are left out.
         importance: corrupted side → what its negatives count; sides whose negatives count alike are left out.
+        edge_weight: corrupted side → (B,) float32, what each edge's loss counts; empty: 1 on both sides.
         seed: seed of the batch's dropout stream.
         lease: released when the batch's update has been added.
     """
@@ -49,6 +50,7 @@ class EdgeBatch:
     negatives: dict[Side, Ids]
     dropped: dict[Side, Ids]
     importance: dict[Side, SlotWeights]
+    edge_weight: dict[Side, NDArray[np.float32]]
     seed: int
     lease: Lease
 

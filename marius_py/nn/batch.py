@@ -45,16 +45,19 @@ class Corruption:
         dropped: (M,) int64, ascending and distinct: positions in the flattened (C, P, K) that do not count
             either. Known edges are few among the negatives, and a list of them is made and read in no time
             where a mask takes as long as a pass over the scores. None drops nothing.
+        edge_weight: (B,) float32, what each edge's loss on this side counts; None: 1. The mean over the batch
+            still divides by B, and the loss that is reported does not know of it.
     """
 
     nodes: Tensor
     keep: Tensor | None = None
     importance: Importance | None = None
     dropped: Tensor | None = None
+    edge_weight: Tensor | None = None
 
     def tensors(self) -> list[Tensor]:
         """All tensors, in a fixed order."""
-        found = [self.nodes, self.keep, self.dropped]
+        found = [self.nodes, self.keep, self.dropped, self.edge_weight]
         if self.importance is not None:
             found += [self.importance.group, self.importance.weight]
         return [one for one in found if one is not None]
@@ -65,8 +68,9 @@ class Corruption:
         nodes = left.pop(0)
         keep = None if self.keep is None else left.pop(0)
         dropped = None if self.dropped is None else left.pop(0)
+        edge_weight = None if self.edge_weight is None else left.pop(0)
         importance = None if self.importance is None else Importance(*left)
-        return Corruption(nodes, keep, importance, dropped)
+        return Corruption(nodes, keep, importance, dropped, edge_weight)
 
     def mask(self, num_edges: int) -> Tensor | None:
         """What `keep` and `dropped` say together of a batch of B edges: (C, P, K) bool, or None."""
@@ -92,7 +96,14 @@ class Corruption:
             None if self.keep is None else self.keep[chunks, inside].contiguous(),
             None if self.importance is None else self.importance.part(chunks, inside),
             dropped,
+            self.edge_weights(chunks, inside),
         )
+
+    def edge_weights(self, chunks: slice, inside: slice) -> Tensor | None:
+        """`edge_weight` of the edges `inside` each of the `chunks`, flattened."""
+        if self.edge_weight is None:
+            return None
+        return self.edge_weight.view(len(self.nodes), -1)[chunks, inside].reshape(-1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,9 +113,12 @@ def _contrast(
             None if losses is None else losses.unsqueeze(-1),
             counted,
         )
-        factor = factor.div_(contrast.edges)
+        factor, d_positive = factor.div_(contrast.edges), d_positive.div_(contrast.edges)
+        weight = contrast.edge_weights(chunks, block)
+        if weight is not None:
+            factor, d_positive = factor.mul_(weight), d_positive.mul_(weight)
         torch.mul(block.unscaled, factor, out=block.scaled)
-        results.append((loss, factor, d_positive.div_(contrast.edges)))
+        results.append((loss, factor, d_positive))
 
     contrast.products(chunks, scratch, finish)
     loss, factor, d_positive = (

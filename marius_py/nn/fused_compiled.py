@@ -43,6 +43,8 @@ def can_compile(form: ClosedForm, given: StepInput, workspace: Workspace) -> boo
         return False
     if type(form.objective) is not SoftmaxObjective or rows.device.type != "cpu":
         return False
+    if given.weighs_edges:
+        return False
     if rows.dtype != torch.float32 or any(given.masks.sides[side].active for side in given.sides):
         return False
     # Products of other precision are PyTorch's own.

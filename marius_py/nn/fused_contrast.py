@@ -160,6 +160,11 @@ class Contrast:
             return None
         return importance.weight[chunks].log().view(-1, self._groups)
 
+    def edge_weights(self, chunks: slice, block: BlockScratch) -> Tensor | None:
+        """What the loss of each edge of a block counts (g, n, 1); None: 1."""
+        weight = self._negatives.edge_weights(chunks, block.edges)
+        return None if weight is None else weight.view(*block.scores.shape[:2], 1)
+
     def products(self, chunks: slice, scratch: Scratch, finish: Finish) -> None:
         """All that touches scores: fills d_query but for its factor, adds to the candidates' gradients."""
         similarity, objective, dim = self.form.similarity, self.form.objective, self._dim

@@ -47,6 +47,11 @@ class StepInput:
         """Sides that share an edge's relation row: both together, or each for itself if reciprocal."""
         return [[side] for side in self.sides] if self.reciprocal else [self.sides]
 
+    @property
+    def weighs_edges(self) -> bool:
+        """Whether the losses of edges count differently on some side."""
+        return any(one.edge_weight is not None for one in self.batch.negatives.values())
+
     def query_side(self, side: Side) -> Side:
         """The side that the decoder is asked for."""
         return "tail" if self.reciprocal else side
@@ -114,6 +119,12 @@ def masked(rows: Tensor, mask: Tensor | None) -> Tensor:
     return rows if mask is None else rows * mask
 
 
+def _counting(scores: Tensor, weight: Tensor) -> Tensor:
+    """Scores as they are, whose gradients are multiplied by a weight of the same shape on the way back."""
+    still = scores.detach()
+    return still + weight * (scores - still)
+
+
 def _contrast(
     decoder: Decoder, loss: Loss, given: StepInput, side: Side, rows: Tensor, relations: Tensor
 ) -> Tensor:
@@ -138,12 +149,16 @@ def _contrast(
     candidates = rows.index_select(0, negatives.nodes.flatten())
     candidates = masked(candidates, masks.candidates.take(num_chunks * count))
     scores = decoder.compare(query.view(num_chunks, -1, dim), candidates.view(num_chunks, count, dim))
+    scores = scores.reshape(-1, count)
+    if negatives.edge_weight is not None:
+        positive = _counting(positive, negatives.edge_weight)
+        scores = _counting(scores, negatives.edge_weight.unsqueeze(1))
     keep = negatives.mask(edges)
     keep = None if keep is None else keep.view(-1, count)
     if negatives.importance is None:
-        return loss(positive, scores.reshape(-1, count), keep)
+        return loss(positive, scores, keep)
     weight = torch.bmm(negatives.importance.weight, negatives.importance.members())
-    return loss.weighted(positive, scores.reshape(-1, count), keep, weight.view(-1, count))
+    return loss.weighted(positive, scores, keep, weight.view(-1, count))
 
 
 def autograd_gradients(

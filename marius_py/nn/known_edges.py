@@ -76,6 +76,29 @@ class KnownEdges:
         chunk = edge // (len(edges) // len(negatives))
         return np.sort(edge * negatives.shape[1] + order[chunk, column])
 
+    def question_weights(self, edges: np.ndarray, side: Side) -> np.ndarray:
+        """What each edge counts if all questions count alike, however many known edges answer them.
+
+        One by the known answers of its question, times the mean number of answers: 1 on average over all
+        known edges.
+
+        Args:
+            edges: (B, 3) int64 head, relation, tail of a batch, known edges among them.
+            side: the end that is asked for.
+
+        Returns:
+            (B,) float32.
+        """
+        index, (known, _) = self._index[side], ends(side)
+        question = question_of(edges[:, known], edges[:, 1], self._num_relations)
+        if len(index.keys) == 0:
+            return np.ones(len(edges), np.float32)
+        place = np.minimum(np.searchsorted(index.keys, question), len(index.keys) - 1)
+        counts = index.starts[place + 1] - index.starts[place]
+        is_known = (index.keys[place] == question) & (edges[:, 1] < self._num_relations)
+        weights: np.ndarray = len(index.answers) / len(index.keys) / np.where(is_known, counts, 1)
+        return weights.astype(np.float32)
+
     def _find(
         self, index: Answers, question: np.ndarray, answer: np.ndarray, negatives: np.ndarray
     ) -> np.ndarray:

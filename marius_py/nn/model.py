@@ -287,10 +287,10 @@ class LinkPredictionModel:
     ) -> Gradients:
         """By the closed form if there is one and its numbers are finite, else by autograd."""
         form = find_closed_form(self.decoder, self.loss, self.device.type) if self.fused else None
-        if form is not None and self.kernels is not None and takes(form):
-            return device_gradients(form, regularizers, given(), self.kernels)
+        inputs = given()
         if form is not None:
-            inputs = given()
+            if self.kernels is not None and takes(form) and not inputs.weighs_edges:
+                return device_gradients(form, regularizers, inputs, self.kernels)
             chunks = {corruption.nodes.shape[0] for corruption in inputs.batch.negatives.values()}
             if len(chunks) == 1:
                 compiled = can_compile(form, inputs, workspace)
@@ -298,7 +298,8 @@ class LinkPredictionModel:
                 gradients = compute(form, regularizers, inputs, workspace)
                 if bool(torch.isfinite(gradients.loss)):
                     return gradients
-        return autograd_gradients(self.decoder, self.loss, regularizers, given())
+            inputs = given()  # the masks of the first are used up
+        return autograd_gradients(self.decoder, self.loss, regularizers, inputs)
 
     def _masks(self, batch: Batch, workspace: Workspace) -> BatchMasks:
         return BatchMasks(

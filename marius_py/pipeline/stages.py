@@ -166,11 +166,12 @@ def corruptions(ids: EdgeBatch) -> dict[Side, Corruption]:
     """The negatives of each side of a batch, in the host's memory."""
     negatives: dict[Side, Corruption] = {}
     for side, nodes in ids.negatives.items():
-        dropped = ids.dropped.get(side)
+        dropped, edge_weight = ids.dropped.get(side), ids.edge_weight.get(side)
         negatives[side] = Corruption(
             torch.from_numpy(nodes),
             importance=_importance(ids.importance.get(side)),
             dropped=None if dropped is None else torch.from_numpy(dropped),
+            edge_weight=None if edge_weight is None else torch.from_numpy(edge_weight),
         )
     return negatives
 

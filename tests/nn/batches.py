@@ -33,12 +33,16 @@ def random_batch(
     count: int = 5,
     keep: bool = False,
     groups: int = 0,
+    weighted: bool = False,
     state_dim: int = 0,
     scale: float = 1.0,
     sides: Sequence[Side] = SIDES,
     seed: int = 0,
 ) -> Batch:
-    """A batch of chunks · chunk_edges edges over `nodes` rows; negatives of `groups` groups if above 0."""
+    """A batch of chunks · chunk_edges edges over `nodes` rows; negatives of `groups` groups if above 0.
+
+    `weighted`: the losses of its edges count differently.
+    """
     rng = np.random.default_rng(seed)
     edges = chunks * chunk_edges
     negatives: dict[Side, Corruption] = {}
@@ -53,7 +57,8 @@ def random_batch(
         dropped = None
         if kept is not None and side == "tail":  # one side says it by a mask, the other by a list
             kept, dropped = None, torch.nonzero(~kept.view(-1)).view(-1)
-        negatives[side] = Corruption(drawn, kept, importance, dropped)
+        edge_weight = torch.from_numpy(rng.uniform(0.1, 2, edges).astype(np.float32)) if weighted else None
+        negatives[side] = Corruption(drawn, kept, importance, dropped, edge_weight)
     return Batch(
         rows=torch.from_numpy((scale * rng.standard_normal((nodes, dim))).astype(np.float32)),
         state=torch.zeros(nodes, state_dim),

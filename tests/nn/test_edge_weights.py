@@ -1,0 +1,128 @@
+"""Losses of edges that count differently, and K-vs-all made of them."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from marius_py.nn import (
+    Batch,
+    ComplEx,
+    Corruption,
+    Decoder,
+    DistMult,
+    LogisticLoss,
+    Loss,
+    SoftmaxLoss,
+    TransE,
+)
+from marius_py.nn.known_edges import KnownEdges
+from marius_py.types import SIDES, Side
+from tests.nn.batches import gradients, make_model, random_batch
+
+LOSSES: list[Loss] = [SoftmaxLoss(), SoftmaxLoss(smoothing=0.1), LogisticLoss(margin=1.0)]
+
+
+def part_of(batch: Batch, edge: int, weight: bool) -> Batch:
+    """One edge of a batch of one chunk; with `weight` its losses count what they do in the batch."""
+    inside = slice(edge, edge + 1)
+    negatives = {
+        side: one.part(slice(0, 1), inside, len(batch.head)) for side, one in batch.negatives.items()
+    }
+    if not weight:
+        negatives = {side: replace(one, edge_weight=None) for side, one in negatives.items()}
+    return replace(
+        batch,
+        head=batch.head[inside],
+        relation=batch.relation[inside],
+        tail=batch.tail[inside],
+        negatives=negatives,
+    )
+
+
+@pytest.mark.parametrize("decoder", [DistMult(6), ComplEx(6), TransE(6)], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("loss", LOSSES, ids=["softmax", "smoothed", "logistic"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_an_edge_counts_what_it_weighs(decoder: Decoder, loss: Loss, fused: bool) -> None:
+    for keep, groups, reciprocal in itertools.product((False, True), (0, 2), (False, True)):
+        whole = random_batch(
+            6, chunks=1, chunk_edges=7, keep=keep, groups=groups, weighted=True, sides=["tail"]
+        )
+        model = lambda: make_model(decoder, loss, reciprocal=reciprocal, fused=fused)  # noqa: B023, E731
+        d_rows, d_relations, value = gradients(model(), whole)
+        weight = whole.negatives["tail"].edge_weight
+        assert weight is not None
+        parts = [gradients(model(), part_of(whole, edge, weight=False)) for edge in range(7)]
+        for found, index in ((d_rows, 0), (d_relations, 1)):
+            expected = sum(float(w) * part[index] for w, part in zip(weight, parts, strict=True)) / 7
+            np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+        assert value == pytest.approx(np.mean([part[2] for part in parts]), rel=1e-5)
+        alone = gradients(model(), part_of(whole, 3, weight=True))[0]
+        np.testing.assert_allclose(alone, float(weight[3]) * parts[3][0], atol=1e-6)
+
+
+@pytest.mark.parametrize("dropout", [False, True])
+def test_both_paths_and_parts_agree_on_weighted_edges(dropout: bool) -> None:
+    batch = random_batch(8, keep=True, groups=3, weighted=True)
+    models = [make_model(ComplEx(8), SoftmaxLoss(), dropout=dropout, fused=fused) for fused in (False, True)]
+    in_parts = make_model(ComplEx(8), SoftmaxLoss(), dropout=dropout)
+    in_parts._parts = 5
+    plain, *others = [gradients(model, batch) for model in (*models, in_parts)]
+    for ours, reference in ((other[i], plain[i]) for other in others for i in range(3)):
+        assert np.abs(np.subtract(ours, reference)).max() <= 1e-5 * np.abs(reference).max()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("few", [False, True])
+def test_questions_count_alike(compiled: bool, few: bool) -> None:
+    rng = np.random.default_rng(0)
+    edges = np.stack([rng.integers(0, size, 20_000) for size in (90, 4, 90)], 1)
+    asking = edges[:50]
+    known = KnownEdges(edges, compiled, asking=asking if few else None)
+    for side in SIDES:
+        end = 0 if side == "tail" else 2
+        counts = np.array([((edges[:, [end, 1]] == edge[[end, 1]]).all(1)).sum() for edge in asking])
+        held = edges[np.isin(edges[:, end], asking[:, end])] if few else edges
+        mean = len(held) / len(np.unique(held[:, [end, 1]], axis=0))
+        np.testing.assert_allclose(known.question_weights(asking, side), mean / counts, rtol=1e-6)
+        if not few:
+            assert known.question_weights(edges, side).mean() == pytest.approx(1, rel=1e-5)
+            strange = known.question_weights(np.array([[500, 1, 500], [1, 9, 1]]), side)
+            np.testing.assert_allclose(strange, mean, rtol=1e-6)
+    assert KnownEdges(edges[:0]).question_weights(asking, "head").tolist() == [1] * 50
+
+
+def test_k_vs_all_of_a_whole_graph() -> None:
+    """Edges by their weights are the mean, over questions, of cross-entropy with all answers of one."""
+    nodes, relations = 9, 3
+    rng = np.random.default_rng(1)
+    edges = np.unique(np.stack([rng.integers(0, size, 60) for size in (nodes, relations, nodes)], 1), axis=0)
+    known = KnownEdges(edges)
+    head, relation, tail = (torch.from_numpy(column.copy()) for column in edges.T)
+    rows = torch.from_numpy(rng.standard_normal((nodes, 6)).astype(np.float32))
+    negatives: dict[Side, Corruption] = {}
+    for side, own in (("head", head), ("tail", tail)):
+        everything = torch.arange(nodes)[None]
+        weight = torch.from_numpy(known.question_weights(edges, side))
+        negatives[side] = Corruption(everything, (own[:, None] != everything)[None], None, None, weight)
+    batch = Batch(rows, torch.zeros(nodes, 0), head, relation, tail, negatives, seed=0)
+    for fused in (False, True):
+        model = make_model(ComplEx(6), SoftmaxLoss(), reciprocal=True, fused=fused)
+        relation_rows = torch.from_numpy(model.state_arrays()["relations"]).clone()
+        table = rows.clone().requires_grad_()
+        total = torch.zeros(())
+        for side, known_end, answer in (("tail", 0, 2), ("head", 2, 0)):
+            first = 0 if side == "tail" else relations
+            questions = {(edge[known_end], edge[1]) for edge in edges.tolist()}
+            for question in questions:
+                answers = [e[answer] for e in edges.tolist() if (e[known_end], e[1]) == question]
+                query = model.decoder.query(table[question[0]], relation_rows[first + question[1]], "tail")
+                target = torch.zeros(nodes).index_fill_(0, torch.tensor(answers), 1 / len(answers))
+                total = total - (target * torch.log_softmax(table @ query, 0)).sum() / len(questions)
+        total.backward()
+        assert table.grad is not None
+        np.testing.assert_allclose(gradients(model, batch)[0], table.grad.numpy(), atol=1e-5)
