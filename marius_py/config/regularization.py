@@ -12,10 +12,12 @@ the default was chosen by the test MRR of the default ComplEx after 20 epochs (b
 | no relations | 7 | .077 | .082 | .113 |
 | 30 relations between 100 groups | 18 | | .066 | .006 |
 
-So N3 is .1 where nodes have 18 train edges or more (.05 is worse there: FB15k-237 .311, umls .875) and twice
-that at 9 or fewer; in between it goes as one over the edges a node. N3 belongs to the softmax
-loss: with the logistic one, whose gradients are smaller, ComplEx has .175 by N3 of .1 after ten epochs there,
-.264 by dropout, .256 by neither.
+So N3 is .1 where nodes have 18 train edges or more (.05 is worse there: FB15k-237 .311, umls .875) and
+twice that at 9 or fewer; in between it goes as one over the edges a node. A run of few batches does not
+come to know its edges by heart and only learns more slowly (examples/countries.tsv, 40 batches: .634 by .1,
+.458 by .2), so below 400 batches it is .1. N3 belongs to the softmax loss: with the logistic one, whose
+gradients are smaller, ComplEx has .175 by N3 of .1 after ten epochs there, .264 by dropout, .256 by
+neither.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ N3 = 0.1
 DROPOUT = (0.3, 0.2)
 FEW_EDGES = 18
 """Train edges a node below which N3 counts more, up to twice as much at half as many."""
+MANY_BATCHES = 400
+"""Batches of a run from which it may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +91,9 @@ def with_penalties(
     if penalties.n3 is not None:
         return config
     n3 = regularization_of(config).n3[0]
+    batches = config.training.epochs * num_edges / config.training.batch_size
     if begun is None:
-        n3 *= min(max(FEW_EDGES * num_nodes / max(num_edges, 1), 1.0), 2.0)
+        n3 *= 1.0 if batches < MANY_BATCHES else min(max(FEW_EDGES * num_nodes / max(num_edges, 1), 1.0), 2.0)
     else:
         kept = begun.get("training", {}).get("regularizer", {}).get("n3")
         n3 = n3 if kept is None else kept
