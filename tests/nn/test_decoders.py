@@ -21,6 +21,7 @@ ALL: list[Decoder] = [
     RotatE(6),
     RotatE(6, norm="moduli", phase_scale=1.7),
     RESCAL(6),
+    RESCAL(6, block=2),
 ]
 BOTH: tuple[Side, ...] = ("head", "tail")
 
@@ -44,7 +45,9 @@ def formula(decoder: Decoder, h: torch.Tensor, r: torch.Tensor, t: torch.Tensor)
     if isinstance(decoder, ComplEx):
         return (as_complex(h) * as_complex(r) * as_complex(t).conj()).real.sum(-1)
     if isinstance(decoder, RESCAL):
-        return torch.einsum("ni,nij,nj->n", h.double(), r.double().view(-1, 6, 6), t.double())
+        pieces = (one.double().view(-1, 6 // decoder.block, decoder.block) for one in (h, t))
+        matrices = r.double().view(-1, 6 // decoder.block, decoder.block, decoder.block)
+        return torch.einsum("nbi,nbj,nbij->n", *pieces, matrices)
     if isinstance(decoder, TransE):
         return -torch.linalg.vector_norm(h.double() + r - t, ord=2 if decoder.norm == "l2" else 1, dim=-1)
     assert isinstance(decoder, RotatE)
@@ -135,6 +138,22 @@ def test_matrices_start_at_the_scale_of_their_rows() -> None:
     matrices = np.empty((20, 900), np.float32)
     decoder.init_relations(matrices, np.random.default_rng(0), XavierNormal())
     assert matrices.std() == pytest.approx(30**-0.5, rel=0.05)
+
+
+def test_blocks_go_from_distmult_to_rescal() -> None:
+    head, relation, _ = rows(DistMult(6), 5)
+    for side in BOTH:
+        torch.testing.assert_close(
+            RESCAL(6, block=1).query(head, relation, side), DistMult(6).query(head, relation, side)
+        )
+    complex_one, two = ComplEx(2), RESCAL(2, block=2)
+    h, r, t = rows(complex_one, 5)
+    turned = torch.stack((r[:, 0], r[:, 1], -r[:, 1], r[:, 0]), 1)
+    for side, node in (("tail", h), ("head", t)):
+        torch.testing.assert_close(two.query(node, turned, side), complex_one.query(node, r, side))  # type: ignore[arg-type]
+    for wrong in (0, 4, 2.0, True):
+        with pytest.raises(ConfigError, match=r"model\.decoder\.block"):
+            RESCAL(6, block=wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", [DistMult, ComplEx])

@@ -46,6 +46,7 @@ DECODERS = [
     RotatE(8, phase_scale=2.5),
     RotatE(8, norm="moduli"),
     RESCAL(8),
+    RESCAL(8, block=4),
 ]
 LOSSES: list[Loss] = [
     SoftmaxLoss(),

@@ -1,4 +1,4 @@
-"""RESCAL: a full bilinear form for each relation (floor 1)."""
+"""RESCAL and what lies between it and DistMult: a bilinear form for each relation (floor 1)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from marius_py.errors import ConfigError
 from marius_py.nn.decoders.base import ClosedFormDecoder
 from marius_py.nn.initializers import Initializer
 from marius_py.types import Side
@@ -14,26 +15,49 @@ from marius_py.types import Side
 class RESCAL(ClosedFormDecoder):
     """score = headᵀ · W · tail with a matrix W for each relation (Nickel et al., 2011).
 
-    A relation's row is its matrix, row by row: D² floats. An edge's matrix is gathered with it, so that a
-    batch of B edges works on B · D² floats; keep D at 128 or less.
+    With `block` b, W is block-diagonal: D / b matrices of b × b (Liu et al., 2017, take b = 2). 1 is
+    DistMult, 2 holds ComplEx, D is RESCAL. A relation's row is its matrices, row by row: D · b floats. An
+    edge's are gathered with it, so that a batch of B edges works on B · D · b floats; without blocks keep D
+    at 128 or less.
+
+    Args:
+        dim: embedding width in floats.
+        block: b, a divisor of `dim`; None: `dim`.
+
+    Raises:
+        ConfigError: `block` does not divide `dim`.
     """
 
     similarity = "dot"
 
+    def __init__(self, dim: int, block: int | None = None) -> None:
+        super().__init__(dim)
+        size = dim if block is None else block
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1 or dim % size:
+            raise ConfigError(
+                f"model.decoder.block is {block!r}; it must be a whole number that divides model.dim={dim}"
+            )
+        self.block = size
+
     @property
     def relation_dim(self) -> int:
-        """D²."""
-        return self.dim * self.dim
+        """D · b."""
+        return self.dim * self.block
 
     def _matrices(self, relation: Tensor) -> Tensor:
-        return relation.view(*relation.shape[:-1], self.dim, self.dim)
+        """(*, D / b, b, b)."""
+        return relation.view(*relation.shape[:-1], -1, self.block, self.block)
+
+    def _pieces(self, rows: Tensor) -> Tensor:
+        """(*, D / b, b)."""
+        return rows.reshape(*rows.shape[:-1], -1, self.block)
 
     def query(self, node: Tensor, relation: Tensor, side: Side) -> Tensor:
         """headᵀ · W for ranked tails, W · tail for ranked heads; (*, D)."""
-        matrices = self._matrices(relation)
+        matrices, pieces = self._matrices(relation), self._pieces(node)
         if side == "tail":
-            return torch.matmul(node.unsqueeze(-2), matrices).squeeze(-2)
-        return torch.matmul(matrices, node.unsqueeze(-1)).squeeze(-1)
+            return torch.matmul(pieces.unsqueeze(-2), matrices).reshape(node.shape)
+        return torch.matmul(matrices, pieces.unsqueeze(-1)).reshape(node.shape)
 
     def compare(self, query: Tensor, candidates: Tensor) -> Tensor:
         """Dot products, (C, P, K)."""
@@ -53,10 +77,12 @@ class RESCAL(ClosedFormDecoder):
         """d_head = W · gradient, d_tail = Wᵀ · gradient; d_W is the outer product of the two ends."""
         d_node.add_(self.query(gradient, relation, "head" if side == "tail" else "tail"))
         left, right = (node, gradient) if side == "tail" else (gradient, node)
-        self._matrices(d_relation).baddbmm_(left.unsqueeze(-1), right.unsqueeze(-2))
+        self._matrices(d_relation).addcmul_(
+            self._pieces(left).unsqueeze(-1), self._pieces(right).unsqueeze(-2)
+        )
 
     def init_relations(self, out: np.ndarray, rng: np.random.Generator, initializer: Initializer) -> None:
-        """Fill (R, D²) float32: to an initializer a matrix is D rows, or its scale would shrink with D."""
-        rows = np.empty((len(out) * self.dim, self.dim), np.float32)
+        """Fill (R, D · b) float32: to an initializer a matrix is b rows, or its scale would shrink with b."""
+        rows = np.empty((len(out) * self.dim, self.block), np.float32)
         initializer.fill(rows, rng)
         out[...] = rows.reshape(out.shape)
