@@ -143,8 +143,9 @@ class ProductDecoder(ClosedFormDecoder):
 
     def __init__(self, dim: int, popularity: float = 0.0) -> None:
         super().__init__(dim)
-        if not math.isfinite(popularity):
-            raise ConfigError(f"model.decoder.popularity is {popularity}; it must be a finite number")
+        is_number = isinstance(popularity, int | float) and not isinstance(popularity, bool)
+        if not is_number or not math.isfinite(popularity):
+            raise ConfigError(f"model.decoder.popularity is {popularity!r}; it must be a finite number")
         self.popularity = float(popularity)
 
     def init_rows(self, out: np.ndarray, rng: np.random.Generator, initializer: Initializer) -> None:
