@@ -83,7 +83,7 @@ def draw_timeline() -> None:
         "pipeline.compute_threads": 2,
     }
     with tempfile.TemporaryDirectory() as folder:
-        graph = planted_graph(Path(folder) / "graph", num_nodes=40_000, num_edges=120_000, partitions=8)
+        graph = planted_graph(Path(folder) / "graph", num_nodes=40_000, num_edges=400_000, partitions=8)
         marius_py.train(graph, Path(folder) / "run", settings).close()
         trace = json.loads((Path(folder) / "run" / "trace.json").read_text())
     events = trace["traceEvents"] if isinstance(trace, dict) else trace
