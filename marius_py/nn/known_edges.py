@@ -79,8 +79,8 @@ class KnownEdges:
     def question_weights(self, edges: np.ndarray, side: Side) -> np.ndarray:
         """What each edge counts if all questions count alike, however many known edges answer them.
 
-        One by the known answers of its question, times the mean number of answers: 1 on average over all
-        known edges.
+        One by the known answers of its question, times the mean number of answers: 1 on average over the
+        edges indexed.
 
         Args:
             edges: (B, 3) int64 head, relation, tail of a batch, known edges among them.

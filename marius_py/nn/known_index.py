@@ -166,9 +166,8 @@ def group_answers(
         asking: (B, 3) edges that will ask: what is known of nodes that none of them asks for is left out.
     """
     known, answering = ends(side)
-    asked = None if asking is None else _table(asking[:, known])
-    if asked is not None and compiled is None:
-        edges = edges[asked.holds(edges[:, known])]
+    if asking is not None and compiled is None:
+        edges = edges[np.isin(edges[:, known], asking[:, known])]
     anchor, answer = edges[:, known], edges[:, answering]
     low, high = (int(answer.min()), int(answer.max())) if len(answer) else (0, -1)
     bits = max(high, 0).bit_length()
@@ -177,8 +176,8 @@ def group_answers(
         if compiled is None:
             packed = question_of(anchor, edges[:, 1], num_relations) << bits | answer
         else:
-            table = asked or _Table(0, np.zeros(0, np.bool_))
-            packed = compiled.pack(edges, known, answering, num_relations, bits, table.low, table.present)
+            low_id, present = (0, np.zeros(0, np.bool_)) if asking is None else _present(asking[:, known])
+            packed = compiled.pack(edges, known, answering, num_relations, bits, low_id, present)
         packed.sort()
         keys, starts, answers = (_split if compiled is None else compiled.split)(packed, bits)
     else:
@@ -204,29 +203,12 @@ def question_of(anchor: np.ndarray, relation: np.ndarray, num_relations: int) ->
     return key
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """Which nodes there are: node low + i if present[i]."""
-
-    low: int
-    present: np.ndarray
-
-    def holds(self, nodes: np.ndarray) -> np.ndarray:
-        """For each node whether it is there."""
-        place = nodes - self.low
-        inside = (place >= 0) & (place < len(self.present))
-        inside[inside] = self.present[place[inside]]
-        return inside
-
-
-def _table(nodes: np.ndarray) -> _Table:
-    """The nodes of (B,), ids in any order."""
-    if not len(nodes):
-        return _Table(0, np.zeros(1, np.bool_))
-    low = int(nodes.min())
-    present = np.zeros(int(nodes.max()) - low + 1, np.bool_)
+def _present(nodes: np.ndarray) -> tuple[int, np.ndarray]:
+    """The lowest of nodes (B,), and from there on whether an id is among them: one entry at least."""
+    low, high = (int(nodes.min()), int(nodes.max())) if len(nodes) else (0, 0)
+    present = np.zeros(high - low + 1, np.bool_)
     present[nodes - low] = True
-    return _Table(low, present)
+    return low, present
 
 
 def _first_of_each(key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
