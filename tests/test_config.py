@@ -502,6 +502,8 @@ def test_k_vs_all_has_a_name() -> None:
         ([], 3_000, 0.15, 0.15),
         ([], 3_000, "null", 0.1),
         ([], 3_000, "nothing", 0.1),
+        (["model.node_dropout=0.3"], 3_000, 0.15, 0),
+        (["training.regularizer.l2=0.1"], 3_000, 0.15, 0),
     ],
 )
 def test_nodes_with_few_edges_are_regularized_more(
