@@ -156,9 +156,7 @@ def _train(
                     join.write_history(store)
                 raise
             join.write_history(store)
-            declined = decline_of(RunState(history=history).validations())
-            if declined is not None and not config.checkpoint.best:
-                log.warning(declined)
+            warn_of_decline(config, history)
             log_memory(table, capacity)
             phases["training"] = peak_rss_bytes()
             with stage_of("evaluate", watchdog):
@@ -174,6 +172,13 @@ def _train(
         write_json(folder / RESULT_FILE, result)
         record(store, {RESULT_META: plain_json(result)})
     return {**result, "output": str(folder)}
+
+
+def warn_of_decline(config: TrainConfig, history: list[dict[str, Any]]) -> None:
+    """Say that a run ends far below its best validation, where no setting provides for that."""
+    declined = decline_of(RunState(history=history).validations())
+    if declined is not None and config.training.patience is None and not config.checkpoint.best:
+        log.warning(declined)
 
 
 def evaluate(config: EvaluateConfig, watcher: Watcher | None = None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from marius_py.build import train
+from marius_py.build import train, warn_of_decline
 from marius_py.config import load_config
 from marius_py.errors import ConfigError
 
@@ -26,3 +26,14 @@ def test_a_missing_graph_leaves_no_run_folder(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="does not exist"):
         train(config)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"), [([], True), (["training.patience=2"], False), (["checkpoint.best=true"], False)]
+)
+def test_a_decline_is_told_only_where_no_setting_provides_for_it(
+    settings: list[str], said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    history = [{"epoch": epoch, "valid": {"mrr": mrr}} for epoch, mrr in ((4, 0.2), (9, 0.1))]
+    warn_of_decline(load_config(["training.valid_every=5", *settings]), history)
+    assert ("is 0.1000 at the end" in caplog.text) == said
