@@ -109,6 +109,7 @@ def take_rows(table: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
     """Copy the rows of a table (N, D) at `index` (M,) int64 to `out` (M, D)."""
     dim = table.shape[1]
     for i in range(len(index)):
+        ask_for_row(table, index, i)
         row = index[i]
         for d in range(dim):
             out[i, d] = table[row, d]
