@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from marius_py.buffer import PartitionBuffer
 from marius_py.data.distinct import DistinctIndex
+from marius_py.data.drawing import BatchDrawing
 from marius_py.data.drawn_batch import DrawnBatch, Locator
 from marius_py.data.importance import slot_weights
 from marius_py.device_buffer import DeviceBuffer
@@ -100,6 +102,43 @@ def test_equal_with_all_nodes_as_negatives_and_without_a_closed_form() -> None:
         runs[0].assert_equals(runs[1])
 
 
+@pytest.mark.parametrize("device_buffer", [False, True], ids=["ram", "device"])
+def test_batches_without_known_edges_are_alike(device_buffer: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many negatives are left out differs from batch to batch; what could be recorded does not."""
+    done: Counter[Any] = Counter()
+    number_dropped = set()
+    real_do, real_negatives = Recordings.do, BatchDrawing._negatives
+
+    def do(self: Recordings, work: Any, given: Any, key: Any = None) -> Any:
+        done[key, tuple(one.shape for one in given)] += 1
+        return real_do(self, work, given, key)
+
+    def negatives(self: BatchDrawing, *given: Any) -> Any:
+        drawn, dropped = real_negatives(self, *given)
+        number_dropped.add(tuple(map(len, dropped.values())))
+        return drawn, dropped
+
+    monkeypatch.setattr(Recordings, "do", do)
+    monkeypatch.setattr(BatchDrawing, "_negatives", negatives)
+    run = Setup(
+        replace(INLINE, capacity=1, device_buffer=device_buffer),
+        p=1,
+        mask_known=True,
+        sampler=UniformNegatives(200, 4),
+    )
+    if not device_buffer:
+        _by_way_of_a_device(run, monkeypatch)
+    run.train(4)
+    assert len(number_dropped) > 10
+    assert done.most_common(1)[0][1] > 0.8 * done.total()
+
+
+def _by_way_of_a_device(run: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a trainer take the stages of some device that is not the CPU, over copies that cost nothing."""
+    monkeypatch.setattr(run.trainer, "_device", torch.device("meta"))
+    monkeypatch.setattr("marius_py.pipeline.stages.transfer_to", lambda device: Transfer(torch.device("cpu")))
+
+
 def test_kernels_that_never_wait_take_padded_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton", reason="Triton is not installed (extra marius_py[kernels])")
     monkeypatch.setattr("tests.test_trainer.EDGES", 150)
@@ -119,9 +158,7 @@ def test_the_way_over_a_bus_equals_the_way_without(
 ) -> None:
     plain, sent = Setup(INLINE, mask_known=True), Setup(settings, mask_known=True)
     plain.train(1)
-    there = torch.device("meta")  # some device that is not the CPU, so that the stages are those of a device
-    monkeypatch.setattr(sent.trainer, "_device", there)
-    monkeypatch.setattr("marius_py.pipeline.stages.transfer_to", lambda device: Transfer(torch.device("cpu")))
+    _by_way_of_a_device(sent, monkeypatch)
     sent.train(1)
     plain.assert_equals(sent)
 

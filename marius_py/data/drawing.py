@@ -14,6 +14,7 @@ from marius_py.data.drawn_batch import DrawnBatch
 from marius_py.data.edge_batch import EdgeBatch, Ids, SlotWeights
 from marius_py.data.importance import slot_weights
 from marius_py.data.leased_edges import LeasedEdges
+from marius_py.data.recurring import padded_positions
 from marius_py.device_buffer import DeviceBuffer
 from marius_py.nn.known_edges import own_answers
 from marius_py.nn.negatives import NegativeSampler
@@ -67,7 +68,7 @@ class BatchDrawing:
                 position=leased.after,
                 edges=leased.edges,
                 negatives=negatives,
-                dropped=dropped,
+                dropped={side: padded_positions(positions) for side, positions in dropped.items()},
                 first_row=leased.first_row,
                 seed=seed,
                 lease=leased.lease,

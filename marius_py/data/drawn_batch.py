@@ -32,7 +32,8 @@ class DrawnBatch:
         position: where the run stands when this batch is done.
         edges: (B, 3) head, relation, tail, the store's integer type.
         negatives: corrupted side → (C, K) node ids.
-        dropped: corrupted side → positions in the flattened (C, P, K) that do not count; see `EdgeBatch`.
+        dropped: corrupted side → positions in the flattened (C, P, K) that do not count; the last one may
+            come several times.
         first_row: (p,) buffer row of each partition's first node, -1 where it is not resident.
         seed: seed of the batch's dropout stream.
         lease: released when the batch's update has been handed to the device.

@@ -42,9 +42,9 @@ class Corruption:
         nodes: (C, K) int64, local indices into `Batch.rows`.
         keep: (C, P, K) bool, False where the corrupted edge is known to be true; None keeps all.
         importance: what the negatives count; None counts all alike.
-        dropped: (M,) int64, ascending and distinct: positions in the flattened (C, P, K) that do not count
-            either. Known edges are few among the negatives, and a list of them is made and read in no time
-            where a mask takes as long as a pass over the scores. None drops nothing.
+        dropped: (M,) int64, ascending and on the host distinct: positions in the flattened (C, P, K) that do
+            not count either. Known edges are few among the negatives, and a list of them is made and read in
+            no time where a mask takes as long as a pass over the scores. None drops nothing.
         edge_weight: (B,) float32, what each edge's loss on this side counts; None: 1. The mean over the batch
             still divides by B, and the loss that is reported does not know of it.
     """

@@ -44,9 +44,8 @@ class DeviceWork:
             (2,) float64: the mean loss an edge, and 1 if a node's partition is not in the buffer. The next
             batch may overwrite it.
         """
-        if drawn.dropped:  # of another length each time
-            return self._compute(drawn, packed)
-        shape = (drawn.num_edges, *(drawn.negatives[side].shape for side in SIDES))
+        dropped = {side: len(positions) for side, positions in drawn.dropped.items()}
+        shape = (drawn.num_edges, *((drawn.negatives[side].shape, dropped.get(side)) for side in SIDES))
         (known,) = self._recordings.do(lambda given: [self._compute(drawn, given[0])], [packed], shape)
         return known
 

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from marius_py.buffer import PartitionBuffer
-from marius_py.data.edge_batch import EdgeBatch, SlotWeights
+from marius_py.data.edge_batch import EdgeBatch, Ids, SlotWeights
+from marius_py.data.recurring import padded_positions, padded_rows
 from marius_py.errors import PipelineError
 from marius_py.nn.batch import Batch, Corruption, Importance
 from marius_py.nn.model import LinkPredictionModel
@@ -91,7 +92,7 @@ def training_stages(
 
     def gather(ids: EdgeBatch) -> Gathered:
         number, factor = len(ids.index), rate(ids.num_edges)
-        here = transfer.host((_padded(number), model.dim), torch.float32)
+        here = transfer.host((padded_rows(number), model.dim), torch.float32)
         buffer.gather_rows(torch.from_numpy(ids.index), here[:number])
         here[number:] = 0
         batch = Batch(
@@ -100,7 +101,7 @@ def training_stages(
             head=torch.from_numpy(ids.head),
             relation=torch.from_numpy(ids.relation),
             tail=torch.from_numpy(ids.tail),
-            negatives=corruptions(ids),
+            negatives=corruptions(replace(ids, dropped=_recurring(ids.dropped))),
             seed=ids.seed,
             rate=torch.tensor(factor, dtype=torch.float32),
         )
@@ -115,9 +116,8 @@ def training_stages(
             found = model.gradients(batch.with_tensors(given))
             return [found.rows, found.loss]
 
-        dropped = any(one.dropped is not None for one in batch.negatives.values())
-        with torch.no_grad():  # what is dropped has another length each time
-            rows, loss = work(batch.tensors()) if dropped else recordings.do(work, batch.tensors())
+        with torch.no_grad():
+            rows, loss = recordings.do(work, batch.tensors())
         mine = rows[: len(gathered.ids.index)]
         return Computed(gathered.ids, gathered.rate, mine, loss, transfer.computed())
 
@@ -141,14 +141,8 @@ def training_stages(
     ]
 
 
-def _padded(number: int) -> int:
-    """Rows that a batch of so many is padded to, 1/16 more at most, so that few shapes recur.
-
-    >>> _padded(100), _padded(113_000), _padded(113_900)
-    (104, 114688, 114688)
-    """
-    grain = max(8, 1 << max(0, number.bit_length() - 5))
-    return -(-number // grain) * grain
+def _recurring(dropped: dict[Side, Ids]) -> dict[Side, Ids]:
+    return {side: padded_positions(positions) for side, positions in dropped.items()}
 
 
 def _moved(tensors: Sequence[Tensor], transfer: Transfer) -> list[Tensor]:

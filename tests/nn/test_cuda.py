@@ -251,17 +251,19 @@ def test_a_batch_never_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("device_buffer", [False, True], ids=["ram", "device"])
+@pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
 @pytest.mark.parametrize("clip", [None, 0.01])
 def test_recorded_batches_are_those_launched_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     clip: float | None,
+    masked: bool,
     device_buffer: bool,
 ) -> None:
     replayed = []
     settings = replace(THREADED, device_buffer=device_buffer, rate=CosineRate(2))
     options: dict[str, Any] = {"kernels": "triton", "clip_norm": clip, "regularizers": (N3(0.01),)}
-    options["mask_known"] = False
+    options["mask_known"] = masked
     real = torch.cuda.CUDAGraph.replay
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda self: (replayed.append(1), real(self))[1])
     monkeypatch.setattr(recordings, "WARM_UPS", 2)
