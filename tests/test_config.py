@@ -270,6 +270,24 @@ def test_resume_keeps_arguments_of_classes(tmp_path: Path) -> None:
     assert load_config([output, "resume=true", "loss=margin"]).loss == Component("margin")
 
 
+def test_resume_changes_an_argument_of_the_class_that_the_run_has(tmp_path: Path) -> None:
+    output = _saved(
+        tmp_path,
+        "model=rescal",
+        "model.decoder.block=2",
+        "model.init._target_=uniform",
+        "model.init.scale=0.5",
+        "loss=logistic",
+        "loss.margin=1",
+    )
+    words = ["model.decoder.block=4", "model.init.scale=0.25", "loss.adversarial_temperature=2"]
+    again = load_config([output, "resume=true", *words])
+    assert again.model.decoder == Component("rescal", {"block": 4})
+    assert again.model.init == Component("uniform", {"scale": 0.25})
+    assert again.loss == Component("logistic", {"margin": 1, "adversarial_temperature": 2})
+    assert load_config([output, "resume=true", "model=transe"]).model.decoder == Component("transe")
+
+
 def test_resume_without_a_run(tmp_path: Path) -> None:
     assert load_config([f"output={tmp_path}", "resume=true", "graph=g"]).resume
     assert "output" in _error("resume=true")

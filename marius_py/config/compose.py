@@ -324,7 +324,7 @@ def _overlay(
             isinstance(old, dict)
             and isinstance(new, dict)
             and isinstance(default, dict)
-            and key not in OPEN[:2]
+            and new.get("_target_") == default.get("_target_")  # another class takes other arguments
         ):
             names = [*new, *(name for name in old if name not in new)]
             return {
