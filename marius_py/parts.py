@@ -25,7 +25,7 @@ from marius_py.data.batches import BatchSettings
 from marius_py.data.rounds import FEWEST, EpochOrder, EpochWork, product_flop
 from marius_py.errors import ConfigError
 from marius_py.graph import Graph
-from marius_py.nn.kernels.host import COMPILED_EDGES
+from marius_py.nn.kernels.host import is_worth_compiling
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
@@ -108,7 +108,8 @@ def make_model(
         seed=config.training.seed,
         kernels=config.pipeline.kernels if device.type == "cuda" else "auto",
         precision=config.pipeline.precision,
-        compiled=device.type == "cuda" or graph.num_edges["train"] >= COMPILED_EDGES,
+        compiled=device.type == "cuda"
+        or is_worth_compiling(graph.num_edges["train"], config.training.epochs, config.model.dim),
     )
 
 

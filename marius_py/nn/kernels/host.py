@@ -19,8 +19,18 @@ from marius_py.nn.kernels.sgemm import sgemm_address
 log = logging.getLogger(__name__)
 
 COMPILED_EDGES = 200_000
-"""Train edges from which loops are compiled. An epoch of the demo, of 180,000, takes about a second, loading
-what is compiled .6 s."""
+COMPILED_WORK = 2e8
+"""Train edges, or those of all epochs times the floats of a node, from which loops are compiled. That takes
+ten seconds at first, later .6 s to load; the demo, of 180,000 edges and 1.2e8 floats, takes twelve."""
+
+
+def is_worth_compiling(num_edges: int, epochs: int, dim: int) -> bool:
+    """Whether a run of so many edges, epochs and floats a node gains more by compiled loops than they cost.
+
+    >>> is_worth_compiling(86_835, 20, 128), is_worth_compiling(180_000, 10, 64)
+    (True, False)
+    """
+    return num_edges >= COMPILED_EDGES or num_edges * epochs * dim >= COMPILED_WORK
 
 
 @cache
