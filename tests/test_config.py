@@ -477,7 +477,10 @@ def test_regularizers_with_a_weight_are_made() -> None:
     [
         ([], (0, 0), (0.1, 0.1)),
         (["model=distmult"], (0, 0), (0.1, 0.1)),
+        (["model=rescal"], (0, 0), (0.1, 0.1)),
         (["model=rotate"], (0, 0), (0, 0)),
+        (["negatives=k_vs_all"], (0, 0), (0.05, 0.05)),
+        (["model=rescal", "loss=logistic"], (0, 0), (0, 0)),
         (["loss=logistic"], (0.3, 0.2), (0, 0)),
         (["loss=logistic", "training.regularizer.n3=0.01"], (0.3, 0.2), (0.01, 0.01)),
         (["model.relation_dropout=0.1"], (0, 0.1), (0, 0)),
@@ -516,6 +519,7 @@ def test_k_vs_all_has_a_name() -> None:
         ([], 0, None, 0.1),
         (["training.regularizer.n3=0.03"], 3_000, None, 0.03),
         (["loss=logistic"], 3_000, None, 0),
+        (["negatives=k_vs_all"], 3_000, None, 0.1),
         (["training.regularizer.n3=0.03"], 3_000, 0.15, 0.03),
         ([], 3_000, 0.15, 0.15),
         ([], 3_000, "null", 0.1),

@@ -155,8 +155,9 @@ class RegularizerConfig(Checked):
 
     n3: float | None = setting(
         None,
-        "weight of the cubed absolute values (N3) of node rows; null = 0.1 for complex and distmult with the "
-        "softmax loss, to 0.2 in long runs on few edges a node, unless dropout or l2 is above 0; else 0",
+        "weight of the cubed absolute values (N3) of node rows; null = 0.1 for complex, distmult and rescal "
+        "with the softmax loss (half with per_question), to twice that in long runs on few edges a node, "
+        "unless dropout or l2 is above 0; else 0",
         unit="weight",
         low=0.0,
     )
