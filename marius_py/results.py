@@ -170,7 +170,7 @@ class _Touching:
 
 
 def summarize(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The "train" part of result.json from the lines of metrics.jsonl."""
+    """The "train" part of result.json from the lines of metrics.jsonl; loads an epoch are the median."""
     seconds = sum(line["seconds"] for line in history)
     edges = sum(line["edges"] for line in history)
     return {

@@ -297,8 +297,8 @@ class Trainer:
             if self._interrupted.is_set():
                 self._commit()
                 raise InterruptedRunError(
-                    f"interrupted in epoch {epoch}, step {state.position.step} of {len(schedule.steps)}; "
-                    "the state is committed: go on with resume=true"
+                    f"interrupted in epoch {epoch + 1}, after {state.position.step} of "
+                    f"{len(schedule.steps)} steps; the state is committed: go on with resume=true"
                 )
         self._finish_epoch(epoch, schedule)
 
@@ -308,7 +308,7 @@ class Trainer:
         found = hashlib.blake2b(repr(schedule).encode(), digest_size=8).hexdigest()
         if (state.position.step, state.position.batch) != (0, 0) and state.schedule not in (None, found):
             raise ConfigError(
-                f"epoch {state.position.epoch} has begun with another schedule than the one built now: "
+                f"epoch {state.position.epoch + 1} has begun with another schedule than the one built now: "
                 "storage.capacity, ordering.* or the version of the package differ; set them as they were "
                 "until the epoch is done"
             )

@@ -216,7 +216,7 @@ class Diverging(LinkPredictionModel):
 
 def test_a_loss_that_is_not_finite_names_its_batch() -> None:
     model = Diverging(ComplEx(DIM), SoftmaxLoss(), Adagrad(0.2), num_relations=RELATIONS, seed=5)
-    with pytest.raises(PipelineError, match="loss became nan in epoch 0, step 0, batch 3"):
+    with pytest.raises(PipelineError, match="loss became nan in epoch 1, step 0, batch 3"):
         Setup(ON_DEVICE, model=model).train(1)
 
 

@@ -316,7 +316,7 @@ def test_nan_loss_stops_with_the_position_and_keeps_the_commit() -> None:
     model.loss = NanLoss()
     model.fused = False
     broken = Setup(INLINE, store=run.store, model=model)
-    with pytest.raises(PipelineError, match=r"loss became nan in epoch 1, step 0, batch 1"):
+    with pytest.raises(PipelineError, match=r"loss became nan in epoch 2, step 0, batch 1"):
         broken.train(2)
     run.store.rollback()
     np.testing.assert_array_equal(run.table(), committed)

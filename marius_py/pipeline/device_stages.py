@@ -98,6 +98,7 @@ class DeviceStages:
     def _diverged(self, drawn: DrawnBatch, loss: float) -> str:
         epoch, step, batch = drawn.position
         return (
-            f"the loss became {loss} in epoch {epoch}, step {step}, batch {batch} ({drawn.num_edges} edges); "
+            f"the loss became {loss} in epoch {epoch + 1}, step {step}, batch {batch} "
+            f"({drawn.num_edges} edges); "
             "the last commit is intact. Lower optimizer.lr, or change the initialization"
         )

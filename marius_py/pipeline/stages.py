@@ -182,7 +182,7 @@ def diverged(ids: EdgeBatch, loss: float, gradients: Tensor) -> PipelineError:
     largest = ", ".join(f"{value:.3g}" for value in norms.topk(min(3, len(norms))).values.tolist())
     epoch, step, batch = ids.position
     message = (
-        f"the loss became {loss} in epoch {epoch}, step {step}, batch {batch} ({ids.num_edges} edges; "
+        f"the loss became {loss} in epoch {epoch + 1}, step {step}, batch {batch} ({ids.num_edges} edges; "
         f"largest row gradients {largest}); the last commit is intact. "
         "Lower optimizer.lr, or change the initialization"
     )
