@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 from marius_py.errors import ConfigError
 from marius_py.graph import Graph
 from marius_py.prepare import prepare_arrays
+from marius_py.prepare.columns import UnclearColumnsError, log_left_out, log_order, recognise_columns
 from marius_py.prepare.progress import ProgressHook
 
-HEAD_WORDS = ("head", "source", "src", "from", "subject")
-RELATION_WORDS = ("relation", "type", "predicate", "rel", "kind", "label")
-TAIL_WORDS = ("tail", "target", "dst", "to", "object")
+_ALLOWED = (
+    "allowed: a pandas or polars frame, an Arrow table, a NumPy array or list of (head, relation, tail), a "
+    "NetworkX graph, a PyG Data or HeteroData"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ def graph_from(
         output: folder to create.
         valid: edges of the validation split, of the same kind.
         test: edges of the test split. With neither, the edges are split at random by `split`.
-        columns: of a frame, in the order head, (relation,) tail; None: by usual names, else by position.
+        columns: of a frame, in the order head, (relation,) tail; None: by usual names, as for files (see
+            `marius_py.prepare.columns`), else its two or three columns by position.
         relation: name of the edge attribute of a NetworkX graph.
         node_names: of a PyG `Data`, by number.
         partitions, seed, split, overwrite, progress: as for `prepare`.
@@ -95,6 +98,8 @@ def graph_from(
     ...     graph.num_nodes, sorted(graph.relation_names())
     (4, ['capital_of'])
     """
+    if data is None:
+        raise ConfigError(f"data is None; give the edges to train on as data=, {_ALLOWED}")
     splits = [_read(part, columns, relation, node_names) for part in (data, valid, test) if part is not None]
     numbered = [part for part in splits if isinstance(part, _Numbered)]
     if numbered and len(numbered) < len(splits):
@@ -111,14 +116,11 @@ def graph_from(
     else:
         arrays, names = _number([part for part in splits if isinstance(part, _Edges)])
     given = iter(arrays)
-    by_split = [next(given) if part is not None else None for part in (data, valid, test)]
-    if by_split[0] is None:
-        raise ConfigError("data is None; give the edges to train on")
     return prepare_arrays(
-        by_split[0],
+        next(given),
         output,
-        valid=by_split[1],
-        test=by_split[2],
+        valid=None if valid is None else next(given),
+        test=None if test is None else next(given),
         partitions=partitions,
         seed=seed,
         split=split,
@@ -153,10 +155,7 @@ def _read(
         return _from_frame(data, columns)
     if isinstance(data, (np.ndarray, list, tuple)):
         return _from_array(data)
-    raise ConfigError(
-        f"cannot read edges from {type(data).__name__}; allowed: a pandas or polars frame, an Arrow table, a "
-        "NumPy array or list of (head, relation, tail), a NetworkX graph, a PyG Data or HeteroData"
-    )
+    raise ConfigError(f"cannot read edges from {type(data).__name__}; {_ALLOWED}")
 
 
 def _from_frame(frame: Any, columns: Sequence[str] | None) -> _Edges:
@@ -169,24 +168,36 @@ def _from_frame(frame: Any, columns: Sequence[str] | None) -> _Edges:
             f"columns are {chosen}; allowed: two or three of the frame's {', '.join(map(str, present))}, in "
             "the order head, (relation,) tail"
         )
+    repeated = [name for name in chosen if chosen.count(name) > 1 or present.count(name) > 1]
+    if repeated:
+        raise ConfigError(
+            f"columns are {chosen}, but {repeated[0]!r} is there twice, in columns= or in the frame (it has "
+            f"{', '.join(map(str, present))}); every column needs a name of its own: rename them, or choose "
+            "others with columns="
+        )
     parts = [_column(frame, name) for name in chosen]
     return _Edges(parts[0], parts[1] if len(parts) == 3 else None, parts[-1])
 
 
 def _frame_columns(present: list[Any]) -> list[Any]:
-    """Columns by usual names if head and tail have one, else all of them by position."""
-    lower = {str(name).casefold(): name for name in present}
-    found = [
-        next((lower[word] for word in words if word in lower), None)
-        for words in (HEAD_WORDS, RELATION_WORDS, TAIL_WORDS)
-    ]
-    if found[0] is not None and found[2] is not None:
-        return [name for name in found if name is not None]
+    """Columns by usual names if they tell head and tail, else all of them by position."""
+    names = [str(name) for name in present]
+    try:
+        found = recognise_columns(names)
+    except UnclearColumnsError as error:
+        relation, plain = ([present[i] for i in way] for way in (error.with_relation, error.without))
+        raise ConfigError(
+            f"the frame {error.problem}. Choose with columns={relation}, or without relations with "
+            f"columns={plain}"
+        ) from None
+    if found is not None:
+        log_left_out(names, found, "the frame")
+        return [present[i] for i in found.used]
     if len(present) not in (2, 3):
         raise ConfigError(
-            f"the frame has columns {', '.join(map(str, present))}; say which are head, (relation,) tail "
-            "with columns="
+            f"the frame has columns {', '.join(names)}; say which are head, (relation,) tail with columns="
         )
+    log_order(names, "the frame", "columns= chooses others")
     return present
 
 

@@ -69,6 +69,26 @@ def test_given_splits_and_columns(tmp_path):
     assert named_edges(graph) == [("b", "", "a"), ("c", "", "b")]
 
 
+def test_columns_that_are_chosen_twice(tmp_path):
+    frame = pd.DataFrame({"head": ["a"], "tail": ["b"]})
+    with pytest.raises(ConfigError, match="'head' is there twice"):
+        graph_from(frame, tmp_path / "g", columns=["head", "head"])
+    with pytest.raises(ConfigError, match="data is None"):
+        graph_from(None, tmp_path / "g", valid=frame)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
+def test_frame_columns_that_are_no_relation_are_left_out_and_logged(tmp_path, caplog, make):
+    frame = make({"weight": [1, 2], "Target": ["b", "c"], "index": [0, 1], "source": ["a", "b"]})
+    with caplog.at_level("INFO", logger="marius_py.prepare.columns"):
+        graph = graph_from(frame, tmp_path / "g", split=(1, 0, 0))
+    assert named_edges(graph) == [("a", "", "b"), ("b", "", "c")]
+    (line,) = caplog.messages
+    assert "'source'" in line.partition("left out")[0]
+    assert "left out: 'weight' and 'index'" in line
+
+
 def test_pyg(tmp_path):
     data = SimpleNamespace(
         edge_index=torch.tensor([[0, 1, 2], [1, 2, 0]]), edge_type=torch.tensor([0, 1, 0]), num_nodes=5
@@ -139,6 +159,15 @@ def test_the_real_pyg(tmp_path):
         (np.zeros((4, 2)), "integers or texts"),
         ([("a", "b"), ("a", "b", "c")], "all alike"),
         (pd.DataFrame({"x": [1], "y": [2], "z": [3], "w": [4]}), "say which are head"),
+        (None, "data is None; give the edges"),
+        (pd.DataFrame([["a", "b"]], columns=["head", "head"]), "'head' is there twice"),
+        (pd.DataFrame([["a", "b", "c"]], columns=["x", "y", "x"]), "'x' is there twice"),
+        (pa.table([["a"], ["b"]], names=["x", "x"]), "'x' is there twice"),
+        (pd.DataFrame([["a", "b", "c"]], columns=["head", "head", "tail"]), "could each be the head"),
+        (
+            pd.DataFrame({"source": ["a"], "target": ["b"], "foo": ["r"]}),
+            r"'foo' is no name.*columns=\['source', 'foo', 'target'\].*columns=\['source', 'target'\]",
+        ),
         (pd.DataFrame({"head": ["a", None], "tail": ["b", "c"]}), "empty cells"),
         (nx.DiGraph([(1, 2, {"relation": "r"}), (2, 3)]), "1 of 2 edges"),
         (nx.Graph([(1, "1")]), "same name as text"),

@@ -23,7 +23,7 @@ class InputConfig(Checked):
     )
     columns: tuple[str, ...] | None = setting(
         None,
-        "columns of head, relation, tail (or head, tail): names or numbers from 0; null = the first ones",
+        "columns of head, relation, tail (or head, tail): names or numbers from 0; null = by name or order",
     )
     header: bool | None = setting(None, "the first line holds column names; null = if it looks so")
     quoting: bool | None = setting(None, "fields may stand in double quotes; null = for CSV only")

@@ -59,9 +59,10 @@ def prepare(
             edge (same head, relation and tail) share a split.
         partitions: p; None: 8, or the number of nodes if that is smaller. Another p can be had later.
         seed: of the random ids and the random split.
-        columns: positions from 0 or header names in the order head, (relation,) tail.
-        header: whether text files begin with a header; "auto": when the first line holds words such as
-            head, relation, tail or source, type, target, which then also decide the order of columns.
+        columns: positions from 0 or header names in the order head, (relation,) tail; None: by names such as
+            head, relation, tail or source, type, target, else the two or three columns in that order.
+        header: whether text files begin with a header; "auto": when the first line names a head and a tail
+            by such words.
         format: "tsv", "csv", "parquet", "npy", "npz", or "auto" by the file's name.
         delimiter: for text; None: tab for TSV, comma for CSV.
         quoting: for text, RFC 4180 quotes; None: for CSV only.

@@ -1,12 +1,15 @@
 """Which columns are head, relation and tail, and whether the first line is a header (floor 4).
 
 In: the cells of a file's first line (or its schema's names) and the user's `columns` and `header`. Out:
-`Columns`, positions by role. Header detection is strict: a first line counts as a header only when every
-cell that would be used is a usual word for its role.
+`Columns`, positions by role. Names decide when one is a usual word for the head and another for the tail; a
+first line of text is then a header. What is left over must plainly be no relation (`NO_RELATION`): a relation
+that is left out by mistake, or a weight that is read as one, would silently make another graph.
 """
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -16,33 +19,29 @@ from marius_py.errors import ConfigError, FormatError
 ColumnKey = int | str
 Header = bool | Literal["auto"]
 
-_WORDS = {
-    "head": {"head", "source", "src", "subject", "from", "lhs", "h", "head_id", "source_id", "head_entity"},
-    "relation": {
-        "relation",
-        "rel",
-        "predicate",
-        "relationship",
-        "edge_type",
-        "r",
-        "relation_id",
-        "property",
-        "type",
-    },
-    "tail": {
-        "tail",
-        "target",
-        "dst",
-        "destination",
-        "object",
-        "to",
-        "rhs",
-        "t",
-        "tail_id",
-        "target_id",
+WORDS = {
+    "head": (
+        "head", "source", "src", "subject", "from", "lhs", "h", "head_id", "source_id", "head_entity",
+    ),
+    "relation": (
+        "relation", "rel", "predicate", "relationship", "edge_type", "r", "relation_id", "property", "type",
+        "kind", "label",
+    ),
+    "tail": (
+        "tail", "target", "dst", "destination", "object", "to", "rhs", "t", "tail_id", "target_id",
         "tail_entity",
-    },
-}
+    ),
+}  # fmt: skip
+"""Names by which a column is known as head, relation or tail, whatever their case."""
+
+NO_RELATION = (
+    "weight", "weights", "w", "score", "count", "timestamp", "time", "id", "index", "__index_level_0__",
+    "unnamed: 0", "",
+)  # fmt: skip
+"""Names of columns that are left out beside a known head and tail: they plainly are no relation."""
+
+_PLAIN_NAME = re.compile(r"[^\W\d][\w-]*")
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +60,34 @@ class Columns:
         return (self.head, self.tail) if self.relation is None else (self.head, self.relation, self.tail)
 
 
+@dataclass(frozen=True, slots=True)
+class NamedColumns:
+    """What the names of columns say: positions by role, and of the columns to leave out."""
+
+    head: int
+    relation: int | None
+    tail: int
+    left_out: tuple[int, ...]
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """Positions in the order head, (relation,) tail."""
+        return (self.head, self.tail) if self.relation is None else (self.head, self.relation, self.tail)
+
+
+class UnclearColumnsError(FormatError):
+    """Names that tell head and tail, and leave open what another column is.
+
+    `with_relation` and `without` are positions in the order head, (relation,) tail that a user may choose.
+    """
+
+    def __init__(self, problem: str, with_relation: tuple[int, int, int], without: tuple[int, int]) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.with_relation = with_relation
+        self.without = without
+
+
 def resolve_columns(
     cells: Sequence[str], columns: Sequence[ColumnKey] | None, header: Header, where: str
 ) -> Columns:
@@ -69,12 +96,14 @@ def resolve_columns(
     Args:
         cells: the cells of the first line, or the names of a schema (then `header` is True).
         columns: two or three positions (from 0, negative from the end) or header names in the order head,
-            (relation,) tail; None: by the header's words if they say it, otherwise in that order.
-        header: whether the first line is a header; "auto": when its cells are usual words for the roles.
+            (relation,) tail; None: by the header's words if they tell head and tail (`WORDS`), otherwise in
+            that order.
+        header: whether the first line is a header; "auto": when it has usual words for head and tail.
         where: file and line for messages.
 
     Raises:
-        FormatError: not two or three columns, or a chosen column that the file lacks.
+        FormatError: not two or three columns, a chosen column that the file lacks, or names that tell head
+        and tail beside a column that may or may not be the relation.
         ConfigError: columns of the wrong number or type, repeated, or names without a header.
     """
     if header not in (True, False, "auto"):
@@ -99,29 +128,134 @@ def resolve_columns(
         raise ConfigError(f"columns is {columns!r}: two of them are the same column")
     has_header = header is True or by_name
     if not has_header and header == "auto":
-        roles = ("head", "tail") if len(positions) == 2 else ("head", "relation", "tail")
-        has_header = all(_is_word(cells[p], role) for p, role in zip(positions, roles, strict=True))
+        has_header = _is_word(cells[positions[0]], "head") and _is_word(cells[positions[-1]], "tail")
+        if has_header and len(positions) == 3 and not _is_word(cells[positions[1]], "relation"):
+            logger.info("%s: taken for a header; if it is an edge, set input.header=false", where)
     relation = positions[1] if len(positions) == 3 else None
     return Columns(positions[0], relation, positions[-1], has_header, len(cells))
 
 
+def tells_ends(names: Sequence[str]) -> bool:
+    """Whether one of the names is a usual word for the head and another for the tail."""
+    return all(any(_is_word(name, role) for name in names) for role in ("head", "tail"))
+
+
+def recognise_columns(names: Sequence[str]) -> NamedColumns | None:
+    """Read roles off the names of columns.
+
+    Returns:
+        The columns, or None if no name tells the head or none the tail.
+
+    Raises:
+        UnclearColumnsError: two columns for one role, or one that is neither known nor in `NO_RELATION`.
+    """
+    if not tells_ends(names):
+        return None
+    found = {role: [i for i, name in enumerate(names) if _is_word(name, role)] for role in WORDS}
+    known = {i for positions in found.values() for i in positions}
+    left_out = [i for i, name in enumerate(names) if i not in known and _normalised(name) in NO_RELATION]
+    unknown = [i for i in range(len(names)) if i not in known and i not in left_out]
+    head, tail = found["head"][0], found["tail"][0]
+    problems = [
+        f"{_listed(names, positions)} could each be the {role}"
+        for role, positions in found.items()
+        if len(positions) > 1
+    ]
+    if unknown:
+        problems.append(
+            f"{_listed(names, unknown)} {'is no name' if len(unknown) == 1 else 'are no names'} known for a "
+            "relation, nor for what can be left out (such as weight, timestamp, id)"
+        )
+    candidates = [*found["relation"], *unknown]
+    if problems:
+        middle = (candidates or [i for i in range(len(names)) if i not in (head, tail)])[0]
+        raise UnclearColumnsError(
+            f"has the columns {', '.join(map(repr, names))}: {'; '.join(problems)}",
+            (head, middle, tail),
+            (head, tail),
+        )
+    return NamedColumns(head, found["relation"][0] if found["relation"] else None, tail, tuple(left_out))
+
+
+def log_left_out(names: Sequence[str], columns: NamedColumns, where: str) -> None:
+    """Log which columns are read and which are left out, if any are."""
+    if columns.left_out:
+        logger.info("%s: %s; left out: %s", where, _roles(names, columns), _listed(names, columns.left_out))
+
+
+def log_order(names: Sequence[str], where: str, choice: str) -> None:
+    """Log that two or three columns are taken in their order; `choice` says how to choose others."""
+    columns = NamedColumns(0, 1 if len(names) == 3 else None, len(names) - 1, ())
+    logger.info(
+        "%s: the names of the columns do not tell head and tail, so their order does: %s; %s",
+        where,
+        _roles(names, columns),
+        choice,
+    )
+
+
+def _roles(names: Sequence[str], columns: NamedColumns) -> str:
+    relation = "no relation" if columns.relation is None else f"relation {names[columns.relation]!r}"
+    return f"head {names[columns.head]!r}, {relation}, tail {names[columns.tail]!r}"
+
+
+def _listed(names: Sequence[str], positions: Sequence[int]) -> str:
+    parts = [repr(names[i]) for i in positions]
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+
+
 def _by_words_or_order(cells: Sequence[str], header: Header, where: str) -> Columns:
+    if header is not False:
+        try:
+            named = recognise_columns(cells)
+        except UnclearColumnsError as error:
+            raise _unclear(error, cells, header, where) from None
+        if named is not None:
+            log_left_out(cells, named, where)
+            return Columns(named.head, named.relation, named.tail, True, len(cells))
     if len(cells) not in (2, 3):
         hint = "; is the delimiter right?" if len(cells) == 1 else ""
+        choice = "" if len(cells) == 1 else f": choose with input.columns=[0,1,2] {_ELSEWHERE}"
         raise FormatError(
             f"{where} has {len(cells)} column{'s' if len(cells) != 1 else ''}; edges need two (head, tail) "
-            f"or three (head, relation, tail): choose with columns=, say columns=[0,1,2]{hint}"
+            f"or three (head, relation, tail){choice}{hint}"
         )
-    by_role = {role: [i for i, cell in enumerate(cells) if _is_word(cell, role)] for role in _WORDS}
-    wanted = ("head", "tail") if len(cells) == 2 else ("head", "relation", "tail")
-    if header is not False and all(len(by_role[role]) == 1 for role in wanted):
-        relation = by_role["relation"][0] if len(cells) == 3 else None
-        return Columns(by_role["head"][0], relation, by_role["tail"][0], True, len(cells))
+    if header is True:
+        log_order(cells, where, "input.columns chooses others")
     return Columns(0, 1 if len(cells) == 3 else None, len(cells) - 1, header is True, len(cells))
 
 
+_ELSEWHERE = (
+    "(a key of marius-prepare; columns= in Python; for another command, write a file with those columns only)"
+)
+
+
+def _unclear(error: UnclearColumnsError, cells: Sequence[str], header: Header, where: str) -> FormatError:
+    """The error with both ways to choose, in words that hold for every command that reads edges."""
+    relation, plain = _setting(cells, error.with_relation), _setting(cells, error.without)
+    edge = (
+        "; if this line is an edge and no header, set input.header=false, or write a line of names above it"
+        if header == "auto"
+        else ""
+    )
+    return FormatError(
+        f"{where} {error.problem}. Choose with input.columns={relation}, or without relations with "
+        f"input.columns={plain} {_ELSEWHERE}{edge}"
+    )
+
+
+def _setting(cells: Sequence[str], positions: Sequence[int]) -> str:
+    """A value for input.columns: names, or positions where a name would not be read as that name."""
+    plain = all(_PLAIN_NAME.fullmatch(cells[i]) and cells.count(cells[i]) == 1 for i in positions)
+    return f"[{','.join(cells[i] if plain else str(i) for i in positions)}]"
+
+
+def _normalised(cell: str) -> str:
+    return cell.strip().casefold()
+
+
 def _is_word(cell: str, role: str) -> bool:
-    return cell.strip().casefold().replace(" ", "_") in _WORDS[role]
+    return _normalised(cell).replace(" ", "_") in WORDS[role]
 
 
 def _position(key: ColumnKey, cells: Sequence[str], where: str) -> int:

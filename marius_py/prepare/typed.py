@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError, StorageError
 from marius_py.prepare.blocks import ROLES, EdgeBlock, NameKind, check_names, kind_of, name_column
-from marius_py.prepare.columns import ColumnKey, Columns, resolve_columns
+from marius_py.prepare.columns import ColumnKey, Columns, resolve_columns, tells_ends
 
 BLOCK_ROWS = 1 << 20
 
@@ -31,7 +31,8 @@ class ParquetSource:
 
     Args:
         path: the file.
-        columns: two or three positions or column names; None: by names such as head and tail, or order.
+        columns: two or three positions or column names; None: by names such as head and tail, or order; see
+            `resolve_columns`.
 
     Raises:
         FormatError: no Parquet file, wrong columns or types, no rows.
@@ -46,10 +47,10 @@ class ParquetSource:
             schema, self.size = file.schema_arrow, file.metadata.num_rows
         if self.size == 0:
             raise FormatError(f"{path} has no rows; it should hold one edge a row")
-        self._columns = resolve_columns(schema.names, columns, True if columns else "auto", f"{path}")
-        self._names = [schema.names[i] for i in self._columns.used]
         if len(set(schema.names)) != len(schema.names):
             raise FormatError(f"{path}: several columns have the same name; rename them")
+        self._columns = resolve_columns(schema.names, columns, True, f"{path}")
+        self._names = [schema.names[i] for i in self._columns.used]
         kinds = [kind_of(schema.field(name).type, name, path) for name in self._names]
         self.has_relations = self._columns.relation is not None
         self.node_kind: NameKind = "integer" if kinds[0] == kinds[-1] == "integer" else "text"
@@ -167,12 +168,13 @@ class NumpySource:
             cells = [str(i) for i in range(member.shape[1])]
             return members, resolve_columns(cells, columns, False, str(self.path))
         names = [str(member.name) for member in members]
-        resolved = resolve_columns(names, columns, True if columns else "auto", str(self.path))
-        if columns is None and not resolved.has_header:
+        if columns is None and not tells_ends(names):
             raise FormatError(
-                f"{self.path} holds the arrays {', '.join(names)}; name two or three of them with columns=, "
-                "or call them head, relation, tail"
+                f"{self.path} holds the arrays {', '.join(names)}; call them head, relation, tail, or name "
+                f"two or three of them with input.columns=[{','.join(names[:3])}] of marius-prepare "
+                "(columns= in Python)"
             )
+        resolved = resolve_columns(names, columns, True, str(self.path))
         shapes = {members[i].shape for i in resolved.used}
         if len(shapes) != 1 or len(next(iter(shapes))) != 1:
             raise FormatError(

@@ -4,6 +4,8 @@ import contextlib
 import csv
 import gzip
 import io
+import logging
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
 from marius_py.prepare import prepare
+from marius_py.prepare.columns import NO_RELATION, WORDS
 from marius_py.prepare.sources import open_source
 from tests.prepare.graphs import all_edges, write_rows
 
@@ -112,7 +115,7 @@ def test_misplaced_quotes_are_errors(tmp_path: Path, row: bytes, text: str) -> N
         (b"a\tr\tb\nc\tr\td\re\tr\tf\n", r"line 2: a carriage return inside the line"),
         (b"a\tr\tb\nc\tr\td\r\r\n", r"line 2: a carriage return inside the line"),
         (b"a\n", r"line 1 has 1 column; .*is the delimiter right\?"),
-        (b"\na\tb\tc\td\n", r"line 2 has 4 columns; .*choose with columns="),
+        (b"\na\tb\tc\td\n", r"line 2 has 4 columns; .*choose with input\.columns=\[0,1,2\]"),
         ("a\tr\tb\n".encode("utf-16"), r"line 1: a NUL character .*looks like UTF-16"),
         (b"", r"is empty"),
         (b"\n\r\n\n", r"is empty"),
@@ -199,13 +202,103 @@ def test_header_words_are_recognised_and_decide_the_order(
     assert read(path) == [tuple(cells[i] for i in roles)]
 
 
-def test_what_only_looks_like_a_header_stays_an_edge(tmp_path: Path) -> None:
+def test_what_only_looks_like_a_header_is_asked_about(tmp_path: Path) -> None:
     rows: Rows = [("head", "likes", "tail"), ("a", "r", "b")]
     path = write_rows(tmp_path / "e.tsv", rows)
-    assert read(path) == rows
-    assert read(path, header=True) == rows[1:]
+    with pytest.raises(
+        FormatError, match=r"line 1 has the columns .*'likes' is no name .*input\.header=false"
+    ):
+        read(path)
+    assert read(path, header=False) == rows
+    assert read(path, columns=["head", "likes", "tail"]) == rows[1:]
     headed = write_rows(tmp_path / "h.tsv", [("head", "relation", "tail"), ("a", "r", "b")])
     assert read(headed, header=False) == [("head", "relation", "tail"), ("a", "r", "b")]
+    one_word = write_rows(tmp_path / "o.tsv", [("head", "likes", "b"), ("a", "r", "b")])
+    assert read(one_word) == [("head", "likes", "b"), ("a", "r", "b")]
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        ("source,target,weight", ("0", "1")),
+        ("weight,Target,Source", ("2", "1")),
+        (",source,target", ("1", "2")),
+        ("Unnamed: 0,from,Type,to,Timestamp", ("1", "2", "3")),
+        ("id,subject,predicate,object,SCORE,count", ("1", "2", "3")),
+    ],
+)
+def test_what_is_plainly_no_relation_is_left_out_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, first: str, expected: tuple[str, ...]
+) -> None:
+    names = first.split(",")
+    path = put(tmp_path, f"{first}\n{','.join(map(str, range(len(names))))}\n".encode(), "e.csv")
+    with caplog.at_level(logging.INFO):
+        assert read(path) == [expected]
+    (line,) = caplog.messages
+    kept, left_out = line.split("left out:")
+    for i, name in enumerate(names):
+        assert repr(name) in (kept if str(i) in expected else left_out)
+
+
+@pytest.mark.parametrize(
+    ("first", "ways"),
+    [
+        ("source,foo,target", ["[source,foo,target]", "[source,target]"]),
+        ("source,target,foo,weight", ["[source,foo,target]", "[source,target]"]),
+        ("source,type,target,foo", ["[source,type,target]", "[source,target]"]),
+        ("head,source,type,target", ["[head,type,target]", "[head,target]"]),
+        ("source,target,my words", ["[0,2,1]", "[source,target]"]),
+        ("target,2020,source", ["[2,1,0]", "[source,target]"]),
+    ],
+)
+@pytest.mark.parametrize("header", ["auto", True])
+def test_unclear_columns_are_refused_with_two_ways_that_work(
+    tmp_path: Path, first: str, ways: list[str], header: Any
+) -> None:
+    names = first.split(",")
+    path = put(tmp_path, f"{first}\n{','.join(f'v{name}' for name in names)}\n".encode(), "e.csv")
+    with pytest.raises(FormatError) as caught:
+        read(path, header=header)
+    message = str(caught.value)
+    assert all(repr(name) in message for name in names)
+    assert re.findall(r"input\.columns=(\[.*?\])", message) == ways
+    assert "input.header=false" in message if header == "auto" else "input.header" not in message
+    for way in ways:
+        keys = [int(key) if key.isdecimal() else key for key in way[1:-1].split(",")]
+        chosen = [names[key] if isinstance(key, int) else key for key in keys]
+        if (chosen[0], chosen[-1]) == ("source", "target"):
+            assert read(path, columns=keys, header=header) == [tuple(f"v{name}" for name in chosen)]
+
+
+def test_columns_by_position_know_a_header_by_its_ends(tmp_path: Path) -> None:
+    path = put(tmp_path, b"source,my words,target\na,r,b\n", "e.csv")
+    assert read(path, columns=[0, 1, 2]) == [("a", "r", "b")]
+
+
+def test_a_header_of_other_names_is_read_in_order_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = put(tmp_path, b"x,y,z\na,r,b\n", "e.csv")
+    with caplog.at_level(logging.INFO):
+        assert read(path, header=True) == [("a", "r", "b")]
+        (line,) = caplog.messages
+        assert "head 'x', relation 'y', tail 'z'" in line
+        assert read(path, header="auto") == [("x", "y", "z"), ("a", "r", "b")]
+    assert caplog.messages == [line]
+
+
+def test_the_page_lists_the_names_that_are_known() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "own_graph.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| (head|relation|tail|left out) \| (.+) \|$", page, re.MULTILINE))
+    listed = {role: names.replace("`", "").casefold().split(", ") for role, names in rows.items()}
+    assert listed.pop("left out") == [name or "no name" for name in NO_RELATION]
+    assert listed == {role: list(names) for role, names in WORDS.items()}
+
+
+def test_commands_without_a_choice_of_columns_are_told_what_to_do(tmp_path: Path) -> None:
+    path = put(tmp_path, b"a,r,b,c\n", "e.csv")
+    with pytest.raises(FormatError, match="for another command, write a file with those columns only"):
+        read(path)
 
 
 def test_formats_and_delimiters(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import logging
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -119,6 +121,52 @@ def test_numbers_and_text_files_of_one_graph_agree(tmp_path: Path) -> None:
     assert not graph.names_are_integers
 
 
+def test_parquet_columns_that_are_no_relation_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    weighted = save(tmp_path / "w.parquet", source=["a", "b"], target=["c", "a"], weight=[3, 4])
+    with caplog.at_level(logging.INFO, logger="marius_py.prepare.columns"):
+        graph = prepared(weighted)
+    assert not graph.has_relations
+    assert rows_of(graph) == [("a", "c"), ("b", "a")]
+    (line,) = caplog.messages
+    assert "head 'source', no relation, tail 'target'" in line
+    assert "left out: 'weight'" in line
+
+
+def test_the_index_that_pandas_stores_is_no_relation(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"source": ["a", "b", "x"], "target": ["c", "a", "y"]})
+    frame[frame.source != "x"].to_parquet(tmp_path / "e.parquet", index=True)
+    names = save(tmp_path / "n.parquet", source=["a", "b"], target=["c", "a"], __index_level_0__=[0, 5])
+    for path in (tmp_path / "e.parquet", names):
+        assert rows_of(prepared(path, overwrite=True)) == [("a", "c"), ("b", "a")]
+
+
+def test_unclear_parquet_and_npz_columns_are_refused(tmp_path: Path) -> None:
+    columns: dict[str, Any] = {"source": ["a"], "foo": ["r"], "target": ["b"]}
+    parquet = save(tmp_path / "e.parquet", **columns)
+    np.savez(tmp_path / "e.npz", **columns)
+    for path in (parquet, tmp_path / "e.npz"):
+        with pytest.raises(
+            FormatError, match=r"columns=\[source,foo,target\].*columns=\[source,target\]"
+        ) as why:
+            prepared(path, overwrite=True)
+        assert "header" not in str(why.value)
+        assert rows_of(prepared(path, columns=["source", "foo", "target"], overwrite=True)) == [
+            ("a", "r", "b")
+        ]
+
+
+def test_parquet_of_other_names_is_read_in_order_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = save(tmp_path / "e.parquet", x=["a"], y=["r"], z=["b"])
+    with caplog.at_level(logging.INFO, logger="marius_py.prepare.columns"):
+        assert rows_of(prepared(path)) == [("a", "r", "b")]
+    (line,) = caplog.messages
+    assert "head 'x', relation 'y', tail 'z'" in line
+
+
 @pytest.mark.parametrize(
     ("columns", "text"),
     [
@@ -128,7 +176,7 @@ def test_numbers_and_text_files_of_one_graph_agree(tmp_path: Path) -> None:
         ({"head": [0.5, 1.5], "tail": ["b", "c"]}, "column 'head' has type double"),
         ({"head": pa.array([1 << 63], pa.uint64()), "tail": [1]}, "head names cannot be read"),
         ({"head": pa.array([], pa.string()), "tail": pa.array([], pa.string())}, "has no rows"),
-        ({"a": ["a"], "b": ["b"], "c": ["c"], "d": ["d"]}, "4 columns"),
+        ({"a": ["a"], "b": ["b"], "c": ["c"], "d": ["d"]}, r"4 columns.*input\.columns=\[0,1,2\]"),
         ({"head": ["a"]}, "1 column"),
     ],
 )
