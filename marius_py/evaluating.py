@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from marius_py.config import CONFIG_FILE, EvaluateConfig, saved_settings
 from marius_py.edge_files import read_edges
-from marius_py.errors import MissingPathError, StorageError
+from marius_py.errors import ConfigError, MissingPathError, StorageError
 from marius_py.graph import Graph
 from marius_py.metrics import Metrics
 from marius_py.parts import available_cores, resolve_device
@@ -21,6 +22,7 @@ from marius_py.rank_files import check_ranks_file
 from marius_py.results import rank_split
 from marius_py.run import Run, load
 from marius_py.run_reader import DEMO_GRAPH
+from marius_py.storage.protocols import Edges
 
 log = logging.getLogger(__name__)
 
@@ -38,50 +40,86 @@ def evaluate(config: EvaluateConfig, on_stage: OnStage | None = None) -> dict[st
         "runs": [{"run": folder, …metrics}, …]}, and the metrics of `config.run` beside them.
 
     Raises:
-        ConfigError: a folder is no run's, or an edge file names what the graph lacks. StorageError,
-        FormatError: a file is missing or damaged.
+        ConfigError: a folder is no run's, its graph has no edges of the split, or an edge file names what
+        the graph lacks. StorageError, FormatError: a file is missing or damaged. Of several runs each is
+        opened before the first is ranked.
     """
     if config.ranks is not None:
         check_ranks_file(config.ranks, overwrite=True)
     device = resolve_device(config.device)
     torch.set_num_threads(config.compute_threads or available_cores())
     folders = [Path(run).absolute() for run in (config.run, *config.compare)]
-    graphs: list[Graph] = []
+    names = [f"{'compare' if place else 'run'}={folder}" for place, folder in enumerate(folders)]
+    given: dict[str, Edges] = {}
     results: list[dict[str, Any]] = []
-    for folder in folders:
-        with load(folder, graph=_graph_of(folder), device=str(device)) as run:
+    with ExitStack() as stack:
+        runs = [
+            stack.enter_context(load(folder, graph=_graph_of(folder, name), device=str(device)))
+            for folder, name in zip(folders, names, strict=True)
+        ]
+        graphs = [run.graph for run in runs]
+        for graph, name in zip(graphs, names, strict=True):
+            _check_edges(config, graph, name, given)
+        for run, name in zip(runs, names, strict=True):
             if run.unfinished is not None:
                 log.warning("%s", run.unfinished)
-            graphs.append(run.graph)
-            results.append(_evaluate_one(config, run, on_stage))
+            with _named(name):
+                results.append(_evaluate_one(config, run, given.get(run.graph.fingerprint), on_stage))
     if not config.compare:
         return results[0]
     same = len({graph.fingerprint for graph in graphs}) == 1
     note = _note(same, [str(graph.path) for graph in graphs], config.edges)
     if not same:
         log.warning("%s", note)
-    runs = [{"run": str(folder), **result} for folder, result in zip(folders, results, strict=True)]
-    return {**results[0], "same_graph": same, "note": note, "runs": runs}
+    lines = [{"run": str(folder), **result} for folder, result in zip(folders, results, strict=True)]
+    return {**results[0], "same_graph": same, "note": note, "runs": lines}
 
 
-def _graph_of(folder: Path) -> Path:
-    """The graph of a run, by the settings of its last commit."""
+def _graph_of(folder: Path, name: str) -> Path:
+    """The graph of a run, by the settings of its last commit; `name` is the run in messages."""
     settings = saved_settings(folder)
     if settings is None:
-        raise MissingPathError(
-            f"run={folder} is no run folder: it has no {CONFIG_FILE}; marius-train writes one"
-        )
+        raise MissingPathError(f"{name} is no run folder: it has no {CONFIG_FILE}; marius-train writes one")
     named = settings.get("graph")
     if named is None:
         return folder / DEMO_GRAPH
     if not Path(str(named)).is_dir():
-        raise StorageError(f"the graph of run={folder}, {named}, is gone; put it back to rank its edges")
+        raise StorageError(
+            f"the graph of {name}, {named}, is gone: put it back to rank its edges, or if it was moved, say "
+            f"where it is: marius-train output={folder} resume=true graph=NEW, which also trains the epochs "
+            "that are left"
+        )
     return Path(str(named))
 
 
-def _evaluate_one(config: EvaluateConfig, run: Run, on_stage: OnStage | None) -> dict[str, Any]:
+def _check_edges(config: EvaluateConfig, graph: Graph, name: str, given: dict[str, Edges]) -> None:
+    """Refuse a graph without edges to rank; those of a file are added to `given`, by graph fingerprint."""
+    if config.edges is None:
+        if not graph.num_edges.get(config.split):
+            raise ConfigError(
+                f"{name}: its graph {graph.path} has no {config.split} edges to rank; choose another split, "
+                "prepare the graph with one, or give edges=FILE"
+            )
+    elif graph.fingerprint not in given:
+        with _named(name):
+            given[graph.fingerprint] = read_edges(config.edges, graph)
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Say of which run a ConfigError is; a path that leads nowhere says enough."""
+    try:
+        yield
+    except MissingPathError:
+        raise
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error
+
+
+def _evaluate_one(
+    config: EvaluateConfig, run: Run, given: Edges | None, on_stage: OnStage | None
+) -> dict[str, Any]:
     graph = run.graph
-    given = None if config.edges is None else read_edges(config.edges, graph)
     with graph.edges() as edges:
         metrics = rank_split(
             run.path,

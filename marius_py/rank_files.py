@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,18 +32,43 @@ def check_ranks_file(path: Path | str, *, overwrite: bool = False) -> Path:
     """Refuse a file that ranks cannot be written to.
 
     Raises:
-        ConfigError: another ending than .csv or .parquet, no such folder, or it exists.
+        ConfigError: another ending than .csv or .parquet, no such folder, or it exists. StorageError: the
+        folder cannot be written to.
     """
     target = Path(path)
     if target.suffix not in ENDINGS:
         raise ConfigError(
             f"ranks={target}: ranks are written as {' or '.join(ENDINGS)}, by the file's ending"
         )
-    if not target.absolute().parent.is_dir():
-        raise ConfigError(f"ranks={target}: there is no folder {target.parent}; create it first")
+    check_target(target, f"ranks={target}")
     if target.exists() and not overwrite:
         raise ConfigError(f"{target} exists; choose another name, or overwrite it")
     return target
+
+
+def check_target(target: Path, named: str) -> None:
+    """Refuse a file that cannot be written, before the work whose result it is for.
+
+    Args:
+        target: the file, which may exist.
+        named: the file as the caller gave it, with its key or flag, such as "output=m.json".
+
+    Raises:
+        ConfigError: no such folder, or it is no file. StorageError: the folder cannot be written to.
+    """
+    folder = target.absolute().parent
+    try:
+        if not folder.is_dir():
+            raise ConfigError(f"{named}: there is no folder {target.parent}; create it first")
+        if target.exists() and not target.is_file():
+            raise ConfigError(f"{named} is a folder or a device; give the name of a file")
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise StorageError(
+            f"{named}: the folder {folder} cannot be written to ({error.strerror or error}); "
+            "give a file in another folder"
+        ) from error
 
 
 def write_ranks(
@@ -67,7 +93,7 @@ def write_ranks(
         overwrite: replace the file if it exists.
 
     Raises:
-        ConfigError: see `check_ranks_file`. StorageError: writing failed.
+        ConfigError, StorageError: see `check_ranks_file`. StorageError: writing failed.
     """
     target = check_ranks_file(path, overwrite=overwrite)
     kinds = [pa.int64() if names is None else pa.string() for names in (node_names, relation_names)]

@@ -10,15 +10,17 @@ from __future__ import annotations
 import csv
 import hashlib
 import importlib
+import io
 import logging
 import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from marius_py.errors import ConfigError
+from marius_py.storage.files import replace, write_temporary
 
 logger = logging.getLogger(__name__)
 
@@ -57,33 +59,69 @@ class Tracker(ABC):
 
 
 class CsvTracker(Tracker):
-    """RUN/metrics.csv: a line an epoch. A resumed run appends; a column that the file lacks is left out."""
+    """RUN/metrics.csv: a line an epoch, and one with the test figures. A resumed run goes on with the file.
+
+    A line is appended. Where it brings a figure for which there is no column, the file is replaced by one
+    that has it, empty in the lines before.
+    """
 
     def __init__(self) -> None:
         self._path = Path(CSV_FILE)
+        self._columns = ["epoch"]
+        self._rows: list[dict[str, str]] = []
+        self._taken: set[tuple[str, bool]] = set()
+        self._appends = False
 
     def start(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        """Remember the place."""
+        """Read what a run that is resumed has written."""
         self._path = folder / CSV_FILE
+        if not self._path.exists():
+            return
+        text = self._path.read_bytes().decode()
+        whole = text[: text.rfind("\n") + 1]  # without a last line that a full disk or a kill has cut short
+        lines = csv.DictReader(io.StringIO(whole, newline=""), restval="")
+        self._columns = list(dict.fromkeys(["epoch", *(lines.fieldnames or ())]))
+        self._rows = [{name: row[name] for name in self._columns if name in row} for row in lines]
+        self._taken = {_line_of(row) for row in self._rows}
 
     def log(self, epoch: int, values: Mapping[str, float]) -> None:
-        """Append a line; the first one says which columns there are."""
-        row = {"epoch": epoch, **{name: value for name, value in values.items() if name != "epoch"}}
-        columns = list(row)
-        if self._path.exists():
-            with self._path.open(encoding="utf-8", newline="") as file:
-                columns = next(csv.reader(file), columns)
-            new = False
-        else:
-            new = True
-        with self._path.open("a", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, columns, restval="", extrasaction="ignore", lineterminator="\n")
-            if new:
-                writer.writeheader()
-            writer.writerow(row)
+        """Write the epoch's line."""
+        self._write(epoch, values)
 
     def finish(self, values: Mapping[str, float]) -> None:
-        """Nothing: result.json holds them."""
+        """The test metrics at the last epoch, in a line of their own."""
+        if values:
+            self._write(self._rows[-1].get("epoch", "") if self._rows else "", values)
+
+    def _write(self, epoch: int | str, values: Mapping[str, float]) -> None:
+        """Append a line, or replace the file: for a new column, a line written again, and the first time."""
+        row = {"epoch": str(epoch)} | {name: str(one) for name, one in values.items() if name != "epoch"}
+        new = [name for name in row if name not in self._columns]
+        line = _line_of(row)
+        if line in self._taken:
+            self._rows = [other for other in self._rows if _line_of(other) != line]
+            self._appends = False
+        self._columns += new
+        self._rows.append(row)
+        self._taken.add(line)
+        if self._appends and not new:
+            with self._path.open("a", encoding="utf-8", newline="") as file:
+                self._writer(file).writerow(row)
+            return
+        text = io.StringIO(newline="")
+        writer = self._writer(text)
+        writer.writeheader()
+        writer.writerows(self._rows)
+        replace(write_temporary(self._path, text.getvalue().encode()), self._path)
+        self._appends = True
+
+    def _writer(self, file: IO[str]) -> csv.DictWriter[str]:
+        return csv.DictWriter(file, self._columns, restval="", lineterminator="\n")
+
+
+def _line_of(row: Mapping[str, str]) -> tuple[str, bool]:
+    """Which line of metrics.csv a row is: its epoch, and whether it holds that epoch's test figures."""
+    return row.get("epoch", ""), any(name.startswith("test") and value for name, value in row.items())
 
 
 class TensorBoardTracker(Tracker):

@@ -1,7 +1,10 @@
 """`marius-evaluate`: details, ranks by name, other edges, runs side by side; runs are written untrained."""
 
 import csv
+import dataclasses
 import json
+import logging
+import tempfile
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +14,10 @@ import pytest
 from marius_py import cli
 from marius_py.config import EvaluateConfig
 from marius_py.edge_files import read_edges
-from marius_py.errors import ConfigError, FormatError
+from marius_py.errors import ConfigError, FormatError, MissingPathError, StorageError
 from marius_py.evaluating import evaluate
 from marius_py.graph import open_graph
+from marius_py.run import load
 from tests.small_runs import NAMES, write_run
 
 
@@ -144,13 +148,109 @@ def test_runs_side_by_side(tmp_path, capsys):
         (["ranks=nowhere/ranks.csv"], "no folder"),
         (["ranks=ranks.csv", "compare=[b]"], "single run"),
         (["max_edges=0"], "max_edges"),
+        (["output=nowhere/m.json"], "output=nowhere/m.json: there is no folder nowhere; create it first"),
+        (["output=run"], "output=run is a folder or a device"),
+        (["split=valid"], "no valid edges to rank"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_ranking(tmp_path, capsys, words, part, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = write_run(tmp_path)[0]
+    _no_ranking(monkeypatch)
     assert cli.evaluate([f"run={run}", *words]) == 2
     assert part in capsys.readouterr().err
+
+
+def _no_ranking(monkeypatch):
+    def rank_nothing(*arguments, **named):
+        raise AssertionError("ranked before everything was checked")
+
+    monkeypatch.setattr("marius_py.evaluating.rank_split", rank_nothing)
+
+
+@pytest.mark.parametrize("words", ["output=m.json", "ranks=m.csv"])
+def test_a_folder_that_cannot_be_written_is_refused_before_ranking(tmp_path, capsys, words, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = write_run(tmp_path)[0]
+    _no_ranking(monkeypatch)
+
+    def refuse(**named):
+        raise PermissionError(13, "Permission denied", str(named["dir"]))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    assert cli.evaluate([f"run={run}", words]) == 1
+    err = capsys.readouterr().err
+    assert f"{words}: the folder {tmp_path} cannot be written to (Permission denied)" in err
+
+
+def test_runs_are_all_checked_before_the_first_is_ranked(tmp_path, monkeypatch, caplog):
+    caplog.set_level(logging.WARNING)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    first = write_run(tmp_path / "a")[0]
+    second = write_run(tmp_path / "b", names=[*NAMES[:-1], "Paris"])[0]
+    _no_ranking(monkeypatch)
+    with pytest.raises(MissingPathError, match=f"compare={tmp_path}/nowhere is no run folder"):
+        evaluate(settings(first, compare=(str(second), str(tmp_path / "nowhere"))))
+    (tmp_path / "rome.tsv").write_text("Rome\tlikes\tOslo\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=f"compare={second}: .*'Rome'"):
+        evaluate(settings(first, compare=(str(second),), edges=str(tmp_path / "rome.tsv")))
+    with pytest.raises(MissingPathError):
+        evaluate(settings(first, compare=(str(second),), edges=str(tmp_path / "none.tsv")))
+    manifest = tmp_path / "b" / "graph"
+    monkeypatch.setattr(
+        "marius_py.evaluating.load",
+        lambda folder, **named: _without(load(folder, **named), "test" if folder == second else None),
+    )
+    with pytest.raises(
+        ConfigError, match=f"compare={second}: its graph {manifest} has no test edges to rank"
+    ):
+        evaluate(settings(first, compare=(str(second),)))
+    assert "has not finished" not in caplog.text
+
+
+def _without(run, split):
+    """A run whose graph has no edges of a split."""
+    if split is not None:
+        run.graph = dataclasses.replace(run.graph, num_edges={**run.graph.num_edges, split: 0})
+    return run
+
+
+def test_edges_of_a_file_are_read_once_a_graph(tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    first = write_run(tmp_path / "a")[0]
+    second = write_run(tmp_path / "b", decoder="complex")[0]
+    calls = []
+    monkeypatch.setattr(
+        "marius_py.evaluating.read_edges", lambda *given: calls.append(given) or read_edges(*given)
+    )
+    result = evaluate(settings(first, compare=(str(second),), edges=str(tmp_path / "a" / "test.tsv")))
+    assert len(calls) == 1
+    assert [one["mrr"] for one in result["runs"]] == [
+        evaluate(settings(one))["mrr"] for one in (first, second)
+    ]
+
+
+def test_a_graph_that_was_moved_is_adopted_as_the_message_says(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{i % 29}\tr\t{(i * 5 + 2) % 31}\n" for i in range(300)]
+    (tmp_path / "edges.tsv").write_text("".join(rows))
+    assert cli.prepare(["input.train=edges.tsv", "output=g"]) == 0
+    small = ["model.dim=4", "training.epochs=1", "training.valid_every=0", "pipeline.compute_threads=1"]
+    assert cli.train(["graph=g", "output=r", *small]) == 0
+    (tmp_path / "g").rename(tmp_path / "new")
+    capsys.readouterr()
+    assert cli.evaluate(["run=r", "compute_threads=1"]) == 1
+    err = capsys.readouterr().err
+    command = f"marius-train output={tmp_path / 'r'} resume=true graph=NEW"
+    assert command in err
+    assert f"run={tmp_path / 'r'}" in err
+    assert cli.train(command.replace("NEW", "new").split()[1:]) == 0
+    assert cli.evaluate(["run=r", "compute_threads=1"]) == 0
+    (tmp_path / "new").rename(tmp_path / "gone")
+    with pytest.raises(StorageError, match="put it back"):
+        evaluate(settings(tmp_path / "r"))
 
 
 def test_a_graph_without_relations(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 
 import marius_py
 from marius_py.errors import ConfigError
+from marius_py.storage.files import set_call_hook
 from marius_py.trackers import Tracker, Trackers, make_trackers
 
 EDGES = [(f"n{i % 17}", f"n{(i + i // 17 + 1) % 17}") for i in range(119)]  # each once: copies share a split
@@ -52,11 +53,79 @@ def test_a_run(tmp_path, caplog):
     assert "the tracker Failing failed and is left out" in caplog.text
     with open(tmp_path / "run" / "metrics.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["epoch"] for row in rows] == ["1", "2"]
-    assert [float(row["loss"]) for row in rows] == [line["loss"] for line in history]
+    assert [row["epoch"] for row in rows] == ["1", "2", "2"]
+    assert [float(row["loss"]) for row in rows[:2]] == [line["loss"] for line in history]
+    assert [float(row["test/mrr"] or -1) for row in rows] == [-1, -1, result["test"]["mrr"]]
     marius_py.train(EDGES, tmp_path / "run", {"training.epochs": 3}, resume=True).close()
     with open(tmp_path / "run" / "metrics.csv", encoding="utf-8", newline="") as file:
-        assert [row["epoch"] for row in csv.DictReader(file)] == ["1", "2", "3"]
+        assert [row["epoch"] for row in csv.DictReader(file)] == ["1", "2", "2", "3", "3"]
+
+
+def _rows(folder):
+    with open(folder / "metrics.csv", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_csv_file_has_every_figure_that_was_ever_logged(tmp_path):
+    trackers = make_trackers(["csv"])
+    trackers.start(tmp_path, {})
+    trackers.log({"epoch": 0, "loss": 3.0})
+    trackers.log({"epoch": 1, "loss": 2.0, "valid": {"mrr": 0.5}})
+    trackers.log({"epoch": 2, "loss": 1.0})
+    assert _rows(tmp_path) == [
+        {"epoch": "1", "loss": "3.0", "valid/mrr": ""},
+        {"epoch": "2", "loss": "2.0", "valid/mrr": "0.5"},
+        {"epoch": "3", "loss": "1.0", "valid/mrr": ""},
+    ]
+    trackers.finish({"test": {"mrr": 0.25}})
+    assert _rows(tmp_path)[-1] == {"epoch": "3", "loss": "", "valid/mrr": "", "test/mrr": "0.25"}
+    again = make_trackers(["csv"])
+    again.start(tmp_path, {})
+    again.log({"epoch": 3, "loss": 0.5, "valid": {"mrr": 0.75, "hits@1": 0.125}})
+    again.finish({"test": {"mrr": 0.375}})
+    again.finish({"test": {"mrr": 0.5}})
+    rows = _rows(tmp_path)
+    assert [row["epoch"] for row in rows] == ["1", "2", "3", "3", "4", "4"]
+    assert [row["valid/mrr"] for row in rows] == ["", "0.5", "", "", "0.75", ""]
+    assert [row["test/mrr"] for row in rows] == ["", "", "", "0.25", "", "0.5"]
+    assert rows[4]["valid/hits@1"] == "0.125"
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.csv"]
+
+
+def test_a_failed_run_leaves_no_test_line(tmp_path):
+    trackers = make_trackers(["csv"])
+    trackers.start(tmp_path, {})
+    trackers.log({"epoch": 0, "loss": 3.0})
+    trackers.finish(None)
+    assert _rows(tmp_path) == [{"epoch": "1", "loss": "3.0"}]
+
+
+def test_a_csv_line_that_was_cut_short_is_left_out(tmp_path):
+    (tmp_path / "metrics.csv").write_text("epoch,loss\n1,3.0\n2,2.")
+    trackers = make_trackers(["csv"])
+    trackers.start(tmp_path, {})
+    trackers.log({"epoch": 2, "loss": 1.0})
+    assert [row["epoch"] for row in _rows(tmp_path)] == ["1", "3"]
+
+
+def test_the_csv_file_is_replaced_whole(tmp_path, monkeypatch, caplog):
+    trackers = make_trackers(["csv"])
+    trackers.start(tmp_path, {})
+    trackers.log({"epoch": 0, "loss": 3.0})
+
+    def full(call, path, size):
+        if call == "pwritev":
+            raise OSError(28, "No space left on device")
+        return size
+
+    before = set_call_hook(full)
+    try:
+        trackers.log({"epoch": 1, "loss": 2.0, "valid": {"mrr": 0.5}})
+    finally:
+        set_call_hook(before)
+    assert "the tracker CsvTracker failed and is left out" in caplog.text
+    assert _rows(tmp_path) == [{"epoch": "1", "loss": "3.0"}]
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.csv"]
 
 
 def test_names_are_checked_before_anything_is_written(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ANSWER_FORMATS = ("table", "tsv", "json", "parquet")
+ANSWER_FORMATS = ("table", "tsv", "csv", "json", "parquet")
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -42,14 +42,6 @@ def add_answer_flags(parser: argparse.ArgumentParser) -> None:
         choices=ANSWER_FORMATS,
         help="of the answers (default: by the ending of FILE, else table); parquet needs a FILE",
     )
-
-
-def answer_format(options: argparse.Namespace) -> str:
-    """The format as asked for, else by the output's ending."""
-    if options.format is not None:
-        return str(options.format)
-    ending = "" if options.output is None else options.output.rpartition(".")[2]
-    return ending if ending in ANSWER_FORMATS else "table"
 
 
 def parse_bytes(text: str) -> int:

@@ -18,8 +18,14 @@ _LABEL = 8
 
 
 def run(config: EvaluateConfig) -> float | None:
-    """Rank, print, write what `config` asks for; returns the MRR."""
+    """Rank, print, write what `config` asks for; returns the MRR.
+
+    Raises:
+        ConfigError, StorageError: `config.output` cannot be written; before anything is ranked. See also
+        `evaluating.evaluate`.
+    """
     from marius_py import build
+    from marius_py.rank_files import check_target
     from marius_py.results import write_json
 
     class Progress(build.Watcher):
@@ -27,6 +33,8 @@ def run(config: EvaluateConfig) -> float | None:
             """Move the bar."""
             bars(stage, done, total, unit)
 
+    if config.output is not None:
+        check_target(Path(config.output), f"output={config.output}")
     with Bars() as bars:
         result = build.evaluate(config, Progress())
     what = config.split if config.edges is None else config.edges

@@ -10,7 +10,6 @@ from pathlib import Path
 from marius_py.commands.common import (
     add_answer_flags,
     add_run_flags,
-    answer_format,
     open_run,
     say_costs,
 )
@@ -66,12 +65,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Find and print the neighbours."""
     from marius_py.predict import Neighbor, neighbors, open_index
-    from marius_py.predict.files import AnswerWriter
+    from marius_py.predict.files import AnswerWriter, format_of
 
     _check(options)
     started = time.perf_counter()
     output = None if options.output is None else Path(options.output)
-    writer = AnswerWriter(output, answer_format(options), Neighbor, sys.stdout)
+    writer = AnswerWriter(output, format_of(output, options.format), Neighbor, sys.stdout)
     with open_run(options) as opened, Bars() as bars, writer:
         index = None
         if options.index == "faiss":

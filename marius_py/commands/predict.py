@@ -12,7 +12,6 @@ from typing import Any
 from marius_py.commands.common import (
     add_answer_flags,
     add_run_flags,
-    answer_format,
     open_run,
     say_costs,
 )
@@ -69,8 +68,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Answer the query, or the queries of the file."""
     from marius_py.predict import Prediction, fit_temperature, predict
-    from marius_py.predict.files import AnswerWriter, read_queries
+    from marius_py.predict.files import AnswerWriter, format_of, read_queries
 
+    output = None if options.output is None else Path(options.output)
+    writer = AnswerWriter(output, format_of(output, options.format), Prediction, sys.stdout)
     columns: dict[str, Any] = {"head": options.head, "relation": options.relation, "tail": options.tail}
     if options.temperature is not None and not options.probabilities:
         raise ConfigError("--temperature is of --probabilities, which is not given")
@@ -78,9 +79,7 @@ def run(options: argparse.Namespace) -> None:
         if any(value is not None for value in columns.values()):
             raise ConfigError("give --queries, or --head, --relation and --tail, not both")
         columns = dict(read_queries(options.queries))
-    output = None if options.output is None else Path(options.output)
     started = time.perf_counter()
-    writer = AnswerWriter(output, answer_format(options), Prediction, sys.stdout)
     with open_run(options) as opened, Bars() as bars:
         temperature = options.temperature
         if options.probabilities and temperature is None and opened.graph.num_edges.get("valid"):

@@ -1,16 +1,18 @@
 """`python -m marius_py.ordering P C`: an order as a table, a picture or JSON (floor 0).
 
-In: flags. Out: text on standard output; exit code 0, or 2 with a message for what cannot be built.
+In: flags. Out: text on standard output; exit code 0, or with a message 2 for what cannot be built and 1
+for a file that cannot be written.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from marius_py.errors import MariusError
+from marius_py.errors import ConfigError, MariusError, StorageError
 from marius_py.ordering.assignment import POLICIES
 from marius_py.ordering.bounds import lower_bound
 from marius_py.ordering.build import ORDER_NAMES, build_schedule
@@ -28,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(_run(flags) + "\n")
     except (MariusError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
-        return 2 if isinstance(error, MariusError) else 1
+        return 1 if isinstance(error, OSError) else 2
     return 0
 
 
@@ -54,15 +56,35 @@ def _run(flags: argparse.Namespace) -> str:
     """Builds what was asked for, writes files, returns the text."""
     if flags.compare:
         return _compare(flags.p, flags.c)
+    for flag, path in (("--json", flags.json), ("--plot", flags.plot)):
+        if path is not None and not path.parent.is_dir():
+            raise ConfigError(f"{flag} {path}: there is no folder {path.parent}; create it first")
     schedule = build_schedule(flags.p, flags.c, flags.order, flags.seed, policy=flags.policy)
     text = [format_table(schedule), "", f"order {flags.order}", format_summary(schedule)]
     if flags.json:
-        flags.json.write_text(to_json(schedule) + "\n", encoding="utf-8")
+        with _written("--json", flags.json):
+            flags.json.write_text(to_json(schedule) + "\n", encoding="utf-8")
         text.append(f"schedule: {flags.json}")
     if flags.plot:
-        plot(schedule, flags.plot)
+        with _written("--plot", flags.plot):
+            plot(schedule, flags.plot)
         text.append(f"picture: {flags.plot}")
     return "\n".join(text)
+
+
+@contextmanager
+def _written(flag: str, path: Path) -> Iterator[None]:
+    """Name the flag and its file in what the system, or matplotlib of the file's ending, says of it."""
+    try:
+        yield
+    except MariusError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"{flag} {path}: {error}") from error
+    except OSError as error:
+        raise StorageError(
+            f"{flag} {path} cannot be written ({error.strerror or error}); give another file"
+        ) from error
 
 
 def _compare(p: int, c: int) -> str:

@@ -1,11 +1,12 @@
-"""Query files in, answer files out (floor 4): TSV and Parquet in; a table, TSV, JSON and Parquet out."""
+"""Query files in, answer files out (floor 4): TSV and Parquet in; a table, TSV, CSV, JSON and Parquet out."""
 
 from __future__ import annotations
 
+import csv
 import json
 import os
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
@@ -15,9 +16,17 @@ import pyarrow.parquet as pq
 
 from marius_py.errors import ConfigError, FormatError, MissingPathError, StorageError
 from marius_py.predict.answers import PARTS, Neighbor, Prediction
+from marius_py.rank_files import check_target
 
-AnswerFormat = Literal["table", "tsv", "json", "parquet"]
+AnswerFormat = Literal["table", "tsv", "csv", "json", "parquet"]
 ANSWER_FORMATS: tuple[AnswerFormat, ...] = get_args(AnswerFormat)
+ENDINGS: dict[str, AnswerFormat] = {
+    ".txt": "table",
+    ".tsv": "tsv",
+    ".csv": "csv",
+    ".json": "json",
+    ".parquet": "parquet",
+}
 Column = list[str | None] | None
 
 _ASKED = ("", "?")
@@ -84,6 +93,28 @@ def _read_parquet(file: Path) -> dict[str, Column]:
     }
 
 
+def format_of(target: Path | None, asked: str | None) -> str:
+    """The format to write answers in: the one `asked` for, else by the ending of `target`, else a table.
+
+    Raises:
+        ConfigError: the ending is unknown.
+
+    >>> format_of(Path("answers.csv"), None), format_of(Path("answers.csv"), "tsv"), format_of(None, None)
+    ('csv', 'tsv', 'table')
+    """
+    if asked is not None:
+        return asked
+    if target is None or not target.suffix:
+        return "table"
+    ending = target.suffix.casefold()
+    if ending not in ENDINGS:
+        raise ConfigError(
+            f"--output {target} ends in {target.suffix}, from which no format follows; allowed: "
+            f"{', '.join(ENDINGS)}; or name the format with --format"
+        )
+    return ENDINGS[ending]
+
+
 class AnswerWriter:
     """Writes answers as they come; use it in a `with` block, which replaces the file at its good end.
 
@@ -94,7 +125,8 @@ class AnswerWriter:
         stdout: where to write without a file.
 
     Raises:
-        ConfigError: an unknown format, Parquet without a file, or no such folder.
+        ConfigError: an unknown format, Parquet without a file, or no such folder. StorageError: the folder
+        cannot be written to.
     """
 
     def __init__(
@@ -104,8 +136,8 @@ class AnswerWriter:
             raise ConfigError(f"format is {format!r}; allowed: {', '.join(ANSWER_FORMATS)}")
         if format == "parquet" and target is None:
             raise ConfigError("format parquet needs a file: give --output FILE")
-        if target is not None and not target.parent.is_dir():
-            raise ConfigError(f"output={target}: there is no folder {target.parent}; create it first")
+        if target is not None:
+            check_target(target, f"--output {target}")
         self._target = target
         self._temporary = None if target is None else target.with_name(f".{target.name}.{os.getpid()}.tmp")
         self._format = format
@@ -115,27 +147,29 @@ class AnswerWriter:
         self._count = 0
 
     def __enter__(self) -> AnswerWriter:
-        if self._format == "parquet":
-            schema = pa.schema([(name, _ARROW[kind]) for name, kind in self._columns.items()])
-            self._file = pq.ParquetWriter(self._temporary, schema)
-        elif self._temporary is not None:
-            self._file = self._temporary.open("w", encoding="utf-8", newline="\n")
-        else:
-            self._file = self._stdout
-        if self._format == "tsv":
-            self._file.write("\t".join(self._columns) + "\n")
+        with self._failures():
+            if self._format == "parquet":
+                schema = pa.schema([(name, _ARROW[kind]) for name, kind in self._columns.items()])
+                self._file = pq.ParquetWriter(self._temporary, schema)
+            elif self._temporary is not None:
+                self._file = self._temporary.open("w", encoding="utf-8", newline="\n")
+            else:
+                self._file = self._stdout
+            if self._format == "tsv":
+                self._file.write("\t".join(self._columns) + "\n")
+            elif self._format == "csv":
+                _csv_writer(self._file).writerow(self._columns)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         try:
-            if kind is None and self._format == "json":
-                self._file.write("\n]\n" if self._count else "[]\n")
-            if self._target is not None:
-                self._file.close()
-                if kind is None and self._temporary is not None:
-                    self._temporary.replace(self._target)
-        except OSError as failure:
-            raise StorageError(f"writing {self._target} failed: {failure.strerror}") from failure
+            with self._failures():
+                if kind is None and self._format == "json":
+                    self._file.write("\n]\n" if self._count else "[]\n")
+                if self._target is not None:
+                    self._file.close()
+                    if kind is None and self._temporary is not None:
+                        self._temporary.replace(self._target)
         finally:
             if self._temporary is not None:
                 with suppress(OSError):
@@ -145,9 +179,14 @@ class AnswerWriter:
         """Write some answers.
 
         Raises:
-            FormatError: a name holds a tab or line break, which TSV cannot carry.
+            FormatError: a name holds a tab or line break, which TSV cannot carry. StorageError: writing
+            failed.
         """
         rows = [[getattr(answer, name) for name in self._columns] for answer in answers]
+        with self._failures():
+            self._write(rows)
+
+    def _write(self, rows: list[list[Any]]) -> None:
         if self._format == "parquet":
             columns = list(zip(*rows, strict=True)) or [()] * len(self._columns)
             self._file.write_table(
@@ -163,15 +202,44 @@ class AnswerWriter:
                 self._count += 1
         elif self._format == "tsv":
             self._file.writelines(_tsv_line(row) for row in rows)
+        elif self._format == "csv":
+            _csv_writer(self._file).writerows(rows)
         else:
             self._file.write(table_text([*self._columns], rows))
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Name the file in what the system says of it; of the terminal the command does that."""
+        try:
+            yield
+        except OSError as error:
+            if self._target is None:
+                raise
+            raise StorageError(
+                f"writing --output {self._target} failed: {error.strerror or error}"
+            ) from error
+
+
+class _LineFeeds:
+    """Ends rows in a line feed; the csv module quotes carriage returns only where they end rows."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def write(self, row: str) -> None:
+        self._file.write(row.removesuffix("\r\n") + "\n")
+
+
+def _csv_writer(file: IO[str]) -> Any:
+    """Quotes cells with commas, quotes and line breaks; None is an empty cell."""
+    return csv.writer(_LineFeeds(file), lineterminator="\r\n")
 
 
 def _tsv_line(row: Sequence[Any]) -> str:
     cells = ["" if cell is None else str(cell) for cell in row]
     for cell in cells:
         if any(mark in cell for mark in "\t\n\r"):
-            raise FormatError(f"the name {cell!r} holds a tab or line break; write JSON or Parquet")
+            raise FormatError(f"the name {cell!r} holds a tab or line break; write CSV, JSON or Parquet")
     return "\t".join(cells) + "\n"
 
 

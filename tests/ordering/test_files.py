@@ -98,7 +98,28 @@ def test_command_compares(capsys: pytest.CaptureFixture[str]) -> None:
 def test_command_refuses_bad_sizes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["5", "7"]) == 2
     assert "allowed: 2 to p = 5" in capsys.readouterr().err
-    assert main(["5", "3", "--json", str(tmp_path / "none" / "a.json")]) == 1
+
+
+@pytest.mark.parametrize("flag", ["--json", "--plot"])
+def test_command_says_which_file_cannot_be_written(
+    flag: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    missing = tmp_path / "none" / "a.png"
+    assert main(["5", "3", flag, str(missing)]) == 2
+    assert (
+        f"{flag} {missing}: there is no folder {missing.parent}; create it first" in capsys.readouterr().err
+    )
+    taken = tmp_path / "a.png"
+    taken.mkdir()
+    assert main(["5", "3", flag, str(taken)]) == 1
+    assert f"{flag} {taken} cannot be written (Is a directory)" in capsys.readouterr().err
+
+
+def test_command_says_which_endings_a_picture_has(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["5", "3", "--plot", str(tmp_path / "a.xyz")]) == 2
+    err = capsys.readouterr().err
+    assert f"--plot {tmp_path / 'a.xyz'}: Format 'xyz' is not supported" in err
+    assert "png" in err
 
 
 def test_import_is_light() -> None:

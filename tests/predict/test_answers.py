@@ -1,7 +1,10 @@
 """Predictions by name equal a brute force in float64; bad names and half-given queries are told apart."""
 
+import csv
+import io
 import json
 import logging
+import tempfile
 
 import numpy as np
 import pyarrow as pa
@@ -9,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from marius_py import cli, load
-from marius_py.errors import ConfigError, FormatError
-from marius_py.predict import complete_nodes, fit_temperature, predict
-from marius_py.predict.files import read_queries
+from marius_py.errors import ConfigError, FormatError, StorageError
+from marius_py.predict import Neighbor, complete_nodes, fit_temperature, predict
+from marius_py.predict.files import AnswerWriter, read_queries
 from tests.small_runs import write_run
 
 NODES = [f"node {i}" for i in range(40)]
@@ -203,7 +206,7 @@ def test_command(written, tmp_path, capsys):
     assert "--filter-known" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("ending", ["tsv", "json", "parquet"])
+@pytest.mark.parametrize("ending", ["tsv", "csv", "json", "parquet"])
 @pytest.mark.parametrize("source", ["tsv", "parquet"])
 def test_files(written, tmp_path, capsys, source, ending, caplog):
     caplog.set_level(logging.ERROR)
@@ -222,6 +225,9 @@ def test_files(written, tmp_path, capsys, source, ending, caplog):
         rows = pq.read_table(target).to_pylist()
     elif ending == "json":
         rows = json.loads(target.read_text(encoding="utf-8"))
+    elif ending == "csv":
+        with target.open(encoding="utf-8", newline="") as lines:
+            rows = list(csv.DictReader(lines))
     else:
         head, *lines = target.read_text(encoding="utf-8").splitlines()
         rows = [dict(zip(head.split("\t"), line.split("\t"), strict=True)) for line in lines]
@@ -231,6 +237,84 @@ def test_files(written, tmp_path, capsys, source, ending, caplog):
         (str(a.query), a.head, a.relation, a.tail, a.score) for a in expected
     ]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([queries.name, target.name])
+
+
+def test_csv_gives_every_name_back(tmp_path):
+    odd = ['a,b "c"', "line\nfeed", "carriage\rreturn", "both\r\n", "東京", " blank "]
+    given = [Neighbor(name, name, place, 0.1 * place) for place, name in enumerate(odd)]
+    with AnswerWriter(tmp_path / "n.csv", "csv", Neighbor, io.StringIO()) as writer:
+        writer.write(given[:3])
+        writer.write(given[3:])
+    with (tmp_path / "n.csv").open(encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [(row["node"], row["neighbor"], int(row["rank"]), float(row["score"])) for row in rows] == [
+        (one.node, one.neighbor, one.rank, one.score) for one in given
+    ]
+
+
+def _words(written, command):
+    folder, node = str(written[0]), written[1].node_names()[0]
+    return (
+        [folder, "--node", node]
+        if command is cli.neighbors
+        else [folder, "--head", node, "--relation", "likes"]
+    )
+
+
+def _no_work(monkeypatch):
+    def load_nothing(*arguments, **named):
+        raise AssertionError("the run was opened before its output was checked")
+
+    monkeypatch.setattr("marius_py.run.load", load_nothing)
+
+
+@pytest.mark.parametrize("command", [cli.predict, cli.neighbors])
+def test_the_ending_of_the_output_says_the_format(written, tmp_path, capsys, command, monkeypatch):
+    words = _words(written, command)
+    for name in ("a.txt", "a.CSV", "a"):
+        assert command([*words, "--output", str(tmp_path / name), "-k", "2"]) == 0
+    assert (tmp_path / "a.CSV").read_text(encoding="utf-8").startswith(("query,head,", "node,neighbor,"))
+    assert (tmp_path / "a.txt").read_text() == (tmp_path / "a").read_text()
+    assert "," not in (tmp_path / "a.txt").read_text()
+    assert command([*words, "--output", str(tmp_path / "a.xls"), "--format", "json"]) == 0
+    assert json.loads((tmp_path / "a.xls").read_text())
+    (tmp_path / "a.xls").unlink()
+    capsys.readouterr()
+    _no_work(monkeypatch)
+    for name in ("a.xls", "a.csv.gz"):
+        assert command([*words, "--output", str(tmp_path / name)]) == 2
+        err = capsys.readouterr().err
+        assert "allowed: .txt, .tsv, .csv, .json, .parquet" in err
+        assert f"--output {tmp_path / name}" in err
+        assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("command", [cli.predict, cli.neighbors])
+def test_an_output_that_cannot_be_written_is_refused_first(written, tmp_path, capsys, command, monkeypatch):
+    _no_work(monkeypatch)
+    words = [*_words(written, command), "--output"]
+    assert command([*words, str(tmp_path / "none" / "a.tsv")]) == 2
+    assert f"--output {tmp_path}/none/a.tsv: there is no folder {tmp_path}/none" in capsys.readouterr().err
+    (tmp_path / "folder.tsv").mkdir()
+    assert command([*words, str(tmp_path / "folder.tsv")]) == 2
+    assert "is a folder or a device" in capsys.readouterr().err
+
+    def refuse(**named):
+        raise PermissionError(13, "Permission denied", str(named["dir"]))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    assert command([*words, str(tmp_path / "a.tsv")]) == 1
+    err = capsys.readouterr().err
+    assert f"--output {tmp_path}/a.tsv: the folder {tmp_path} cannot be written to (Permission denied)" in err
+    assert "unexpected" not in err
+
+
+def test_an_output_that_fails_later_is_named(tmp_path):
+    (tmp_path / "gone").mkdir()
+    writer = AnswerWriter(tmp_path / "gone" / "n.csv", "csv", Neighbor, io.StringIO())
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(StorageError, match=r"writing --output .*n\.csv failed"), writer:
+        pass
 
 
 def test_query_file_with_headings(tmp_path):
