@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 
 from marius_py import build, tracking
 from marius_py.config import TrainConfig, load_config
+from marius_py.config.compose import words_of
 from marius_py.convert import graph_from, is_graph_data
 from marius_py.errors import ConfigError
-from marius_py.graph import Graph
+from marius_py.graph import Graph, open_graph
 from marius_py.resume import check_free
 from marius_py.run import Run, load
 
@@ -33,17 +35,19 @@ def train(
             or list of edges, a NetworkX graph, a PyG graph, which is prepared in OUTPUT-graph beside the run;
             None: the built-in demo graph. Or a `TrainConfig`, which says everything.
         output: the run folder; None: runs/ and the time.
-        settings: any settings of `marius-train` by their keys, {"model.dim": 64}; see its --help. Groups too,
-            {"experiment": "fb15k_237/complex"}.
-        resume: go on with the run in `output`; a graph from an object is not prepared again.
+        settings: any settings of `marius-train` by their keys, {"model.dim": 64}, or nested as config.yaml
+            has them, {"model": {"dim": 64}}; see its --help. Groups too, {"experiment": "fb15k_237/complex"}.
+        resume: go on with the run in `output`. An object must be the one that the run's graph was made from,
+            its rows in the same order: it is prepared once more, beside the run, to compare them.
         watcher: told of the progress.
 
     Returns:
         The run; `run.result` holds its metrics. Close it, or use it in a `with` block.
 
     Raises:
-        ConfigError: an unknown key, a wrong value, or an object that is no graph. StorageError, FormatError,
-        PipelineError: the run failed; its last commit is intact.
+        ConfigError: an unknown key, a wrong value, an object that is no graph, or with `resume` one that is
+        not the run's, or no run and no graph. StorageError, FormatError, PipelineError: the run failed; its
+        last commit is intact.
 
     >>> import tempfile
     >>> edges = [(f"node {i}", f"node {(i * i + 1) % 20}") for i in range(60)]
@@ -59,7 +63,7 @@ def train(
     folder = (
         Path(output) if output is not None else Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     )
-    words = [f"{key}={_word(value)}" for key, value in (settings or {}).items()]
+    words = [] if settings is None else words_of(settings)
     words.append(f"output={folder}")
     if resume:
         words.append("resume=true")
@@ -82,18 +86,21 @@ def _graph_folder(graph: Any, folder: Path, resume: bool) -> Path:
             "array or list of edges, a NetworkX graph, a PyG Data or HeteroData"
         )
     beside = folder.with_name(folder.name + GRAPH_SUFFIX)
+    check_free(folder, resume=resume, trains=True)
     if resume and beside.is_dir():
+        _check_same(graph, beside)
         return beside
-    check_free(folder, resume=resume)
     return graph_from(graph, beside).path
 
 
-def _word(value: Any) -> str:
-    """A setting's value as the command line has it."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (list, tuple)):
-        return "[" + ",".join(_word(one) for one in value) + "]"
-    return str(value)
+def _check_same(graph: Any, prepared: Path) -> None:
+    """Refuse an object from which another graph would come than the one that was prepared before."""
+    known = open_graph(prepared).fingerprint
+    with tempfile.TemporaryDirectory(dir=prepared.parent, prefix=f".{prepared.name}.") as place:
+        found = graph_from(graph, Path(place) / "graph").fingerprint
+    if found != known:
+        raise ConfigError(
+            f"graph: these data are not those that {prepared} was prepared from (fingerprints {found} and "
+            f"{known}; names, edges and their order count): give the same data, graph={str(prepared)!r} to "
+            "go on with that graph, or another output for a run on these"
+        )

@@ -31,7 +31,7 @@ from marius_py.config import (
     schema,
     write_yaml,
 )
-from marius_py.config.compose import group_options, groups_of, prepare_overrides
+from marius_py.config.compose import group_options, groups_of, prepare_overrides, words_of
 from marius_py.config.fields import keys_of, type_of
 from marius_py.config.help import help_text
 from marius_py.config.regularization import regularization_of, with_penalties
@@ -242,6 +242,47 @@ def _saved(tmp_path: Path, *words: str) -> str:
     saved = load_config(["graph=g", f"output={tmp_path}", *words])
     write_yaml(plain(saved), tmp_path / "config.yaml")
     return f"output={tmp_path}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["model=transe", "model.decoder.norm=l1", "loss=margin", "optimizer=sgd", "trackers=[csv,json]"],
+        ["model.init._target_=uniform", "model.init.scale=0.5", "loss=logistic", "loss.margin=1"],
+        ["optimizer=adam", "optimizer.beta1=0.8", "optimizer.schedule.name=cosine", "evaluation.ks=[1,5]"],
+        [
+            "loss=userparts.MyLoss",
+            "loss.alpha=2",
+            "optimizer=userparts.MyOptimizer",
+            "optimizer.momentum=0.5",
+        ],
+        ["model.decoder={_target_:userparts.MyDecoder,gamma:3}", "graph=\"a 'b' [c], d=e\""],
+    ],
+)
+def test_the_mapping_of_config_yaml_gives_the_same_settings(words: list[str], parts: str) -> None:
+    config = load_config(["graph=g", *words])
+    assert load_config(words_of(plain(config))) == config
+
+
+TEXTS = st.text(st.characters(exclude_categories=("Cs", "Cc"))).filter(lambda text: "${" not in text)
+
+
+@settings(max_examples=30)
+@given(TEXTS)
+def test_any_text_is_an_argument(text: str) -> None:
+    words = words_of({"model": {"decoder": {"_target_": "userparts.MyDecoder", "text": text}}})
+    assert load_config(words).model.decoder.arguments["text"] == text
+
+
+def test_nested_and_flat_keys_mix() -> None:
+    words = words_of({"model": {"decoder": {"norm": "l1"}}, "model.dim": 8, "training": {"patience": None}})
+    assert words == ["model.decoder.norm=l1", "model.dim=8", "training.patience=null"]
+    assert load_config(words_of({"model": "transe", **{"model.decoder": {"norm": "l1"}}})).model.decoder == (
+        Component("transe", {"norm": "l1"})
+    )
+    with pytest.raises(ConfigError, match=r"settings is str 'model.dim=8'; allowed: a mapping"):
+        words_of("model.dim=8")  # type: ignore[arg-type]
 
 
 def test_resume_takes_the_settings_of_the_run(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ functions: `--help` and the library work without waiting for it.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -32,6 +34,9 @@ NESTED = OPEN[:3]
 
 CONFIG_FILE = "config.yaml"
 """The resolved settings in a run folder."""
+
+_HYDRA = threading.Lock()
+"""Held while hydra composes: its state belongs to the process."""
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")
 _CHOICE = re.compile(r"[\w./-]+\Z")
@@ -120,6 +125,69 @@ def prepare_overrides(
     return words
 
 
+def words_of(settings: Mapping[str, Any]) -> list[str]:
+    """Overrides for settings from Python: flat keys, nested mappings as in config.yaml, or a mix of both.
+
+    A mapping with `_target_` for a key of `OPEN` names a class and all of its arguments.
+
+    Raises:
+        ConfigError: no mapping, or a key that is no text.
+
+    >>> words_of({"model": {"dim": 16, "decoder": {"_target_": "transe", "norm": "l1"}}, "resume": True})
+    ['model.dim=16', 'model.decoder={_target_:"transe",norm:"l1"}', 'resume=true']
+    """
+    if not isinstance(settings, Mapping):
+        raise ConfigError(
+            f"settings is {_shown(settings)}; allowed: a mapping of keys to values, "
+            '{"model.dim": 64} or {"model": {"dim": 64}}'
+        )
+    return list(_words("", settings))
+
+
+def _words(prefix: str, settings: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in settings.items():
+        if not isinstance(name, str):
+            raise ConfigError(f"settings: the key {name!r} is {type(name).__name__}; allowed: a text")
+        key = _dot(prefix, name)
+        if not isinstance(value, Mapping):
+            yield f"{key}={_word(value)}"
+        elif key in NESTED and "_target_" in value:
+            yield f"{key}={_inside(value)}"
+        elif key in ("loss", "optimizer"):
+            # Their class is the choice of a file of the group; see `_choose`.
+            chosen = "_target_" if key == "loss" else "name"
+            if chosen in value:
+                yield f"{key}={_word(value[chosen])}"
+            yield from _words(key, {one: value[one] for one in value if one != chosen})
+        else:
+            yield from _words(key, value)
+
+
+def _word(value: Any) -> str:
+    """A setting's value as the command line has it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(_word(one) for one in value) + "]"
+    return str(value)
+
+
+def _inside(value: Any) -> str:
+    """A value within a mapping: texts are quoted, as nothing else tells them from numbers there."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{name}:{_inside(one)}" for name, one in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(_inside(one) for one in value) + "]"
+    return _quoted(value) if isinstance(value, str) else _word(value)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 80 else text[:77] + '…'}"
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file of plain values; FormatError when it is not one."""
     from omegaconf import OmegaConf
@@ -171,7 +239,6 @@ def config_from(kind: type[T], values: Any) -> T:
 def _compose_plain(name: str, overrides: Sequence[str], config_dir: str | Path | None) -> dict[str, Any]:
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
@@ -181,16 +248,29 @@ def _compose_plain(name: str, overrides: Sequence[str], config_dir: str | Path |
         if not folder.is_dir():
             raise ConfigError(f"--config-dir {config_dir} is not a folder")
         extra = [f'hydra.searchpath=["file://{folder}"]']
-    state = GlobalHydra.instance()
-    outer = state.hydra
     try:
-        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        with _own_hydra(), initialize_config_dir(str(conf_dir()), version_base="1.3"):
             composed = hydra_compose(name, overrides=[*extra, *overrides])
         return _plain_of(composed)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(explain(error)) from error
-    finally:
-        state.hydra = outer
+
+
+@contextmanager
+def _own_hydra() -> Iterator[None]:
+    """Nobody else's hydra, by one thread at a time; what the program around us initialised comes back."""
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.version import VersionBase
+
+    with _HYDRA:
+        state, version = GlobalHydra.instance(), VersionBase.instance()
+        outer, base = state.hydra, version.version_base
+        state.hydra = None
+        try:
+            yield
+        finally:
+            GlobalHydra.set_instance(state)  # hydra leaves a copy in its place
+            state.hydra, version.version_base = outer, base
 
 
 def explain(error: BaseException) -> str:
@@ -305,6 +385,11 @@ def _quote(value: str) -> str:
     """A path as a hydra string; null, what is quoted already and interpolations stay."""
     if value in ("null", "???", "") or value[0] in "'\"" or "${" in value:
         return value
+    return _quoted(value)
+
+
+def _quoted(value: str) -> str:
+    """Any text as a hydra string."""
     escaped = re.sub(r'(\\*)"', lambda m: m[1] * 2 + '\\"', value)
     trailing = len(escaped) - len(escaped.rstrip("\\"))
     return '"' + escaped + "\\" * trailing + '"'

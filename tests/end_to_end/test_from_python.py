@@ -1,0 +1,145 @@
+"""`marius_py.train` where a program of hydra's surrounds it, in threads, and given data in any form again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.version import VersionBase
+
+import marius_py
+from marius_py.config import load_config
+from marius_py.errors import ConfigError, MissingPathError
+
+SMALL: dict[str, Any] = {
+    "device": "cpu",
+    "model": {"decoder": {"_target_": "transe", "norm": "l1"}, "dim": 4},
+    "negatives.count": 4,
+    "training": {"epochs": 1, "valid_every": 0},
+    "pipeline": {"mode": "inline", "compute_threads": 1},
+}
+TRIPLES = [(f"a{i}", "r", f"a{(i * i + 3) % 40}") for i in range(60)]
+OTHERS = [*TRIPLES[:-1], ("a59", "r", "elsewhere")]
+
+
+@pytest.fixture
+def outer(tmp_path: Path) -> Iterator[None]:
+    """A program that has initialised hydra for itself."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "mine.yaml").write_text("mine: 3\n")
+    with initialize_config_dir(str(tmp_path / "conf"), version_base="1.2"):
+        yield
+
+
+@pytest.mark.usefixtures("outer")
+def test_settings_compose_within_a_program_of_hydra() -> None:
+    before, base = GlobalHydra.instance().hydra, VersionBase.instance().getbase()
+    assert load_config(["model.dim=16"]).model.dim == 16
+    with pytest.raises(ConfigError, match="dimm"):
+        load_config(["model.dimm=16"])
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(["model.dim=[1"])
+    assert GlobalHydra.instance().hydra is before
+    assert VersionBase.instance().getbase() == base
+    assert compose("mine").mine == 3
+
+
+def test_training_within_a_program_of_hydra(graph: Path, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import hydra\n"
+        "import marius_py\n"
+        '@hydra.main(version_base="1.3", config_path=None)\n'
+        "def main(config):\n"
+        '    small = {"model.dim": 4, "training.epochs": 1, "training.valid_every": 0, "device": "cpu"}\n'
+        '    with marius_py.train(config.graph, config.output, small | {"negatives.count": 4}) as run:\n'
+        '        print("trained", run.epochs)\n'
+        "main()\n"
+    )
+    words = [f"+graph={graph}", f"+output={tmp_path / 'run'}", f"hydra.run.dir={tmp_path / 'hydra'}"]
+    ended = subprocess.run(
+        [sys.executable, str(program), *words], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "trained 1" in ended.stdout
+
+
+def test_settings_compose_in_threads() -> None:
+    found: dict[int, list[int]] = {}
+    failed: list[BaseException] = []
+    start = threading.Barrier(4)
+
+    def work(number: int) -> None:
+        try:
+            start.wait()
+            found[number] = [load_config([f"model.dim={8 * (number + i + 1)}"]).model.dim for i in range(3)]
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert found == {number: [8 * (number + i + 1) for i in range(3)] for number in range(4)}
+    assert not GlobalHydra.instance().is_initialized()
+
+
+def test_two_runs_in_threads(graph: Path, tmp_path: Path) -> None:
+    done: list[int] = []
+
+    def work(name: str) -> None:
+        with marius_py.train(graph, tmp_path / name, SMALL) as run:
+            done.append(run.epochs)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in ("a", "b")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert done == [1, 1]
+
+
+def test_settings_as_config_yaml_has_them(graph: Path, tmp_path: Path) -> None:
+    with marius_py.train(graph, tmp_path / "run", SMALL) as run:
+        assert run.settings["model.decoder"] == {"_target_": "transe", "norm": "l1"}
+        assert run.dim == 4
+    with pytest.raises(ConfigError, match=r"settings is list \['model.dim=16'\]; allowed: a mapping"):
+        marius_py.train(graph, tmp_path / "other", ["model.dim=16"])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"model\.dimm"):
+        marius_py.train(graph, tmp_path / "other", {"model": {"dimm": 16}})
+    with pytest.raises(ConfigError, match="key 3 is int"):
+        marius_py.train(graph, tmp_path / "other", {3: 16})  # type: ignore[dict-item]
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_resumed_run_has_to_have_its_data(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    marius_py.train(TRIPLES, run, SMALL).close()
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(ConfigError, match=r"these data are not those that .*run-graph was prepared from"):
+        marius_py.train(OTHERS, run, {"training.epochs": 2}, resume=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    with marius_py.train(TRIPLES, run, {"training.epochs": 2}, resume=True) as resumed:
+        assert resumed.epochs == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    with marius_py.train(tmp_path / "run-graph", run, {"training.epochs": 3}, resume=True) as resumed:
+        assert resumed.epochs == 3
+
+
+def test_a_file_is_no_graph(tmp_path: Path) -> None:
+    file = tmp_path / "edges.tsv"
+    file.write_text("a\tr\tb\n")
+    with pytest.raises(MissingPathError) as caught:
+        marius_py.train(file, tmp_path / "run", SMALL)
+    assert f"graph={file} is a file" in str(caught.value)
+    assert f"marius-prepare input.train={file} output=graphs/NAME" in str(caught.value)
+    assert not (tmp_path / "run").exists()
