@@ -67,6 +67,7 @@ from marius_py.resume import (
     EPOCH_META,
     RESULT_META,
     EpochSettings,
+    check_begun,
     check_free,
     check_spare_slots,
     claimed,
@@ -76,7 +77,7 @@ from marius_py.resume import (
     record_settings,
 )
 from marius_py.run_state import RunState
-from marius_py.storage.hdf5_edges import Hdf5EdgeStore
+from marius_py.snapshots import best_epoch, best_snapshot
 from marius_py.storage.hdf5_nodes import (
     create_node_store,
     has_commit,
@@ -111,7 +112,9 @@ def train(config: TrainConfig, watcher: Watcher | None = None) -> dict[str, Any]
     torch.set_num_threads(config.pipeline.compute_threads or available_cores())
     components = make_components(config)
     folder = run_folder(config)
-    check_free(folder, resume=config.resume)
+    check_free(folder, resume=config.resume, trains=True)
+    if config.resume:
+        check_begun(folder, config.graph)
     if config.graph is not None:
         open_graph(config.graph)  # before the folder is made
     config = resolve_auto(config, folder)
@@ -130,6 +133,7 @@ def _train(
     """Train in a claimed folder."""
     phases = {"start": peak_rss_bytes()}
     graph = open_graph(config.graph) if config.graph is not None else demo_graph(folder, config, watcher)
+    check_validation(config, graph.num_edges["valid"])  # before anything is written
     begun = saved_settings(folder) if config.resume else None
     config = with_penalties(config, graph.num_nodes, graph.num_edges["train"], begun)
     components = replace(components, regularizers=make_regularizers(config))
@@ -143,7 +147,6 @@ def _train(
         record_settings(store, settings)
         write_yaml(settings, folder / CONFIG_FILE)
         with edges_of(graph, partitioning, folder) as edges:
-            check_validation(config, edges)
             plan = plan_validation(config, graph, committed_meta(store))
             meta |= {VALIDATION_META: plan.to_meta()}
             join = Joint(
@@ -156,13 +159,13 @@ def _train(
                     join.write_history(store)
                 raise
             join.write_history(store)
-            warn_of_decline(config, history)
+            warn_of_decline(config, history, folder)
             log_memory(table, capacity)
             phases["training"] = peak_rss_bytes()
             with stage_of("evaluate", watchdog):
                 test = join.evaluate("test") if edges.num_edges("test") else None
                 valid = join.full_validation(history)
-                best = join.best()
+                best = join.best(history)
         result = {"test": test, "train": summarize(history), "versions": versions()}
         result |= {"valid": valid} if valid else {}
         result |= {"best": best} if best else {}
@@ -174,10 +177,18 @@ def _train(
     return {**result, "output": str(folder)}
 
 
-def warn_of_decline(config: TrainConfig, history: list[dict[str, Any]]) -> None:
-    """Say that a run ends far below its best validation, where no setting provides for that."""
+def warn_of_decline(config: TrainConfig, history: list[dict[str, Any]], folder: Path) -> None:
+    """Say that the best epoch was not kept though it should be, or that a run ends far below it."""
+    kept, best = best_snapshot(folder, history), best_epoch(history)
+    if config.checkpoint.best and best is not None and kept is None:
+        log.warning(
+            "epoch %d was best on the validation edges (MRR %.4f), but no snapshot of it was kept, as before "
+            "checkpoint.best=true: there is no best epoch to test",
+            best,
+            history[best - 1]["valid"]["mrr"],
+        )
     declined = decline_of(RunState(history=history).validations())
-    if declined is not None and config.training.patience is None and not config.checkpoint.best:
+    if declined is not None and config.training.patience is None and not (config.checkpoint.best and kept):
         log.warning(declined)
 
 
@@ -227,8 +238,6 @@ def open_store(
     """
     nodes = folder / CHECKPOINT_FOLDER
     if not (config.resume and has_commit(nodes)):
-        if config.resume:
-            log.info("nothing was committed in %s: the run starts from the beginning", folder)
         return create_node_store(nodes, table, spare_slots=spare_slots(config, table))
     store = open_node_store(nodes)
     try:
@@ -261,17 +270,18 @@ def committed_meta(store: Hdf5PartitionStore) -> Mapping[str, Any]:
     return {} if checkpoint is None else checkpoint.meta
 
 
-def check_validation(config: TrainConfig, edges: Hdf5EdgeStore) -> None:
-    """Refuse settings that go by validation on a graph that has no validation edges.
+def check_validation(config: TrainConfig, num_edges: int) -> None:
+    """Refuse settings that go by validation on a graph without any of its `num_edges` validation edges.
 
     Raises:
         ConfigError: names the setting.
     """
-    if edges.num_edges("valid"):
+    if num_edges:
         return
     for key, wanted in (
         (f"training.patience={config.training.patience}", config.training.patience is not None),
         ("optimizer.schedule.name=plateau", config.optimizer.schedule.name == "plateau"),
+        ("checkpoint.best=true", config.checkpoint.best),
     ):
         if wanted:
             raise ConfigError(

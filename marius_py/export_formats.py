@@ -39,6 +39,14 @@ _OPERATORS: dict[str, tuple[str, str]] = {
 """Decoder → PyTorch-BigGraph's operator and comparator with the same score."""
 
 
+_UNWRITTEN = {
+    "rescal": "matrices of the decoder rescal are not written, though PyTorch-BigGraph's operator linear "
+    "could hold them"
+}
+"""Decoder → why its relations are not exported though there is an operator for them."""
+_UNKNOWN = "PyTorch-BigGraph has no operator that scores like the decoder {decoder}, as far as is known here"
+
+
 def write_safetensors(
     path: Path, blocks: Blocks, num_nodes: int, dim: int, relations: Float32 | None, names: BinaryIO
 ) -> None:
@@ -99,8 +107,8 @@ def write_pbg(folder: Path, run: RunReader, blocks: Blocks, *, with_relations: b
     decoder = _decoder_name(run)
     if with_relations and decoder not in _OPERATORS:
         raise ConfigError(
-            f"PyTorch-BigGraph has no operator that scores like the decoder {decoder}; it has those of "
-            f"{', '.join(_OPERATORS)}: leave the relations out with --no-relations"
+            f"format=pbg: {_UNWRITTEN.get(decoder, _UNKNOWN.format(decoder=decoder))}; relations are written "
+            f"for {', '.join(_OPERATORS)}: leave them out with --no-relations (in Python relations=False)"
         )
     _write_pbg_entities(folder, run, blocks)
     operator, comparator = _OPERATORS.get(decoder, ("none", "dot"))
@@ -194,7 +202,8 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
         raise ConfigError(f"output={target}: there is no folder {target.parent}; create it first")
     if target.exists() and not (overwrite and target.is_dir()):
         raise ConfigError(
-            f"output: {target} exists; choose another name, or replace a folder with --overwrite"
+            f"output: {target} exists; choose another name, or replace a folder with --overwrite "
+            "(in Python overwrite=True)"
         )
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     old = target.with_name(f".{target.name}.{os.getpid()}.old.tmp")

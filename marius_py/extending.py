@@ -25,7 +25,7 @@ from marius_py.config import (
     write_yaml,
 )
 from marius_py.errors import ConfigError, StorageError
-from marius_py.graph import Graph
+from marius_py.graph import Graph, open_graph
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.partitioning import Partitioning
 from marius_py.parts import identity, make_model
@@ -39,6 +39,7 @@ from marius_py.storage.hdf5_nodes import create_node_store
 from marius_py.storage.protocols import Checkpoint, NodeTable
 from marius_py.storage.reader import NodeReader, open_node_reader
 from marius_py.types import SIDES, Position
+from marius_py.validation import VALIDATION_META
 
 logger = logging.getLogger(__name__)
 
@@ -86,9 +87,7 @@ def extend_run(
             raise ConfigError(
                 f"the graph {graph.path} was not made by extending {old.graph.path}, the run's graph"
             )
-        saved = saved_settings(old.path)
-        if saved is None:
-            raise StorageError(f"{old.path / CONFIG_FILE} is missing; it says how the run was made")
+        saved = _saved(old)
         settings = {**saved, "graph": str(graph.path.absolute()), "output": str(folder), "resume": False}
         config = config_from(TrainConfig, settings)
         model = make_model(config, make_components(config), graph, torch.device("cpu"))
@@ -101,6 +100,35 @@ def extend_run(
             raise
     logger.info("%s: %d nodes, %d of them new", folder, graph.num_nodes, len(shift.new))
     return folder
+
+
+def check_run(run: Path | str, graph: Path | str) -> None:
+    """Refuse a run that `extend_run` could not take over to an extension of `graph`; nothing is written.
+
+    Args:
+        run: the run's folder.
+        graph: folder of the prepared graph that is to be extended.
+
+    Raises:
+        ConfigError: the run was trained on another graph. StorageError, FormatError: run or graph is missing
+        or damaged.
+    """
+    wanted = open_graph(graph)
+    with load(run) as old:
+        if old.graph.fingerprint != wanted.fingerprint:
+            raise ConfigError(
+                f"run={run} was trained on the graph {old.graph.path}, not on graph={graph}: give that "
+                "graph, or a run on this one"
+            )
+        _saved(old)
+
+
+def _saved(run: Run) -> dict[str, Any]:
+    """The settings that a run was made with."""
+    saved = saved_settings(run.path)
+    if saved is None:
+        raise StorageError(f"{run.path / CONFIG_FILE} is missing; it says how the run was made")
+    return saved
 
 
 def _rewrite(
@@ -276,7 +304,10 @@ def _checkpoint(
     settings: dict[str, Any],
     table: NodeTable,
 ) -> Checkpoint:
-    """Relations with rows for the new ones, and a position at the start of an epoch."""
+    """Relations with rows for the new ones, a position at the start of an epoch, and no validation so far.
+
+    What was found on the validation edges of the old graph compares with nothing to come.
+    """
     _, _, num_known = shift_of(graph)
     arrays = model.state_arrays()
     for name in arrays:
@@ -288,9 +319,9 @@ def _checkpoint(
     state = RunState(
         position=Position(before.position.epoch, 0, 0),
         current=EpochMetrics(before.position.epoch),
-        history=before.history,
+        history=[{**line, "valid": None, "best_epoch": None} for line in before.history],
     )
-    dropped = (RESULT_META, BEFORE_META, EPOCH_META)
+    dropped = (RESULT_META, BEFORE_META, EPOCH_META, VALIDATION_META)
     meta = {
         **{name: value for name, value in committed.meta.items() if name not in dropped},
         **identity(config, graph, table.partitioning),

@@ -161,6 +161,11 @@ def open_graph(path: Path | str) -> Graph:
         FormatError: graph.json is damaged, no graph's, or of another format version.
     """
     folder = Path(path)
+    if folder.is_file():
+        raise MissingPathError(
+            f"graph={folder} is a file, not the folder of a prepared graph; prepare one from it with "
+            f"marius-prepare input.train={folder} output=graphs/NAME and give graph=graphs/NAME"
+        )
     if not folder.is_dir():
         raise MissingPathError(
             f"graph folder {folder} does not exist; prepare a graph there first "

@@ -118,9 +118,9 @@ class Joint:
         settings = self.config.checkpoint
         update_snapshots(self.folder, keep=settings.keep, best=settings.best, touch=self.watchdog.touch)
 
-    def best(self) -> dict[str, Any] | None:
-        """Metrics on the test edges of the epoch that was best on the validation edges."""
-        folder = best_snapshot(self.folder) if self.config.checkpoint.best else None
+    def best(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+        """Metrics on the test edges of the epoch that was best on the validation edges, if it was kept."""
+        folder = best_snapshot(self.folder, history) if self.config.checkpoint.best else None
         if folder is None or not self.edges.num_edges("test"):
             return None
         with open_node_reader(folder / CHECKPOINT_FOLDER) as reader:
@@ -161,8 +161,7 @@ class Joint:
         """Train to the end; an epoch that began under other settings is first finished under those."""
         checkpoint = store.checkpoint()
         epochs = self.config.training.epochs
-        if self.config.training.valid_every and self.edges.num_edges("valid"):
-            log.info("validation: %s", self.validation.describe(self.edges.num_edges("valid")))
+        self._announce_validation()
         self.write_history(store)
         if checkpoint is not None and checkpoint.meta["position"][0] < epochs:
             record(store, {}, drop=(RESULT_META,))
@@ -174,6 +173,22 @@ class Joint:
             earlier = replace(self, config=config, components=make_components(config))
             earlier.trainer(store, began.capacity).train(epoch + 1)
         return self.trainer(store, capacity).train(epochs)
+
+    def _announce_validation(self) -> None:
+        """Say how epochs are validated, or that none is."""
+        training, number = self.config.training, self.edges.num_edges("valid")
+        if not training.valid_every or not number:
+            return
+        if training.valid_every > training.epochs:
+            log.log(
+                logging.WARNING if self.config.checkpoint.best else logging.INFO,
+                "no epoch is validated%s: training.valid_every=%d is more than training.epochs=%d",
+                ", so none is kept as the best" if self.config.checkpoint.best else "",
+                training.valid_every,
+                training.epochs,
+            )
+        else:
+            log.info("validation: %s", self.validation.describe(number))
 
     def write_history(self, store: Hdf5PartitionStore) -> None:
         """Bring metrics.jsonl up to the last commit, however the run ends."""

@@ -259,6 +259,7 @@ def identity(config: TrainConfig, graph: Graph, partitioning: Partitioning) -> d
         "settings": {
             "model.decoder": config.model.decoder.plain(),
             "model.dim": config.model.dim,
+            "model.init": config.model.init.plain(),
             "model.reciprocal": config.model.reciprocal,
             "optimizer.name": config.optimizer.name,
             "storage.partitions": partitioning.num_partitions,
@@ -275,7 +276,9 @@ def check_resumable(committed: Mapping[str, Any], wanted: Mapping[str, Any], fol
     """
     old, new = committed.get("settings", {}), wanted["settings"]
     changed = [
-        f"{key} (the run has {old.get(key)!r}, now {new[key]!r})" for key in new if old.get(key) != new[key]
+        f"{key} (the run has {old[key]!r}, now {new[key]!r})"
+        for key in new
+        if key in old and old[key] != new[key]
     ]
     if committed.get("graph") != wanted["graph"]:
         changed.append(f"the graph (the run has {committed.get('graph')}, now {wanted['graph']})")

@@ -15,11 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from marius_py.config import CONFIG_FILE, TrainConfig
+from marius_py.config import CONFIG_FILE, TrainConfig, saved_settings
 from marius_py.data.rounds import EpochOrder
 from marius_py.errors import ConfigError, StorageError
-from marius_py.results import METRICS_FILE, RESULT_FILE, TRACE_FILE
+from marius_py.results import CHECKPOINT_FOLDER, METRICS_FILE, RESULT_FILE, TRACE_FILE
+from marius_py.run_reader import SNAPSHOT_FOLDER, is_snapshot
 from marius_py.storage.files import TEMPORARY_SUFFIX, remove
+from marius_py.storage.hdf5_nodes import has_commit
 from marius_py.storage.hdf5_store import Hdf5PartitionStore
 from marius_py.storage.lock import LOCK_NAME, FolderLock, describe_owner, is_alive, lock_owner
 from marius_py.storage.protocols import Checkpoint
@@ -64,11 +66,17 @@ def claimed(folder: Path) -> Iterator[None]:
                 folder.rmdir()
 
 
-def check_free(folder: Path, *, resume: bool) -> None:
+def check_free(folder: Path, *, resume: bool, trains: bool = False) -> None:
     """Refuse a run folder that another run writes to, or that has content unless the run is resumed.
 
+    Args:
+        folder: the run folder.
+        resume: go on with the run in it.
+        trains: the caller trains, so that it could resume; others only make new run folders.
+
     Raises:
-        ConfigError: it is not empty, or is a file. StorageError: it is in use, or cannot be read.
+        ConfigError: it is not empty, is a file, or to be trained in and a snapshot. StorageError: it is in
+        use, or cannot be read.
     """
     try:
         taken = sorted(entry.name for entry in folder.iterdir())
@@ -85,11 +93,53 @@ def check_free(folder: Path, *, resume: bool) -> None:
             "or give another output"
         )
     others = [name for name in taken if name != LOCK_NAME]
-    if others and not resume:
+    if others and trains and is_snapshot(folder):
         raise ConfigError(
-            f"output={folder} is not empty (it holds {others[0]}): give resume=true to go on with "
-            "the run in it, or another output"
+            f"output={folder} is a snapshot: it is for reading and has no room to train in; go on with the "
+            f"run that it is of, output={_run_of(folder)} resume=true, or give another output"
         )
+    if others and not resume:
+        way = "give resume=true to go on with the run in it, or another output"
+        raise ConfigError(
+            f"output={folder} is not empty (it holds {others[0]}): {way}"
+            if trains
+            else f"the run folder {folder} is not empty (it holds {others[0]}): name a new or empty one"
+        )
+
+
+def check_begun(folder: Path, graph: str | None) -> None:
+    """Refuse to resume where there is nothing to go on with and nothing to begin with; warn if there is.
+
+    Args:
+        folder: the run folder.
+        graph: the setting `graph`.
+
+    Raises:
+        ConfigError: neither a run in `folder` nor a graph.
+    """
+    if has_commit(folder / CHECKPOINT_FOLDER):
+        return
+    if (folder / CONFIG_FILE).is_file():
+        log.warning("resume=true: nothing was committed in %s yet, so the run starts anew", folder)
+    elif graph is None and not _has_content(folder):
+        raise ConfigError(
+            f"output={folder} holds no run to go on with, and resume=true asks for it: check the name, or "
+            "give graph= to begin a run there"
+        )
+    else:
+        on = "the demo graph" if graph is None else graph  # a demo that was killed before its first commit
+        log.warning("resume=true: %s holds no run to go on with; a new one begins there on %s", folder, on)
+
+
+def _has_content(folder: Path) -> bool:
+    return folder.is_dir() and any(entry.name != LOCK_NAME for entry in folder.iterdir())
+
+
+def _run_of(snapshot: Path) -> str:
+    """The run folder that a snapshot is of: two above it, or as noted if it was moved elsewhere."""
+    if snapshot.parent.name == SNAPSHOT_FOLDER:
+        return str(snapshot.parent.parent)
+    return str((saved_settings(snapshot) or {}).get("output"))
 
 
 # ---------------------------------------------------------------------- settings

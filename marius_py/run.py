@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from marius_py.errors import ConfigError
 from marius_py.evaluator import Evaluator, Mode, Progress
 from marius_py.metrics import DEFAULT_KS, Metrics
 from marius_py.run_reader import RunReader, open_run
@@ -44,7 +45,10 @@ class Run(RunReader):
         """
         from marius_py.export import export
 
-        return export(self, path, "parquet", overwrite=overwrite)
+        try:
+            return export(self, path, "parquet", overwrite=overwrite)
+        except ConfigError as error:  # told in the words of the command
+            raise ConfigError(str(error).replace("--overwrite", "overwrite=True")) from None
 
     def evaluate(
         self,

@@ -18,15 +18,18 @@ import torch
 import yaml
 from numpy.typing import NDArray
 
-from marius_py.errors import ConfigError, FormatError, MissingPathError, StorageError
+from marius_py.errors import ConfigError, FormatError, MariusError, MissingPathError, StorageError
 from marius_py.graph import Graph, open_graph
 from marius_py.ranking.trained import TrainedModel, make_decoder
+from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, read_checkpoint
+from marius_py.storage.node_file import NODES_NAME, read_facts
 from marius_py.storage.protocols import Checkpoint
 from marius_py.storage.reader import NodeReader, open_node_reader
 
 CHECKPOINT_FOLDER = "checkpoint"
 CONFIG_FILE = "config.yaml"
 RESULT_FILE = "result.json"
+SNAPSHOT_FOLDER = "snapshots"
 DEMO_GRAPH = "graph"
 INVERSE_SUFFIX = "^-1"
 """Appended to a relation's name where a run keeps separate rows for its inverse."""
@@ -115,8 +118,11 @@ class RunReader:
 
     @property
     def unfinished(self) -> str | None:
-        """What a run has that was interrupted or is still going on, in words; None if it has finished."""
-        if self.result is not None:
+        """What a run has that was interrupted or is still going on, in words; None if it has finished.
+
+        None for a snapshot too: it is whole, and nothing goes on with it.
+        """
+        if self.result is not None or is_snapshot(self.path):
             return None
         done = f"{self.epochs} epoch{'' if self.epochs == 1 else 's'}"
         return (
@@ -202,12 +208,16 @@ class RunReader:
         """Parameters (Dr,) float32 of a relation.
 
         Args:
-            name: its name.
+            name: its name; in a reciprocal run also that of an inverse as `relations` lists it, "likes^-1".
             inverse: of its inverse, in a reciprocal run.
 
         Raises:
             ConfigError: unknown name, or `inverse` in a run without reciprocal relations.
         """
+        known = self.relation_names
+        base = name.removesuffix(INVERSE_SUFFIX)
+        if not inverse and name not in known and base != name and base in known:
+            name, inverse = base, True
         if inverse and not self.model.reciprocal:
             raise ConfigError(
                 f"the run in {self.path} has model.reciprocal=false and so no rows of inverse relations"
@@ -286,6 +296,16 @@ def open_run(kind: type[R], path: Path | str, graph: Path | str | None, device: 
         raise
 
 
+def is_snapshot(folder: Path) -> bool:
+    """Whether a folder is a run's snapshot: its node file has a slot a partition and none to train with."""
+    nodes = folder / CHECKPOINT_FOLDER
+    try:
+        table = read_checkpoint(nodes / CHECKPOINT_NAME)[0].table
+        return read_facts(nodes / NODES_NAME).num_slots == table.partitioning.num_partitions
+    except MariusError:
+        return False
+
+
 def similar_names(name: str, names: Sequence[str], count: int = 3) -> list[str]:
     """Up to `count` of `names` most like `name`, best first.
 
@@ -314,23 +334,20 @@ def _texts(names: Any) -> list[str]:
 def _graph_folder(folder: Path) -> Path:
     """The graph that config.yaml names; the demo graph lies in the run folder."""
     path = folder / CONFIG_FILE
+    way = f"say where the graph is: --graph DIR, or in Python load({str(folder)!r}, graph=…)"
     try:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise StorageError(
-            f"{path} is missing; say where the graph is: load({str(folder)!r}, graph=…)"
-        ) from None
+        raise StorageError(f"{path} is missing; {way}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise FormatError(f"{path} is damaged ({error}); say where the graph is: graph=…") from error
+        raise FormatError(f"{path} is damaged ({error}); {way}") from error
     if not isinstance(config, dict):
-        raise FormatError(f"{path} is damaged: it holds no settings; say where the graph is: graph=…")
+        raise FormatError(f"{path} is damaged: it holds no settings; {way}")
     named = config.get("graph")
     if named is None:
         return folder / DEMO_GRAPH
     if not Path(named).is_dir():
-        raise StorageError(
-            f"the run's graph {named} is gone; say where it is: load({str(folder)!r}, graph=…)"
-        )
+        raise StorageError(f"the run's graph {named} is gone; {way}")
     return Path(named)
 
 

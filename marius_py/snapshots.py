@@ -73,23 +73,30 @@ def update_snapshots(
         _save(run, folder / f"epoch-{epoch:04}", touch)
     for old in _numbered(folder, "epoch")[: -keep or None]:
         shutil.rmtree(old)
-    winner = best_epoch(meta["history"]) if best else None
-    if winner == epoch:
-        _save(run, folder / f"best-{epoch:04}", touch)
-        for old in _numbered(folder, "best")[:-1]:
-            shutil.rmtree(old)
+    if best:
+        winner = best_epoch(meta["history"])
+        if winner == epoch:
+            _save(run, folder / f"best-{epoch:04}", touch)
+        for old in _numbered(folder, "best"):
+            if _number_of(old) != winner:
+                shutil.rmtree(old)
     return sorted(folder.glob("*-*"))
 
 
-def best_snapshot(run: Path) -> Path | None:
-    """Folder of the snapshot that is best on the validation edges; None if none was kept."""
+def best_snapshot(run: Path, history: Sequence[Mapping[str, Any]]) -> Path | None:
+    """Folder of the snapshot of the epoch that is best on the validation edges; None if it was not kept."""
+    winner = best_epoch(history)
     found = _numbered(run / SNAPSHOT_FOLDER, "best")
-    return found[-1] if found else None
+    return next((path for path in found if _number_of(path) == winner), None)
 
 
 def _numbered(folder: Path, kind: str) -> list[Path]:
     found = [path for path in folder.glob(f"{kind}-*") if path.name.removeprefix(f"{kind}-").isdecimal()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix(f"{kind}-")))
+    return sorted(found, key=_number_of)
+
+
+def _number_of(snapshot: Path) -> int:
+    return int(snapshot.name.rpartition("-")[2])
 
 
 def _save(run: Path, target: Path, touch: Callable[[], None]) -> None:

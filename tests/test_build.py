@@ -10,6 +10,7 @@ import torch
 from marius_py.build import train, warn_of_decline
 from marius_py.config import load_config
 from marius_py.errors import ConfigError
+from marius_py.prepare import prepare
 
 
 def test_a_buffer_on_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -29,11 +30,44 @@ def test_a_missing_graph_leaves_no_run_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"), [([], True), (["training.patience=2"], False), (["checkpoint.best=true"], False)]
+    ("settings", "kept", "said"),
+    [
+        ([], False, True),
+        ([], True, True),
+        (["training.patience=2"], False, False),
+        (["checkpoint.best=true"], True, False),
+        (["checkpoint.best=true"], False, True),
+    ],
 )
 def test_a_decline_is_told_only_where_no_setting_provides_for_it(
-    settings: list[str], said: bool, caplog: pytest.LogCaptureFixture
+    settings: list[str], kept: bool, said: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    history = [{"epoch": epoch, "valid": {"mrr": mrr}} for epoch, mrr in ((4, 0.2), (9, 0.1))]
-    warn_of_decline(load_config(["training.valid_every=5", *settings]), history)
+    history = [{"epoch": epoch, "valid": {"mrr": mrr}} for epoch, mrr in ((0, 0.2), (1, 0.1))]
+    if kept:
+        (tmp_path / "snapshots" / "best-0001").mkdir(parents=True)
+    warn_of_decline(load_config(["training.valid_every=1", *settings]), history, tmp_path)
     assert ("is 0.1000 at the end" in caplog.text) == said
+    assert ("no snapshot of it was kept" in caplog.text) == ("checkpoint.best=true" in settings and not kept)
+
+
+@pytest.mark.parametrize(
+    "words", [["training.patience=1"], ["optimizer.schedule.name=plateau"], ["checkpoint.best=true"]]
+)
+def test_what_goes_by_validation_is_refused_before_anything_is_written(
+    words: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "edges.tsv").write_text("".join(f"a{i}\tr\ta{i + 1}\n" for i in range(30)))
+    prepare(tmp_path / "edges.tsv", tmp_path / "graph", header=False, split=(1, 0, 0))
+    run = tmp_path / "run"
+    small = [f"output={run}", "device=cpu", "model.dim=4", "training.valid_every=1", "training.epochs=1"]
+    small.append(f"graph={tmp_path / 'graph'}")
+    with pytest.raises(ConfigError, match="no validation edges"):
+        train(load_config([*small, *words]))
+    assert not run.exists()
+    train(load_config(small))
+    before = (run / "config.yaml").read_bytes()
+    again = [f"output={run}", "resume=true", "training.epochs=2"]
+    with pytest.raises(ConfigError, match="no validation edges"):
+        train(load_config([*again, *words]))
+    assert (run / "config.yaml").read_bytes() == before
+    assert train(load_config(again))["train"]["epochs"] == 2

@@ -185,3 +185,27 @@ def test_refusals(files, tmp_path):
     marius_py.train(graph, tmp_path / "other", SETTINGS).close()
     with pytest.raises(ConfigError, match="the run's graph"):
         extend_run(tmp_path / "other", graph, tmp_path / "y")
+
+
+def test_validations_of_the_old_graph_do_not_count(files, tmp_path):
+    _, old, graph, _, _ = files
+    settings = {**SETTINGS, "training.valid_every": 1, "training.patience": 1, "checkpoint.best": True}
+    with marius_py.train(old, tmp_path / "run", {**settings, "training.epochs": 9, "optimizer.lr": 3}) as run:
+        done = run.epochs
+        assert all(line["valid"] for line in run.history)
+    folder = extend_run(tmp_path / "run", graph, tmp_path / "longer")
+    with marius_py.load(folder) as run:
+        assert [line["valid"] for line in run.history] == [None] * done
+    with marius_py.train(graph, folder, {"training.epochs": done + 1}, resume=True) as run:
+        assert run.epochs == done + 1
+        assert run.history[-1]["valid"]["count"] == 20
+        assert run.result["best"]["epoch"] in (done, done + 1)
+
+
+def test_a_run_of_another_graph_is_refused_before_the_graph_is_written(files, tmp_path, capsys):
+    folder, old, graph, _, _ = files
+    marius_py.train(graph, tmp_path / "run", SETTINGS).close()
+    words = [f"graph={old.path}", f"input.train={folder / 'new.tsv'}", f"output={tmp_path / 'both'}"]
+    assert cli.extend([*words, f"run={tmp_path / 'run'}", f"run_output={tmp_path / 'longer'}"]) == 2
+    assert "was trained on the graph" in capsys.readouterr().err
+    assert not (tmp_path / "both").exists()

@@ -86,6 +86,10 @@ def run(options: argparse.Namespace) -> None:
 
     if values["run_output"] is not None:
         check_free(Path(values["run_output"]), resume=False)
+    if values["run"] is not None:
+        from marius_py.extending import check_run, extend_run
+
+        check_run(str(values["run"]), str(values["graph"]))
     with Bars() as bars:
         graph = extend_graph(
             str(values["graph"]),
@@ -100,8 +104,6 @@ def run(options: argparse.Namespace) -> None:
         )
     sys.stdout.write(f"graph: {graph.path}\n")
     if values["run"] is not None:
-        from marius_py.extending import extend_run
-
         init = "random" if values["init"] == "random" else "neighbors"
         folder = extend_run(values["run"], graph, str(values["run_output"]), init=init)  # type: ignore[arg-type]
         sys.stdout.write(f"run: {folder}\n")

@@ -400,6 +400,7 @@ class TrainConfig(Checked):
             for key, wanted in (
                 (f"training.patience={self.training.patience}", self.training.patience is not None),
                 ("optimizer.schedule.name=plateau", self.optimizer.schedule.name == "plateau"),
+                ("checkpoint.best=true", self.checkpoint.best),
             ):
                 if wanted:
                     raise ConfigError(

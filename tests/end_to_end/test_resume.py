@@ -123,6 +123,7 @@ def test_other_settings_are_taken_and_logged(
     [
         "model.dim=8",
         "model.decoder=distmult",
+        "model.init=uniform",
         "model.reciprocal=false",
         "optimizer.name=adam",
         "storage.partitions=8",

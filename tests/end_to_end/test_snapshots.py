@@ -79,8 +79,33 @@ def test_a_snapshot_that_a_failure_cut_off_is_made_up_for(
         run_train("checkpoint.keep=9", "checkpoint.best=true")
     run_train(resume=True)
     assert names(tmp_path / "run")[-2:] == ["epoch-0001", "epoch-0002"]
-    assert best_snapshot(tmp_path / "run") is not None
+    history = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert best_snapshot(tmp_path / "run", history) is not None
     assert not verify(tmp_path / "run")
+
+
+def test_a_best_epoch_that_was_not_kept_is_not_another_one(
+    run_train: Train, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Kept after the first epoch, not asked for while others were better, asked for again."""
+    run_train("training.epochs=1", "checkpoint.best=true")
+    assert names(tmp_path / "run") == ["best-0001"]
+    run_train("training.epochs=6", "checkpoint.best=false", resume=True)
+    run_train("training.epochs=7", "optimizer.lr=5", resume=True)
+    result = run_train("training.epochs=8", "checkpoint.best=true", resume=True)
+    history = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert best_epoch(history) not in (1, 7, 8, None)
+    assert best_snapshot(tmp_path / "run", history) is None
+    assert names(tmp_path / "run") == []
+    assert "best" not in result
+    assert f"epoch {best_epoch(history)} was best on the validation edges" in caplog.text
+
+
+def test_that_no_epoch_is_validated_is_said(run_train: Train, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "marius_py")
+    run_train("training.valid_every=3", "checkpoint.best=true")
+    assert "no epoch is validated, so none is kept as the best: training.valid_every=3" in caplog.text
+    assert "validation: all" not in caplog.text
 
 
 def test_a_full_disk_harms_no_snapshot(run_train: Train, tmp_path: Path) -> None:

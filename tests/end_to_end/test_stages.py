@@ -144,7 +144,7 @@ def test_a_loss_that_is_no_number(
     assert ended.code == 1
     errors = [line for line in ended.output.splitlines() if line.startswith("error:")]
     assert len(errors) == 1
-    for fact in ("loss became nan", "epoch 0", "step", "largest row gradients", "last commit is intact"):
+    for fact in ("loss became nan", "epoch 1", "step", "largest row gradients", "last commit is intact"):
         assert fact in errors[0]
     resume(server, run, whole)
 

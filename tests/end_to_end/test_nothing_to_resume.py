@@ -1,0 +1,78 @@
+"""resume=true where there is nothing to go on with: no run in the folder, or a snapshot of one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import marius_py
+from marius_py import cli
+from marius_py.errors import ConfigError
+from tests.end_to_end.conftest import SMALL, Train
+
+NO_RUN = "holds no run to go on with, and resume=true asks for it: check the name, or give graph="
+
+
+def test_a_name_without_a_run_is_refused(
+    run_train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "typo"
+    with pytest.raises(ConfigError, match=NO_RUN):
+        run_train(output="typo", resume=True)
+    assert cli.train([f"output={run}", "resume=true"]) == 2
+    assert f"output={run} {NO_RUN}" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=NO_RUN):
+        marius_py.train(None, run, resume=True)
+    assert not run.exists()
+
+
+def test_with_a_graph_a_run_begins_with_a_warning(
+    graph: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = tmp_path / "new"
+    settings = dict(word.split("=") for word in SMALL)
+    with marius_py.train(graph, run, settings, resume=True) as opened:
+        assert opened.epochs == 2
+    warned = [one.message for one in caplog.records if one.levelname == "WARNING"]
+    assert warned == [f"resume=true: {run} holds no run to go on with; a new one begins there on {graph}"]
+    caplog.clear()
+    marius_py.train(graph, run, {"training.epochs": 3}, resume=True).close()
+    assert "holds no run" not in caplog.text
+
+
+def test_a_snapshot_is_for_reading(
+    run_train: Train, graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_train("checkpoint.keep=2")
+    run = tmp_path / "run"
+    snapshot = run / "snapshots" / "epoch-0001"
+    before = {path: path.read_bytes() for path in snapshot.rglob("*") if path.is_file()}
+    for words in (["resume=true"], ["resume=true", "training.epochs=9"], [f"graph={graph}"]):
+        assert cli.train([f"output={snapshot}", *words]) == 2
+        said = capsys.readouterr().err
+        assert f"output={snapshot} is a snapshot" in said
+        assert f"output={run} resume=true" in said
+        assert "spare slots" not in said
+    moved = snapshot.rename(tmp_path / "moved")
+    assert cli.train([f"output={moved}", "resume=true"]) == 2
+    assert f"output={run} resume=true" in capsys.readouterr().err
+    moved.rename(snapshot)
+    assert {path: path.read_bytes() for path in snapshot.rglob("*") if path.is_file()} == before
+    with marius_py.load(snapshot) as opened:
+        assert opened.unfinished is None
+    assert cli.evaluate([f"run={snapshot}", "compute_threads=1"]) == 0
+    assert "resume=true" not in capsys.readouterr().err
+    run_train("training.epochs=3", resume=True)
+
+
+def test_who_cannot_resume_is_not_told_to(tmp_path: Path, run_train: Train, graph: Path) -> None:
+    from marius_py.resume import check_free
+
+    run_train("training.epochs=1")
+    run = tmp_path / "run"
+    with pytest.raises(ConfigError, match=r"is not empty .*: name a new or empty one") as caught:
+        check_free(run, resume=False)
+    assert "resume=" not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"is not empty .*: give resume=true to go on with the run in it"):
+        run_train("training.epochs=1")
