@@ -17,6 +17,7 @@ from typing import Any
 from marius_py.config import CONFIG_FILE, write_yaml
 from marius_py.results import CHECKPOINT_FOLDER, METRICS_FILE, write_lines
 from marius_py.resume import CONFIG_META
+from marius_py.run_reader import DEMO_GRAPH, SNAPSHOT_FOLDER
 from marius_py.storage.aligned import allocate
 from marius_py.storage.file_io import os_errors_as_storage
 from marius_py.storage.files import TEMPORARY_SUFFIX, sync_folder
@@ -25,9 +26,6 @@ from marius_py.storage.protocols import Checkpoint
 from marius_py.storage.reader import open_node_reader
 
 log = logging.getLogger(__name__)
-
-SNAPSHOT_FOLDER = "snapshots"
-_DEMO_GRAPH = "graph"
 
 
 def best_epoch(history: Sequence[Mapping[str, Any]]) -> int | None:
@@ -108,7 +106,7 @@ def _save(run: Path, target: Path, touch: Callable[[], None]) -> None:
         with open_node_reader(run / CHECKPOINT_FOLDER) as reader:
             table, checkpoint = reader.table, reader.checkpoint()
             settings = dict(checkpoint.meta[CONFIG_META])
-            settings["graph"] = settings["graph"] or str(run / _DEMO_GRAPH)
+            settings["graph"] = settings["graph"] or str(run / DEMO_GRAPH)
             meta = {**checkpoint.meta, CONFIG_META: settings}
             rows = allocate((table.slot_rows, table.dim))
             state = allocate((table.slot_rows, table.state_dim))

@@ -27,7 +27,7 @@ from marius_py.results import (
     write_lines,
 )
 from marius_py.resume import BEFORE_META, CONFIG_META, RESULT_META, VIEWS, claimed, plain_json
-from marius_py.snapshots import SNAPSHOT_FOLDER
+from marius_py.run_reader import SNAPSHOT_FOLDER
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, read_checkpoint
 from marius_py.storage.file_io import file_checksum
 from marius_py.storage.files import TEMPORARY_SUFFIX, read_whole
@@ -235,7 +235,7 @@ def _changed(path: Path, wanted: Any, *, harmless: bool) -> Finding:
 
 def _remedy(name: str, wanted: Any) -> str:
     if wanted is not None:
-        return "--repair writes it from the checkpoint, and so does the next start with resume=true"
+        return "--repair writes it from the checkpoint"
     if name == RESULT_FILE:
         return "resume=true computes it anew"
     if name == TRACE_FILE:
