@@ -276,15 +276,8 @@ def check_validation(config: TrainConfig, num_edges: int) -> None:
     Raises:
         ConfigError: names the setting.
     """
-    if num_edges:
-        return
-    for key, wanted in (
-        (f"training.patience={config.training.patience}", config.training.patience is not None),
-        ("optimizer.schedule.name=plateau", config.optimizer.schedule.name == "plateau"),
-        ("checkpoint.best=true", config.checkpoint.best),
-    ):
-        if wanted:
-            raise ConfigError(
-                f"{key} goes by validation MRR, but the graph has no validation edges: leave it out, or "
-                "prepare the graph with input.valid or input.split"
-            )
+    if config.by_validation and not num_edges:
+        raise ConfigError(
+            f"{config.by_validation[0]} goes by validation MRR, but the graph has no validation edges: leave "
+            "it out, or prepare the graph with input.valid or input.split"
+        )

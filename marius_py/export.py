@@ -159,7 +159,10 @@ def _check_targets(targets: Sequence[Path], overwrite: bool) -> None:
         if path.is_dir():
             raise ConfigError(f"output: {path} is a folder; name a file")
         if path.exists() and not overwrite:
-            raise ConfigError(f"output: {path} exists; choose another name, or replace it with --overwrite")
+            raise ConfigError(
+                f"output: {path} exists; choose another name, or replace it with --overwrite "
+                "(in Python overwrite=True)"
+            )
 
 
 def _blocks(

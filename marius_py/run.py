@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from marius_py.errors import ConfigError
 from marius_py.evaluator import Evaluator, Mode, Progress
 from marius_py.metrics import DEFAULT_KS, Metrics
 from marius_py.run_reader import RunReader, open_run
@@ -45,10 +44,7 @@ class Run(RunReader):
         """
         from marius_py.export import export
 
-        try:
-            return export(self, path, "parquet", overwrite=overwrite)
-        except ConfigError as error:  # told in the words of the command
-            raise ConfigError(str(error).replace("--overwrite", "overwrite=True")) from None
+        return export(self, path, "parquet", overwrite=overwrite)
 
     def evaluate(
         self,

@@ -388,6 +388,16 @@ class TrainConfig(Checked):
     checkpoint: CheckpointConfig = section(CheckpointConfig)
     evaluation: EvaluationConfig = section(EvaluationConfig)
 
+    @property
+    def by_validation(self) -> list[str]:
+        """The settings that go by validation MRR, as key=value."""
+        found = {
+            f"training.patience={self.training.patience}": self.training.patience is not None,
+            "optimizer.schedule.name=plateau": self.optimizer.schedule.name == "plateau",
+            "checkpoint.best=true": self.checkpoint.best,
+        }
+        return [key for key, wanted in found.items() if wanted]
+
     def check(self) -> None:
         """Sections that do not fit together are refused."""
         if self.training.batch_size % self.negatives.chunks:
@@ -396,17 +406,11 @@ class TrainConfig(Checked):
                 f"{self.training.batch_size}: a batch is cut into equal chunks; take a divisor "
                 f"from 1 to {self.training.batch_size}"
             )
-        if not self.training.valid_every:
-            for key, wanted in (
-                (f"training.patience={self.training.patience}", self.training.patience is not None),
-                ("optimizer.schedule.name=plateau", self.optimizer.schedule.name == "plateau"),
-                ("checkpoint.best=true", self.checkpoint.best),
-            ):
-                if wanted:
-                    raise ConfigError(
-                        f"{key} goes by validation MRR, but training.valid_every=0 turns validation off: "
-                        "set training.valid_every, in epochs"
-                    )
+        if self.by_validation and not self.training.valid_every:
+            raise ConfigError(
+                f"{self.by_validation[0]} goes by validation MRR, but training.valid_every=0 turns "
+                "validation off: set training.valid_every, in epochs"
+            )
         if self.negatives.per_question and self.storage.device == "cuda":
             raise ConfigError(
                 "negatives.per_question=true counts answers on the host, not with storage.device=cuda: "

@@ -49,7 +49,7 @@ def test_an_existing_file_is_replaced_by_an_argument_in_python(
     file = tmp_path / "v.parquet"
     with marius_py.load(folder) as run:
         run.to_parquet(file)
-        with pytest.raises(ConfigError, match="replace it with overwrite=True"):
+        with pytest.raises(ConfigError, match="in Python overwrite=True"):
             run.to_parquet(file)
         run.to_parquet(file, overwrite=True)
     assert cli.export([str(folder), "--format", "parquet", "--output", str(file)]) == 2
