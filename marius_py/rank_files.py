@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, StorageError
 from marius_py.ranking.ranker import Counts
+from marius_py.storage.files import check_target
 from marius_py.types import SIDES
 
 Names = Callable[[NDArray[np.int64]], Sequence[str]]
@@ -44,31 +44,6 @@ def check_ranks_file(path: Path | str, *, overwrite: bool = False) -> Path:
     if target.exists() and not overwrite:
         raise ConfigError(f"{target} exists; choose another name, or overwrite it")
     return target
-
-
-def check_target(target: Path, named: str) -> None:
-    """Refuse a file that cannot be written, before the work whose result it is for.
-
-    Args:
-        target: the file, which may exist.
-        named: the file as the caller gave it, with its key or flag, such as "output=m.json".
-
-    Raises:
-        ConfigError: no such folder, or it is no file. StorageError: the folder cannot be written to.
-    """
-    folder = target.absolute().parent
-    try:
-        if not folder.is_dir():
-            raise ConfigError(f"{named}: there is no folder {target.parent}; create it first")
-        if target.exists() and not target.is_file():
-            raise ConfigError(f"{named} is a folder or a device; give the name of a file")
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise StorageError(
-            f"{named}: the folder {folder} cannot be written to ({error.strerror or error}); "
-            "give a file in another folder"
-        ) from error
 
 
 def write_ranks(

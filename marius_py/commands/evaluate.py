@@ -25,8 +25,8 @@ def run(config: EvaluateConfig) -> float | None:
         `evaluating.evaluate`.
     """
     from marius_py import build
-    from marius_py.rank_files import check_target
     from marius_py.results import write_json
+    from marius_py.storage.files import check_target
 
     class Progress(build.Watcher):
         def on_stage(self, stage: str, done: int, total: int | None, unit: str) -> None:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from marius_py.errors import ConfigError, FormatError, MissingPathError, StorageError
 from marius_py.predict.answers import PARTS, Neighbor, Prediction
-from marius_py.rank_files import check_target
+from marius_py.storage.files import check_target
 
 AnswerFormat = Literal["table", "tsv", "csv", "json", "parquet"]
 ANSWER_FORMATS: tuple[AnswerFormat, ...] = get_args(AnswerFormat)

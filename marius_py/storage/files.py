@@ -11,10 +11,11 @@ import contextlib
 import errno
 import logging
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from marius_py.errors import StorageError
+from marius_py.errors import ConfigError, StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -228,3 +229,28 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError as error:
         logger.warning("cannot remove %s: %s", path, error.strerror)
+
+
+def check_target(target: Path, named: str) -> None:
+    """Refuse a file that cannot be written, before the work whose result it is for.
+
+    Args:
+        target: the file, which may exist.
+        named: the file as the caller gave it, with its key or flag, such as "output=m.json".
+
+    Raises:
+        ConfigError: no such folder, or it is no file. StorageError: the folder cannot be written to.
+    """
+    folder = target.absolute().parent
+    try:
+        if not folder.is_dir():
+            raise ConfigError(f"{named}: there is no folder {target.parent}; create it first")
+        if target.exists() and not target.is_file():
+            raise ConfigError(f"{named} is a folder or a device; give the name of a file")
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise StorageError(
+            f"{named}: the folder {folder} cannot be written to ({error.strerror or error}); "
+            "give a file in another folder"
+        ) from error
