@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from marius_py.commits import CommitRhythm
 from marius_py.config import (
     Components,
     TrainConfig,
@@ -220,16 +221,15 @@ class Joint:
             make_batch_settings(config, self.model.compiled),
             TrainerSettings(
                 capacity,
-                config.pipeline.mode,
-                config.pipeline.max_in_flight,
-                config.checkpoint.every_steps,
-                config.checkpoint.every_seconds,
-                self.folder / "trace.json" if config.pipeline.trace else None,
-                self.components.rate,
-                config.training.patience,
-                config.storage.device == "cuda",
-                config.pipeline.compute_workers,
-                "bfloat16" if config.pipeline.precision == "bfloat16" else "float32",
+                mode=config.pipeline.mode,
+                max_in_flight=config.pipeline.max_in_flight,
+                commits=CommitRhythm(config.checkpoint.every_steps, config.checkpoint.every_seconds),
+                trace=self.folder / "trace.json" if config.pipeline.trace else None,
+                rate=self.components.rate,
+                patience=config.training.patience,
+                device_buffer=config.storage.device == "cuda",
+                compute_workers=config.pipeline.compute_workers,
+                precision="bfloat16" if config.pipeline.precision == "bfloat16" else "float32",
             ),
             device=self.device,
             degrees=self.edges.degrees if self.components.sampler.needs_degrees else None,

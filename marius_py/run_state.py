@@ -54,6 +54,11 @@ class RunState:
     current: EpochMetrics = field(default_factory=lambda: EpochMetrics(0))
     history: list[dict[str, Any]] = field(default_factory=list)
 
+    @property
+    def is_between_epochs(self) -> bool:
+        """Whether no epoch has begun that is not done."""
+        return (self.position.step, self.position.batch) == (0, 0)
+
     def to_meta(self) -> dict[str, Any]:
         """JSON-serialisable form."""
         return {

@@ -1,8 +1,9 @@
 """Training (floor 4): epochs over a schedule, commits in between, one line of metrics an epoch.
 
-In: a model, a node store, edges, an ordering. Out: a committed store and the run's history. The trainer
-holds no random state: what an epoch does follows from the seed, the position and the partitions that were
-resident when it began, all of which are in the checkpoint.
+In: a model, a node store, edges, an ordering. Out: a committed store and the run's history. Batches take the
+`BatchPath`; `Commits` says when to commit and does. The trainer holds no random state: what an epoch does
+follows from the seed, the position and the partitions that were resident when it began, all of which are in
+the checkpoint.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,30 +21,24 @@ import torch
 from numpy.typing import NDArray
 
 from marius_py.accounting import Accounting
+from marius_py.batch_path import BatchPath
 from marius_py.buffer import PartitionBuffer
+from marius_py.commits import CommitRhythm, Commits
 from marius_py.data.batches import BatchSettings, BatchSource
-from marius_py.data.drawing import BatchDrawing
-from marius_py.data.drawn_batch import DrawnBatch
-from marius_py.data.edge_batch import EdgeBatch
-from marius_py.data.leased_edges import LeasedEdges
 from marius_py.device_buffer import DeviceBuffer
 from marius_py.errors import ConfigError, InterruptedRunError, StalledError
-from marius_py.memory import MemoryMeter, array_bytes
+from marius_py.memory import MemoryMeter
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.negatives import NegativeSampler
 from marius_py.nn.product_units import HostPrecision
 from marius_py.nn.schedules import RateSchedule, since_best
-from marius_py.pipeline.device_stages import DeviceStages
-from marius_py.pipeline.device_work import DeviceWork
 from marius_py.pipeline.execution import Execution
-from marius_py.pipeline.host_stages import host_stages
-from marius_py.pipeline.recordings import Recordings
-from marius_py.pipeline.runner import Stage, stage_of
-from marius_py.pipeline.stages import Done, training_stages
+from marius_py.pipeline.runner import stage_of
+from marius_py.pipeline.stages import Done
 from marius_py.pipeline.trace import Trace
 from marius_py.pipeline.watchdog import Watchdog
 from marius_py.run_state import EpochMetrics, RunState
-from marius_py.storage.protocols import Checkpoint, EdgeStore, PartitionStore
+from marius_py.storage.protocols import EdgeStore, PartitionStore
 from marius_py.swap import IOThread
 from marius_py.transfer import transfer_to
 from marius_py.types import Position, Schedule
@@ -62,8 +56,7 @@ class TrainerSettings:
     Attributes:
         capacity: c, partitions in the buffer.
         mode: "threaded" or "inline". max_in_flight: batches between gather and scatter (inline: 1).
-        commit_swaps: commit after so many swaps inside an epoch; None: at its end only.
-        commit_seconds: commit when so much time has passed; None: never for that reason.
+        commits: when to commit inside an epoch.
         trace: where to write a Chrome trace, or None.
         rate: factor of the learning rate over the run; None: always 1.
         patience: end after so many validations in a row without a new best MRR; None: never.
@@ -77,8 +70,7 @@ class TrainerSettings:
     capacity: int
     mode: str = "threaded"
     max_in_flight: int = 8
-    commit_swaps: int | None = None
-    commit_seconds: float | None = None
+    commits: CommitRhythm = field(default_factory=CommitRhythm)
     trace: Path | None = None
     rate: RateSchedule | None = None
     patience: int | None = None
@@ -136,12 +128,11 @@ class Trainer:
             )
         if settings.device_buffer and batches.per_question:
             raise ConfigError("what a question counts is found on the host: it needs a buffer there, in RAM")
+        device = device or torch.device("cpu")
         self._model = model
         self._store = store
         self._ordering = ordering
         self._settings = settings
-        self._device = device or torch.device("cpu")
-        self._meta = dict(meta or {})
         self._validate = validate
         self._on_epoch = on_epoch
         self._on_progress = on_progress
@@ -154,41 +145,46 @@ class Trainer:
         self._io = IOThread(self._watchdog.current)
         self._buffer: PartitionBuffer
         if settings.device_buffer:
-            self._buffer = DeviceBuffer(store, settings.capacity, self._io, transfer_to(self._device))
+            self._buffer = DeviceBuffer(store, settings.capacity, self._io, transfer_to(device))
         else:
             self._buffer = PartitionBuffer(store, settings.capacity, self._io)
-        self._device_work: DeviceWork | None = None
-        recordable = model.is_recordable and not batches.per_question
-        self._recordings = Recordings(enabled=recordable, keep=True, most=8)
-        self._weigh = batches.weigh
         self._source = BatchSource(self._buffer, edges, self._io, batches, degrees)
-        self._drawing = BatchDrawing(
-            self._buffer,
-            sampler,
-            seed=batches.seed,
-            weigh=batches.weigh,
-            compiled=batches.compiled,
-            mask_known=batches.mask_known,
-            per_question=batches.per_question,
+        self._accounting = Accounting(
+            self._buffer, self._source, self._trace, threaded=settings.mode != "inline"
         )
-        self._execution = Execution(
+        self.memory = memory or MemoryMeter()
+        self.memory.put("buffer", self._buffer.bytes)
+        execution = Execution(
             mode=settings.mode,
             max_in_flight=settings.max_in_flight,
             compute_workers=settings.compute_workers,
             precision=settings.precision,
-            on_host=self._device.type == "cpu",
+            on_host=device.type == "cpu",
             in_device=settings.device_buffer,
             swapped=settings.capacity < store.table.partitioning.num_partitions,
             draws_quickly=not (batches.reads_known or sampler.reads_edges),
         )
-        self._accounting = Accounting(
-            self._buffer, self._source, self._trace, threaded=settings.mode != "inline"
+        self._path = BatchPath(
+            self._buffer,
+            model,
+            self._source,
+            sampler,
+            batches,
+            execution,
+            device=device,
+            trace=self._trace,
+            watchdog=self._watchdog,
+            memory=self.memory,
         )
-        self._committed_at = time.monotonic()
-        self._spare_slots = 0
-        self.memory = memory or MemoryMeter()
-        self.memory.put("buffer", self._buffer.bytes)
-        self._batch_bytes: dict[Position, int] = {}
+        self._commits = Commits(
+            store,
+            self._buffer,
+            model,
+            settings.commits,
+            {**(meta or {}), "seed": batches.seed},
+            trace=self._trace,
+            watchdog=self._watchdog,
+        )
         self.state = RunState()
 
     @property
@@ -237,7 +233,7 @@ class Trainer:
         state, patience = self.state, self._settings.patience
         validations = state.validations()
         waited = since_best([mrr for _, mrr in validations])
-        if patience is None or waited < patience or (state.position.step, state.position.batch) != (0, 0):
+        if patience is None or waited < patience or not state.is_between_epochs:
             return False
         best = validations[-1 - waited]
         log.info(
@@ -255,32 +251,23 @@ class Trainer:
         self._io.abandon(error)
         self._buffer.abort()
 
-    # ------------------------------------------------------------------ start and commit
+    # ------------------------------------------------------------------ start
 
     def _start(self) -> None:
-        checkpoint = self._store.checkpoint()
-        if checkpoint is None:
+        committed = self._commits.load()
+        if committed is None:
             log.info("initialising %d nodes", self._store.table.partitioning.num_nodes)
             with stage_of("initialise", self._watchdog):
                 self._buffer.fill_store(self._fill)
-            self._commit()
+            self._commits.commit(self.state)
         else:
-            self.state = RunState.from_meta(checkpoint.meta)
-            self._model.load_state_arrays(dict(checkpoint.arrays))
-        self._spare_slots = self._store.free_slots()
+            self.state = committed
+        self._commits.begin()
 
     def _fill(self, start: int, rows: NDArray[np.float32], state: NDArray[np.float32]) -> None:
         self._watchdog.touch()
         self._model.init_nodes(rows, start, self._seed)
         self._model.init_node_state(state)
-
-    def _commit(self) -> None:
-        """Flush the residents and commit them with the relations and the position, atomically."""
-        with stage_of("commit", self._watchdog), self._trace.span("commit"):
-            self._buffer.flush()
-            meta = {**self._meta, **self.state.to_meta(), "seed": self._seed}
-            self._store.commit(Checkpoint(arrays=self._model.state_arrays(), meta=meta))
-        self._committed_at = time.monotonic()
 
     # ------------------------------------------------------------------ an epoch
 
@@ -293,9 +280,9 @@ class Trainer:
         while state.position.step < len(schedule.steps):
             self._run_segment(schedule, swaps_before)
             if state.position.step < len(schedule.steps):
-                self._commit()
+                self._commits.commit(state)
             if self._interrupted.is_set():
-                self._commit()
+                self._commits.commit(state)
                 raise InterruptedRunError(
                     f"interrupted in epoch {epoch + 1}, after {state.position.step} of "
                     f"{len(schedule.steps)} steps; the state is committed: go on with resume=true"
@@ -306,7 +293,7 @@ class Trainer:
         """Note the schedule; inside an epoch it must be the one that the position was reached in."""
         state = self.state
         found = hashlib.blake2b(repr(schedule).encode(), digest_size=8).hexdigest()
-        if (state.position.step, state.position.batch) != (0, 0) and state.schedule not in (None, found):
+        if not state.is_between_epochs and state.schedule not in (None, found):
             raise ConfigError(
                 f"epoch {state.position.epoch + 1} has begun with another schedule than the one built now: "
                 "storage.capacity, ordering.* or the version of the package differ; set them as they were "
@@ -322,7 +309,7 @@ class Trainer:
 
         def pause(position: Position) -> bool:
             nonlocal paused
-            paused = self._interrupted.is_set() or self._commit_due(position, last, swaps_before)
+            paused = self._interrupted.is_set() or self._commits.due(position, last, swaps_before)
             return paused
 
         with self._accounting.segment(state) as trained:
@@ -330,50 +317,13 @@ class Trainer:
             def on_done(done: Done) -> None:
                 trained.add(done.num_edges, done.loss)
                 state.position = done.position
-                self._weigh_parts(done.position)
                 self._on_progress(done.num_edges)
 
-            stages, finish = self._stages(on_done)
-            source = self._source.run(schedule, state.position, pause)
-            self._execution.run(source, stages, self._trace, self._buffer.abort, self._watchdog)
-            finish()
+            leased = self._source.run(schedule, state.position, pause)
+            self._path.run(leased, on_done, self._rates())
             self._io.raise_failure()
         if not paused:
             state.position = ended
-
-    def _stages(self, on_done: Callable[[Done], None]) -> tuple[list[Stage], Callable[[], None]]:
-        """The stages of a batch, as buffer and device need them, and what ends them after the last one."""
-        rates = self._rates()
-        finish: Callable[[], None] = _nothing
-        if isinstance(self._buffer, DeviceBuffer):
-            if self._device_work is None:
-                self._device_work = DeviceWork(self._buffer, self._model, weigh=self._weigh)
-            on_device = DeviceStages(self._buffer, self._device_work, on_done, rates)
-            stages, finish = on_device.stages(), on_device.finish
-        elif self._device.type == "cpu":
-            stages = host_stages(self._buffer, self._model, on_done, rates)
-        else:
-            stages = training_stages(
-                self._buffer, self._model, self._device, self._recordings, on_done, rates
-            )
-        return [Stage("draw", self._draw, ahead=True), *stages], finish
-
-    def _draw(self, leased: LeasedEdges) -> EdgeBatch | DrawnBatch:
-        """Draw a batch; note what it holds until done: ids, and on the host its rows and their gradients."""
-        batch = self._drawing.draw(leased)
-        size = array_bytes(batch)
-        if isinstance(batch, EdgeBatch):
-            size += len(batch.index) * 2 * 4 * self._model.dim
-        self._batch_bytes[batch.position] = size
-        self.memory.add("batches", size)
-        return batch
-
-    def _weigh_parts(self, done: Position) -> None:
-        """Note what a batch frees now that it is done, and what the other parts hold."""
-        self.memory.add("batches", -self._batch_bytes.pop(done, 0))
-        self.memory.put("workspaces", self._model.workspace_bytes)
-        for name, size in self._source.held_bytes.items():
-            self.memory.put(name, size)
 
     def _rates(self) -> Callable[[int], float]:
         """Edges of a batch → its factor of the learning rate, for the batches from here on, in order.
@@ -394,22 +344,6 @@ class Trainer:
 
         return rate
 
-    def _commit_due(self, position: Position, last: Position, swaps_before: Sequence[int]) -> bool:
-        """Whether to commit at `position`, `last` being that of the last commit."""
-        seconds, swaps = self._settings.commit_seconds, self._settings.commit_swaps
-        if position == last or position.step >= len(swaps_before) - 1:
-            return False
-        if seconds is not None and time.monotonic() - self._committed_at >= seconds:
-            return True
-        if position.batch:
-            return False
-        since = swaps_before[position.step] - swaps_before[last.step]
-        if swaps is not None and since >= swaps:
-            return True
-        # Entering the step writes what it evicts, and a commit after it all that is then resident.
-        needed = swaps_before[position.step + 1] - swaps_before[last.step] + self._settings.capacity
-        return min(needed, self._store.table.partitioning.num_partitions) > self._spare_slots
-
     def _finish_epoch(self, epoch: int, schedule: Schedule) -> None:
         state = self.state
         with self._accounting.segment(state), stage_of("flush", self._watchdog), self._trace.span("flush"):
@@ -426,7 +360,7 @@ class Trainer:
         state.schedule = None
         state.current = EpochMetrics(epoch + 1)
         state.history.append(asdict(line))
-        self._commit()
+        self._commits.commit(state)
         self._validate_pending()
         self._on_epoch(state.history[-1])
         log.info(
@@ -442,7 +376,7 @@ class Trainer:
     def _validate_pending(self) -> None:
         """Validate the epoch just finished, also where a run ended between its commit and its validation."""
         state = self.state
-        if (state.position.step, state.position.batch) != (0, 0) or not state.history:
+        if not state.is_between_epochs or not state.history:
             return
         if self._validate is not None and not state.history[-1].get("valid"):
             with stage_of("validate", self._watchdog):
@@ -453,10 +387,6 @@ class Trainer:
                 validations = state.validations()
                 if validations:
                     line["best_epoch"] = validations[-1 - since_best([mrr for _, mrr in validations])][0]
-                self._commit()
+                self._commits.commit(state)
         with stage_of("snapshot", self._watchdog):
             self._on_boundary()
-
-
-def _nothing() -> None:
-    """Nothing is left to be done."""

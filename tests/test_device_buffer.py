@@ -135,7 +135,7 @@ def test_batches_without_known_edges_are_alike(device_buffer: bool, monkeypatch:
 
 def _by_way_of_a_device(run: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a trainer take the stages of some device that is not the CPU, over copies that cost nothing."""
-    monkeypatch.setattr(run.trainer, "_device", torch.device("meta"))
+    monkeypatch.setattr(run.trainer._path, "_device", torch.device("meta"))
     monkeypatch.setattr("marius_py.pipeline.stages.transfer_to", lambda device: Transfer(torch.device("cpu")))
 
 
@@ -371,7 +371,7 @@ def test_the_way_of_a_batch_to_a_device_and_back_changes_nothing(
         taken.append(1)
         return training_stages(buffer, model, torch.device("cpu"), recordings, on_done, rate)
 
-    monkeypatch.setattr("marius_py.trainer.host_stages", by_device)
+    monkeypatch.setattr("marius_py.batch_path.host_stages", by_device)
     there = Setup(settings, model=make_model(), mask_known=True)
     there.train(2)
     assert taken

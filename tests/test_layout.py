@@ -35,6 +35,8 @@ FLOORS: dict[str, int] = {
     "data": 2,
     "pipeline": 3,
     "accounting": 4,
+    "batch_path": 4,
+    "commits": 4,
     "trainer": 4,
     "ranking": 4,
     "evaluator": 4,

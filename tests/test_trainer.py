@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from marius_py.commits import CommitRhythm
 from marius_py.data.batches import BatchSettings
 from marius_py.errors import ConfigError, InterruptedRunError, PipelineError, StorageError
 from marius_py.nn.batch import Batch
@@ -196,7 +197,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(stop_after: int) -> None:
 def test_commits_inside_an_epoch_change_nothing_and_bound_the_lost_work() -> None:
     whole = Setup(INLINE)
     whole.train(2)
-    often = Setup(replace(INLINE, commit_swaps=1))
+    often = Setup(replace(INLINE, commits=CommitRhythm(swaps=1)))
     commits: list[list[int]] = []
     commit = often.store.commit
 
@@ -228,7 +229,7 @@ def test_rolled_back_to_a_commit_inside_an_epoch_ends_the_same() -> None:
         if seen == 60:
             raise KilledError
 
-    first = Setup(replace(INLINE, commit_swaps=2), on_progress=kill)
+    first = Setup(replace(INLINE, commits=CommitRhythm(swaps=2)), on_progress=kill)
     with pytest.raises(PipelineError):
         first.train(2)
     first.store.rollback()

@@ -1,0 +1,142 @@
+"""The way of batches through a run (floor 4): leased edges in, rows updated in the buffer.
+
+Which stages a batch passes follows from where the buffer lies and what computes: all in RAM, rows sent to a
+device, or everything there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+
+from marius_py.buffer import PartitionBuffer
+from marius_py.data.batches import BatchSettings, BatchSource
+from marius_py.data.drawing import BatchDrawing
+from marius_py.data.drawn_batch import DrawnBatch
+from marius_py.data.edge_batch import EdgeBatch
+from marius_py.data.leased_edges import LeasedEdges
+from marius_py.device_buffer import DeviceBuffer
+from marius_py.memory import MemoryMeter, array_bytes
+from marius_py.nn.model import LinkPredictionModel
+from marius_py.nn.negatives import NegativeSampler
+from marius_py.pipeline.device_stages import DeviceStages
+from marius_py.pipeline.device_work import DeviceWork
+from marius_py.pipeline.execution import Execution
+from marius_py.pipeline.host_stages import host_stages
+from marius_py.pipeline.recordings import Recordings
+from marius_py.pipeline.runner import Stage
+from marius_py.pipeline.stages import Done, training_stages
+from marius_py.pipeline.trace import Trace
+from marius_py.pipeline.watchdog import Watchdog
+from marius_py.types import Position
+
+_MOST_RECORDINGS = 8
+
+
+class BatchPath:
+    """Takes batches through their stages, over one buffer and one model.
+
+    Args:
+        buffer: where rows are and change.
+        model: computes gradients.
+        source: where the edges come from; asked for what it holds.
+        sampler: draws negatives.
+        batches: seed, and what negatives and edges count.
+        execution: which threads the stages have.
+        device: where batches are computed.
+        trace: notes when each stage works and waits.
+        watchdog: told what each thread does.
+        memory: told what edges, batches and workspaces hold.
+    """
+
+    def __init__(
+        self,
+        buffer: PartitionBuffer,
+        model: LinkPredictionModel,
+        source: BatchSource,
+        sampler: NegativeSampler,
+        batches: BatchSettings,
+        execution: Execution,
+        *,
+        device: torch.device,
+        trace: Trace,
+        watchdog: Watchdog,
+        memory: MemoryMeter,
+    ) -> None:
+        self._buffer, self._model, self._source = buffer, model, source
+        self._execution, self._device = execution, device
+        self._trace, self._watchdog, self._memory = trace, watchdog, memory
+        self._weigh = batches.weigh
+        self._drawing = BatchDrawing(
+            buffer,
+            sampler,
+            seed=batches.seed,
+            weigh=batches.weigh,
+            compiled=batches.compiled,
+            mask_known=batches.mask_known,
+            per_question=batches.per_question,
+        )
+        self._device_work: DeviceWork | None = None
+        recordable = model.is_recordable and not batches.per_question
+        self._recordings = Recordings(enabled=recordable, keep=True, most=_MOST_RECORDINGS)
+        self._bytes: dict[Position, int] = {}
+
+    def run(
+        self, leased: Iterable[LeasedEdges], on_done: Callable[[Done], None], rate: Callable[[int], float]
+    ) -> None:
+        """Take all of `leased` through the stages.
+
+        Args:
+            leased: the batches, in order.
+            on_done: told of every batch, in order, once its update is in the buffer.
+            rate: edges of a batch → its factor of the learning rate, asked in order.
+
+        Raises:
+            PipelineError, MariusError, StalledError: a stage failed.
+        """
+
+        def freed(done: Done) -> None:
+            self._weigh_parts(done.position)
+            on_done(done)
+
+        stages, finish = self._stages(freed, rate)
+        self._execution.run(leased, stages, self._trace, self._buffer.abort, self._watchdog)
+        finish()
+
+    def _stages(
+        self, on_done: Callable[[Done], None], rate: Callable[[int], float]
+    ) -> tuple[list[Stage], Callable[[], None]]:
+        """The stages of a batch, as buffer and device need them, and what ends them after the last one."""
+        finish: Callable[[], None] = _nothing
+        if isinstance(self._buffer, DeviceBuffer):
+            if self._device_work is None:
+                self._device_work = DeviceWork(self._buffer, self._model, weigh=self._weigh)
+            on_device = DeviceStages(self._buffer, self._device_work, on_done, rate)
+            stages, finish = on_device.stages(), on_device.finish
+        elif self._device.type == "cpu":
+            stages = host_stages(self._buffer, self._model, on_done, rate)
+        else:
+            stages = training_stages(self._buffer, self._model, self._device, self._recordings, on_done, rate)
+        return [Stage("draw", self._draw, ahead=True), *stages], finish
+
+    def _draw(self, leased: LeasedEdges) -> EdgeBatch | DrawnBatch:
+        """Draw a batch; note what it holds until done: ids, and on the host its rows and their gradients."""
+        batch = self._drawing.draw(leased)
+        size = array_bytes(batch)
+        if isinstance(batch, EdgeBatch):
+            size += len(batch.index) * 2 * 4 * self._model.dim
+        self._bytes[batch.position] = size
+        self._memory.add("batches", size)
+        return batch
+
+    def _weigh_parts(self, done: Position) -> None:
+        """Note what a batch frees now that it is done, and what the other parts hold."""
+        self._memory.add("batches", -self._bytes.pop(done, 0))
+        self._memory.put("workspaces", self._model.workspace_bytes)
+        for name, size in self._source.held_bytes.items():
+            self._memory.put(name, size)
+
+
+def _nothing() -> None:
+    """Nothing is left to be done."""
