@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from marius_py import build, tracking
-from marius_py.config import TrainConfig, load_config
-from marius_py.config.compose import words_of
+from marius_py.config import TrainConfig, load_config, words_of
 from marius_py.convert import graph_from, is_graph_data
 from marius_py.errors import ConfigError
 from marius_py.graph import Graph, open_graph

@@ -93,7 +93,10 @@ def _through_hydra(command: HydraCommand, kind: type[Any], flags: _Flags) -> Non
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    from marius_py.config.compose import NAMES, conf_dir, config_from, explain, prepare_overrides
+    from marius_py.config.compose import NAMES, config_from
+    from marius_py.config.explain import explain
+    from marius_py.config.groups import conf_dir
+    from marius_py.config.overrides import prepare_overrides
 
     overrides = prepare_overrides(kind, flags.overrides, sweep=flags.sweep, config_dir=flags.config_dir)
     if flags.sweep and not any(word.startswith("output=") for word in flags.overrides):

@@ -31,11 +31,13 @@ from marius_py.config import (
     schema,
     write_yaml,
 )
-from marius_py.config.compose import group_options, groups_of, prepare_overrides, words_of
 from marius_py.config.fields import keys_of, type_of
+from marius_py.config.groups import group_options, groups_of
 from marius_py.config.help import help_text
+from marius_py.config.overrides import prepare_overrides
 from marius_py.config.regularization import regularization_of, with_penalties
 from marius_py.config.schema import ORDERS
+from marius_py.config.words import words_of
 from marius_py.errors import ConfigError, FormatError
 from marius_py.nn import AllNegatives, SoftmaxLoss, UniformNegatives
 

@@ -1,20 +1,13 @@
 """Settings (floor 5): dataclasses with ranges, hydra composition, classes named in YAML."""
 
-from marius_py.config.compose import (
-    CONFIG_FILE,
-    compose,
-    conf_dir,
-    config_from,
-    load_config,
-    read_yaml,
-    saved_settings,
-    write_yaml,
-)
+from marius_py.config.compose import compose, config_from, load_config
 from marius_py.config.evaluate_schema import EvaluateConfig
 from marius_py.config.fields import Component, build, plain
+from marius_py.config.groups import conf_dir
 from marius_py.config.prepare_schema import DatasetConfig, InputConfig, PrepareConfig
 from marius_py.config.registry import Components, make_components, make_regularizers
 from marius_py.config.regularization import with_penalties
+from marius_py.config.saved import CONFIG_FILE, read_yaml, saved_settings, write_yaml
 from marius_py.config.schema import (
     AUTO,
     CheckpointConfig,
@@ -30,6 +23,7 @@ from marius_py.config.schema import (
     TrainingConfig,
     check_buffer,
 )
+from marius_py.config.words import words_of
 
 __all__ = [
     "AUTO",
@@ -63,5 +57,6 @@ __all__ = [
     "read_yaml",
     "saved_settings",
     "with_penalties",
+    "words_of",
     "write_yaml",
 ]

@@ -10,8 +10,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from marius_py.config.compose import conf_dir, group_options, groups_of
 from marius_py.config.fields import Component, allowed, default_of, keys_of, type_of
+from marius_py.config.groups import conf_dir, group_options, groups_of
 
 WIDTH = 100
 """Columns of the text."""

@@ -8,8 +8,8 @@ import pytest
 
 from docs.documentation import COMMANDS, PLACEHOLDER, as_restructured_text, fill_placeholders
 from marius_py import config
-from marius_py.config.compose import groups_of
 from marius_py.config.fields import keys_of
+from marius_py.config.groups import groups_of
 from marius_py.errors import ConfigError
 from tests.docs.pages import PAGES, ROOT
 

@@ -15,7 +15,7 @@ import yaml
 import marius_py
 from marius_py.build import train
 from marius_py.config import load_config
-from marius_py.config.compose import read_yaml
+from marius_py.config.saved import read_yaml
 from marius_py.errors import MariusError
 from marius_py.graph import open_graph
 from marius_py.graph_files import GRAPH_FILE, _manifest_checksum

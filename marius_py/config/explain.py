@@ -1,0 +1,27 @@
+"""What an error of hydra or OmegaConf says, in one line (floor 5)."""
+
+from __future__ import annotations
+
+
+def explain(error: BaseException) -> str:
+    """One line for an error of hydra or OmegaConf, with the cause that it wraps."""
+    text = one_line(error)
+    cause = error.__cause__
+    if cause is not None and one_line(cause) not in text:
+        text = f"{text} ({one_line(cause)})"
+    override = getattr(error, "override", None)
+    if override is not None:
+        text = text.split(" See https")[0]
+        hint = "quote special characters, for the shell too: 'key=\"a value\"'"
+        text = f"{override!r} cannot be read ({text}): {hint}"
+    return text
+
+
+def one_line(error: BaseException) -> str:
+    """An error's text without line breaks and without where OmegaConf met it."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return " ".join(
+        line
+        for line in lines
+        if line and not line.startswith(("full_key:", "object_type=", "reference_type="))
+    )

@@ -1,0 +1,37 @@
+"""The folder of hydra's groups and the files in it (floor 5)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from marius_py.config.prepare_schema import PrepareConfig
+from marius_py.config.schema import TrainConfig
+from marius_py.errors import FormatError
+
+
+def conf_dir() -> Path:
+    """The folder of the hydra groups: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    for folder in (package / "conf", package.parent / "conf"):
+        if (folder / "train.yaml").is_file():
+            return folder
+    raise FormatError(
+        f"no folder conf/ with train.yaml in {package} or beside it: the installation is incomplete"
+    )
+
+
+def groups_of(kind: type[Any]) -> set[str]:
+    """Keys that hydra takes as the choice of a file: the folders of conf/ that this command uses."""
+    if kind is TrainConfig:
+        names = {"model", "loss", "negatives", "optimizer", "training", "storage", "ordering", "pipeline"}
+        return names | {"checkpoint", "evaluation", "experiment"}
+    return {"dataset"} if kind is PrepareConfig else set()
+
+
+def group_options(folder: Path, group: str) -> list[str]:
+    """The choices of a group: the files in its folder, without those that only others build upon."""
+    root = folder / group
+    return sorted(
+        {file.relative_to(root).with_suffix("").as_posix() for file in root.rglob("*.yaml")} - {"base"}
+    )

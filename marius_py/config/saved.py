@@ -1,0 +1,92 @@
+"""The settings of a run as saved (floor 5): YAML files and commits in, settings to go on with out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from marius_py.config.explain import one_line
+from marius_py.config.overrides import keys_in
+from marius_py.errors import FormatError
+
+CONFIG_FILE = "config.yaml"
+"""The resolved settings in a run folder."""
+
+_MISSING: Any = object()
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file of plain values; FormatError when it is not one."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    try:
+        values = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    except (OmegaConfBaseException, YAMLError, OSError, UnicodeDecodeError) as error:
+        raise FormatError(f"{path} is no readable YAML file: {one_line(error)}") from error
+    if not isinstance(values, dict):
+        raise FormatError(f"{path} holds no mapping of settings")
+    return cast(dict[str, Any], values)
+
+
+def write_yaml(values: Mapping[str, Any], path: Path) -> None:
+    """Write plain values as YAML, in the order given, replacing `path` atomically. Raises StorageError."""
+    from omegaconf import OmegaConf
+
+    from marius_py.storage.files import replace, write_temporary
+
+    replace(write_temporary(path, OmegaConf.to_yaml(OmegaConf.create(dict(values))).encode()), path)
+
+
+def saved_settings(folder: Path) -> dict[str, Any] | None:
+    """The settings of the run in `folder`: those of its last commit, before that config.yaml's; None: no run.
+
+    config.yaml alone could be damaged, or another run's, without anybody noticing.
+
+    Raises:
+        StorageError, FormatError: the checkpoint, or without one config.yaml, is damaged.
+    """
+    from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, read_checkpoint
+    from marius_py.storage.hdf5_nodes import has_commit
+
+    nodes = folder / "checkpoint"
+    if has_commit(nodes):
+        settings = read_checkpoint(nodes / CHECKPOINT_NAME)[1].meta.get("config")
+        if isinstance(settings, dict):
+            return settings
+    return read_yaml(folder / CONFIG_FILE) if (folder / CONFIG_FILE).is_file() else None
+
+
+def overlay(
+    saved: dict[str, Any], composed: dict[str, Any], defaults: dict[str, Any], overrides: Sequence[str]
+) -> dict[str, Any]:
+    """The settings of the saved run, with those given on the command line on top."""
+    keys = keys_in(overrides)
+
+    def merge(old: Any, new: Any, default: Any, key: str) -> Any:
+        explicit = any(key == one or key.startswith(one + ".") for one in keys)
+        if explicit or old is _MISSING:
+            return new
+        if (
+            isinstance(old, dict)
+            and isinstance(new, dict)
+            and isinstance(default, dict)
+            and new.get("_target_") == default.get("_target_")  # another class takes other arguments
+        ):
+            names = [*new, *(name for name in old if name not in new)]
+            return {
+                name: merge(
+                    old.get(name, _MISSING), new.get(name, old.get(name)), default.get(name), _dot(key, name)
+                )
+                for name in names
+            }
+        inside = any(one.startswith(key + ".") for one in keys)
+        return new if inside or new != default else old
+
+    return cast(dict[str, Any], merge(saved, composed, defaults, ""))
+
+
+def _dot(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
