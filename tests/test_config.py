@@ -203,7 +203,7 @@ def test_any_file_name_is_a_path(name: str) -> None:
     assert (config.graph, config.output) == (f"/data/{name}", name)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1, max_size=20))
 def test_any_text_is_a_path(name: str) -> None:
     name = "p" + name

@@ -142,7 +142,7 @@ def make_model(kind, relations):
     return DotModel(relations) if kind == "dot" else DistanceModel(relations, 1 if kind == "l1" else 2)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32 - 1),
     kind=st.sampled_from(["dot", "l1", "l2"]),

@@ -23,7 +23,7 @@ def owners(spans: list[list[Span]], num_edges: int) -> np.ndarray:
     return step_of
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.data())
 def test_every_edge_is_in_one_step_that_holds_both_of_its_partitions(data: st.DataObject) -> None:
     p = data.draw(st.integers(1, 12), "p")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from marius_py.data.distinct import DistinctIndex
@@ -71,7 +71,6 @@ def test_large_blocks_of_different_sizes_have_batches_of_one_shape() -> None:
     assert sizes.count(10_000) >= len(sizes) - 8
 
 
-@settings(deadline=None)  # the first one compiles
 @given(st.lists(st.integers(0, 200), max_size=100), st.booleans(), st.booleans())
 def test_distinct_index_inverts(values: list[int], ascending: bool, compiled: bool) -> None:
     array = np.array(values, dtype=np.int64)
@@ -114,7 +113,6 @@ def test_few_edges_or_none_are_shuffled_too() -> None:
         np.testing.assert_array_equal(np.sort(found, axis=0), edges)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 400), st.integers(1, 60), st.data())
 def test_rows_are_found_as_without_compiled_loops(nodes: int, parts: int, data: st.DataObject) -> None:
     partitioning = Partitioning(nodes, min(parts, nodes))

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
@@ -166,7 +166,6 @@ def kept(dropped: np.ndarray, num_edges: int, negatives: np.ndarray) -> np.ndarr
     return keep.reshape(len(negatives), -1, negatives.shape[1])
 
 
-@settings(deadline=None)
 @given(
     contrasts(),
     st.sampled_from(SIDES),

@@ -99,7 +99,7 @@ def test_contrast_equals_autograd(path: str, softmax: bool) -> None:
         assert_close(found, wanted, 1e-6)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     chunks=st.integers(1, 3),
     edges=st.integers(1, 40),

@@ -16,7 +16,7 @@ from marius_py.ordering.__main__ import main
 from tests.ordering.strategies import orders
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(orders(max_p=24))
 def test_json_round_trip(case: tuple[int, int, str]) -> None:
     schedule = build_schedule(*case, seed=4)

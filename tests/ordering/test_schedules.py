@@ -64,7 +64,7 @@ def check_by_hand(schedule: Schedule) -> None:
     assert len(seen) == len(set(seen)) == schedule.p**2
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(orders(), st.integers(0, 2**64), st.sampled_from(ordering.POLICIES))
 def test_every_order_keeps_its_promises(
     case: tuple[int, int, str], seed: int, policy: ordering.Policy
@@ -79,7 +79,7 @@ def test_every_order_keeps_its_promises(
         assert schedule.loads <= c + beta_swaps(p, c)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(sizes(max_p=24), st.data())
 def test_epochs_chain_without_reloading(case: tuple[int, int], data: st.DataObject) -> None:
     p, c = case

@@ -39,7 +39,7 @@ def test_an_epoch_by_hand() -> None:
     assert (blocking.makespan_s, blocking.idle_s) == (20.0, 12.0)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(orders(max_p=20), st.floats(0.1, 50), st.booleans(), st.booleans())
 def test_times_add_up(case: tuple[int, int, str], slow: float, cold: bool, overlap: bool) -> None:
     p, c, order = case
@@ -54,7 +54,7 @@ def test_times_add_up(case: tuple[int, int, str], slow: float, cold: bool, overl
         assert epoch.exposed_io_s == pytest.approx(epoch.io_s)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(orders(max_p=20), st.floats(0, 0.2))
 def test_hidden_io_is_the_threshold(case: tuple[int, int, str], tolerance: float) -> None:
     p, c, order = case

@@ -29,7 +29,7 @@ def work(schedule: Schedule) -> list[int]:
     return [len(step.buckets) for step in schedule.steps]
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(orders(max_p=40), st.integers(0, 1000), st.data())
 def test_reverse_and_relabel_keep_coverage_and_count(
     case: tuple[int, int, str], seed: int, data: st.DataObject
@@ -138,7 +138,7 @@ def test_an_order_without_some_pair_cannot_be_assigned() -> None:
         assign_buckets(schedule)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(orders(max_p=24), st.integers(0, 1000), st.integers(1, 5))
 def test_rounds_repeat_the_order_with_other_roles(case: tuple[int, int, str], seed: int, rounds: int) -> None:
     p, c, order = case

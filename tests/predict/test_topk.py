@@ -38,7 +38,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("model", MODELS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 10_000),
     num_nodes=st.integers(1, 90),

@@ -54,7 +54,7 @@ def draw(spill: EdgeSpill, counts: Counts, seed: int = 0, block_rows: int = 1 <<
     return passes[0]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     copies=st.lists(st.integers(1, 30), min_size=1, max_size=40),
     shares=st.tuples(st.integers(1, 10), st.integers(0, 10), st.integers(0, 10)),

@@ -323,9 +323,7 @@ names = st.text(
     min_size=1,
 ).filter(lambda name: not set(name) & set("\t\n\r\0"))
 edges = st.lists(st.tuples(names, names, names), min_size=1, max_size=8)
-relaxed = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+relaxed = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @relaxed
@@ -384,7 +382,7 @@ def test_random_bytes_give_what_the_rules_say_or_one_clear_error(
         assert read(path, header=False, block_bytes=block) == expected
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=junk, quoting=st.booleans(), delimiter=st.sampled_from(["\t", ",", "a"]))
 def test_random_bytes_never_leave_a_graph_or_a_traceback(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, quoting: bool, delimiter: str

@@ -42,7 +42,7 @@ def make_scorer(decoder, num_relations=3, seed=0):
 
 
 @pytest.mark.parametrize("decoder", DECODERS, ids=lambda d: f"{type(d).__name__}-{getattr(d, 'norm', '')}")
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 2**31),
     scale=st.sampled_from([1e-20, 1e-3, 1.0, 1e4]),

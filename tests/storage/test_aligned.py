@@ -16,7 +16,7 @@ from marius_py.storage.aligned import PAGE, allocate, is_aligned
     shape=st.lists(st.integers(0, 40), min_size=0, max_size=3).map(tuple),
     dtype=st.sampled_from([np.float32, np.float16, np.int64, np.uint8]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_shape_and_dtype(shape: tuple[int, ...], dtype: type) -> None:
     array = allocate(shape, dtype)
     assert array.shape == shape

@@ -146,7 +146,7 @@ def test_zeroed_middle(folder: Path) -> None:
 
 
 @given(position=st.integers(0, 10**9), bit=st.integers(0, 7))
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_flipped_bit_of_the_checkpoint(pristine: Path, position: int, bit: int) -> None:
     data = bytearray((pristine / CHECKPOINT_NAME).read_bytes())
     data[position % len(data)] ^= 1 << bit
@@ -155,7 +155,7 @@ def test_any_flipped_bit_of_the_checkpoint(pristine: Path, position: int, bit: i
 
 
 @given(position=st.integers(0, 10**9), bit=st.integers(0, 7))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_flipped_bit_of_the_node_file_header(folder: Path, position: int, bit: int) -> None:
     """HDF5 notices, or the store does, or the bit means nothing to where and what the slots are."""
     path = folder / NODES_NAME
@@ -173,7 +173,7 @@ def test_any_flipped_bit_of_the_node_file_header(folder: Path, position: int, bi
 
 
 @given(size=st.floats(0, 1, exclude_max=True))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_truncation(pristine: Path, tmp_path: Path, size: float) -> None:
     for name in (CHECKPOINT_NAME, NODES_NAME):
         folder = tmp_path / "cut"

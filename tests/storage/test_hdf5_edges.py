@@ -65,7 +65,7 @@ def rows(edges: np.ndarray) -> Counter[tuple[int, ...]]:
     return Counter(map(tuple, edges.tolist()))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     counts=st.tuples(st.integers(0, 300), st.integers(0, 20), st.integers(0, 20)),
     nodes=st.integers(1, 60),

@@ -145,9 +145,9 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 class TestStoreMachine(StoreMachine.TestCase):
-    settings = settings(max_examples=15, stateful_step_count=20, deadline=None)
+    settings = settings(max_examples=15, stateful_step_count=20)
 
 
 @pytest.mark.slow
 class TestStoreMachineLong(StoreMachine.TestCase):
-    settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+    settings = settings(max_examples=100, stateful_step_count=40)
