@@ -63,7 +63,6 @@ from marius_py.results import (
     write_json,
 )
 from marius_py.resume import (
-    CONFIG_META,
     EPOCH_META,
     RESULT_META,
     EpochSettings,
@@ -76,6 +75,7 @@ from marius_py.resume import (
     record,
     record_settings,
 )
+from marius_py.run_reader import CONFIG_META
 from marius_py.run_state import RunState
 from marius_py.snapshots import best_epoch, best_snapshot
 from marius_py.storage.hdf5_nodes import (

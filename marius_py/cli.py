@@ -47,6 +47,7 @@ def export(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--output", required=True, metavar="FILE", help="file to write; a folder for pbg and projector"
     )
+    parser.add_argument("--graph", metavar="DIR", help="the prepared graph, if it has moved since training")
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
     parser.add_argument(
         "--no-relations",
@@ -221,7 +222,7 @@ def _run_export(options: argparse.Namespace) -> None:
     from marius_py.export import export as run
     from marius_py.run import load
 
-    with load(options.run) as opened, Bars() as bars:
+    with load(options.run, graph=options.graph) as opened, Bars() as bars:
         say_if_unfinished(opened)
         paths = run(
             opened,

@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from marius_py.config import CONFIG_FILE, EvaluateConfig, saved_settings
+from marius_py.config import EvaluateConfig
 from marius_py.edge_files import read_edges
-from marius_py.errors import ConfigError, MissingPathError, StorageError
+from marius_py.errors import ConfigError, MissingPathError
 from marius_py.graph import Graph
 from marius_py.metrics import Metrics
 from marius_py.parts import available_cores, resolve_device
 from marius_py.rank_files import check_ranks_file
 from marius_py.results import rank_split
 from marius_py.run import Run, load
-from marius_py.run_reader import DEMO_GRAPH
+from marius_py.run_reader import CHECKPOINT_FOLDER, CONFIG_FILE
 from marius_py.storage.protocols import Edges
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def evaluate(config: EvaluateConfig, on_stage: OnStage | None = None) -> dict[st
     results: list[dict[str, Any]] = []
     with ExitStack() as stack:
         runs = [
-            stack.enter_context(load(folder, graph=_graph_of(folder, name), device=str(device)))
+            stack.enter_context(_opened(folder, name, config.graph, device))
             for folder, name in zip(folders, names, strict=True)
         ]
         graphs = [run.graph for run in runs]
@@ -75,21 +75,13 @@ def evaluate(config: EvaluateConfig, on_stage: OnStage | None = None) -> dict[st
     return {**results[0], "same_graph": same, "note": note, "runs": lines}
 
 
-def _graph_of(folder: Path, name: str) -> Path:
-    """The graph of a run, by the settings of its last commit; `name` is the run in messages."""
-    settings = saved_settings(folder)
-    if settings is None:
-        raise MissingPathError(f"{name} is no run folder: it has no {CONFIG_FILE}; marius-train writes one")
-    named = settings.get("graph")
-    if named is None:
-        return folder / DEMO_GRAPH
-    if not Path(str(named)).is_dir():
-        raise StorageError(
-            f"the graph of {name}, {named}, is gone: put it back to rank its edges, or if it was moved, say "
-            f"where it is: marius-train output={folder} resume=true graph=NEW, which also trains the epochs "
-            "that are left"
+def _opened(folder: Path, name: str, graph: str | None, device: torch.device) -> Run:
+    """A run, called `name` in the message that there is none."""
+    if not (folder / CHECKPOINT_FOLDER).is_dir() and not (folder / CONFIG_FILE).is_file():
+        raise MissingPathError(
+            f"{name} is no run folder: it holds no {CHECKPOINT_FOLDER}/; marius-train writes one"
         )
-    return Path(str(named))
+    return load(folder, graph=graph, device=str(device))
 
 
 def _check_edges(config: EvaluateConfig, graph: Graph, name: str, given: dict[str, Edges]) -> None:

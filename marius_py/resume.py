@@ -19,7 +19,7 @@ from marius_py.config import CONFIG_FILE, TrainConfig, saved_settings
 from marius_py.data.rounds import EpochOrder
 from marius_py.errors import ConfigError, StorageError
 from marius_py.results import CHECKPOINT_FOLDER, METRICS_FILE, RESULT_FILE, TRACE_FILE
-from marius_py.run_reader import SNAPSHOT_FOLDER, is_snapshot
+from marius_py.run_reader import CONFIG_META, SNAPSHOT_FOLDER, is_snapshot
 from marius_py.storage.files import TEMPORARY_SUFFIX, remove
 from marius_py.storage.hdf5_nodes import has_commit
 from marius_py.storage.hdf5_store import Hdf5PartitionStore
@@ -31,7 +31,6 @@ log = logging.getLogger(__name__)
 VIEWS = (CONFIG_FILE, METRICS_FILE, RESULT_FILE, TRACE_FILE)
 """Files of a run folder that are replaced as wholes beside the checkpoint."""
 
-CONFIG_META = "config"
 BEFORE_META = "config_before"
 """Settings that config.yaml may still hold where a run ended between their commit and the file."""
 RESULT_META = "result"

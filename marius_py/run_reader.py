@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -28,6 +28,8 @@ from marius_py.storage.reader import NodeReader, open_node_reader
 
 CHECKPOINT_FOLDER = "checkpoint"
 CONFIG_FILE = "config.yaml"
+CONFIG_META = "config"
+"""Key of the same settings in the meta of a commit."""
 RESULT_FILE = "result.json"
 SNAPSHOT_FOLDER = "snapshots"
 DEMO_GRAPH = "graph"
@@ -287,9 +289,9 @@ def open_run(kind: type[R], path: Path | str, graph: Path | str | None, device: 
             f"{folder} is no run folder: it holds no {CHECKPOINT_FOLDER}/; "
             f"train one with marius-train output={folder}"
         )
-    opened = open_graph(_graph_folder(folder) if graph is None else graph)
     reader = open_node_reader(folder / CHECKPOINT_FOLDER)
     try:
+        opened = open_graph(_graph_folder(folder, reader.checkpoint().meta) if graph is None else graph)
         return kind(folder, opened, reader, torch.device(device))
     except BaseException:
         reader.close()
@@ -331,24 +333,37 @@ def _texts(names: Any) -> list[str]:
     return list(names)
 
 
-def _graph_folder(folder: Path) -> Path:
-    """The graph that config.yaml names; the demo graph lies in the run folder."""
-    path = folder / CONFIG_FILE
+def _graph_folder(folder: Path, meta: Mapping[str, Any]) -> Path:
+    """The graph that a run was trained on; the demo graph lies in the run folder.
+
+    The last commit names it. Only where it does not, config.yaml is asked, which anything may have changed.
+    """
     way = f"say where the graph is: --graph DIR, or in Python load({str(folder)!r}, graph=…)"
+    settings = meta.get(CONFIG_META)
+    if not isinstance(settings, dict):
+        settings = _read_settings(folder / CONFIG_FILE, way)
+    named = settings.get("graph")
+    if named is None:
+        return folder / DEMO_GRAPH
+    if not Path(named).is_dir():
+        raise StorageError(
+            f"the graph of the run {folder}, {named}, is gone; if it was moved, {way}; for marius-evaluate "
+            "graph=DIR"
+        )
+    return Path(named)
+
+
+def _read_settings(path: Path, way: str) -> dict[str, Any]:
+    """The content of config.yaml; an error ends with `way`, which needs no such file."""
     try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise StorageError(f"{path} is missing; {way}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise FormatError(f"{path} is damaged ({error}); {way}") from error
-    if not isinstance(config, dict):
+    if not isinstance(settings, dict):
         raise FormatError(f"{path} is damaged: it holds no settings; {way}")
-    named = config.get("graph")
-    if named is None:
-        return folder / DEMO_GRAPH
-    if not Path(named).is_dir():
-        raise StorageError(f"the run's graph {named} is gone; {way}")
-    return Path(named)
+    return settings
 
 
 def _check_graph(checkpoint: Checkpoint | None, graph: Graph, path: Path) -> None:

@@ -26,8 +26,8 @@ from marius_py.results import (
     write_json,
     write_lines,
 )
-from marius_py.resume import BEFORE_META, CONFIG_META, RESULT_META, VIEWS, claimed, plain_json
-from marius_py.run_reader import SNAPSHOT_FOLDER
+from marius_py.resume import BEFORE_META, RESULT_META, VIEWS, claimed, plain_json
+from marius_py.run_reader import CONFIG_META, SNAPSHOT_FOLDER
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, read_checkpoint
 from marius_py.storage.file_io import file_checksum
 from marius_py.storage.files import TEMPORARY_SUFFIX, read_whole

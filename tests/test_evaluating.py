@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import marius_py
 from marius_py import cli
 from marius_py.config import EvaluateConfig
 from marius_py.edge_files import read_edges
@@ -243,14 +244,35 @@ def test_a_graph_that_was_moved_is_adopted_as_the_message_says(tmp_path, capsys,
     capsys.readouterr()
     assert cli.evaluate(["run=r", "compute_threads=1"]) == 1
     err = capsys.readouterr().err
-    command = f"marius-train output={tmp_path / 'r'} resume=true graph=NEW"
-    assert command in err
-    assert f"run={tmp_path / 'r'}" in err
-    assert cli.train(command.replace("NEW", "new").split()[1:]) == 0
+    assert f"the graph of the run {tmp_path / 'r'}, {tmp_path / 'g'}, is gone" in err
+    assert "--graph DIR" in err
+    assert "graph=DIR" in err
+    assert cli.evaluate(["run=r", "graph=new", "compute_threads=1"]) == 0
+    assert cli.export(["r", "--graph", "new", "--format", "tsv", "--output", "r.tsv"]) == 0
+    assert cli.train(["output=r", "resume=true", "graph=new"]) == 0
     assert cli.evaluate(["run=r", "compute_threads=1"]) == 0
+    assert cli.prepare(["input.train=edges.tsv", "output=other", "input.split=[0.5,0.2,0.3]"]) == 0
+    assert cli.evaluate(["run=r", "graph=other", "compute_threads=1"]) == 2
+    assert "was trained on another graph" in capsys.readouterr().err
     (tmp_path / "new").rename(tmp_path / "gone")
-    with pytest.raises(StorageError, match="put it back"):
+    with pytest.raises(StorageError, match="is gone"):
         evaluate(settings(tmp_path / "r"))
+
+
+@pytest.mark.parametrize("content", [None, "just text", "graph: /nowhere/at/all\n"])
+def test_what_was_committed_counts_not_config_yaml(tmp_path, content):
+    """A damaged, missing or foreign config.yaml leads no command to another graph, nor stops one."""
+    edges = [(str(i % 29), "r", str((i * 5 + 2) % 31)) for i in range(300)]
+    small = {"model.dim": 4, "training.epochs": 1, "training.valid_every": 0, "pipeline.compute_threads": 1}
+    folder = tmp_path / "run"
+    marius_py.train(edges, folder, small).close()
+    file = folder / "config.yaml"
+    if content is None:
+        file.unlink()
+    else:
+        file.write_text(content)
+    assert evaluate(settings(folder))["count"] > 0
+    assert cli.export([str(folder), "--format", "npy", "--output", str(tmp_path / "rows.npy")]) == 0
 
 
 def test_a_graph_without_relations(tmp_path):

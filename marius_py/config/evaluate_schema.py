@@ -15,6 +15,9 @@ class EvaluateConfig(Checked):
 
     run: str = setting("???", "folder of a run", path=True)
     compare: tuple[str, ...] = setting((), "folders of further runs, ranked alike and shown beside it")
+    graph: str | None = setting(
+        None, "the prepared graph, if it has moved since training; null = where it was", path=True
+    )
     split: Literal["train", "valid", "test"] = setting("test", "edges to rank")
     edges: str | None = setting(
         None, "file of edges by name (TSV, CSV, Parquet) to rank instead of a split", path=True
