@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 from marius_py.errors import ConfigError
 from marius_py.evaluator import Evaluator
+from marius_py.nn.decoders import RESCAL, ComplEx, DistMult, Dot, RotatE, TransE
 from marius_py.ranking import counting
+from marius_py.ranking.scorer import ModelScorer
+from marius_py.ranking.trained import TrainedModel
 from tests.ranking.helpers import (
     ArrayEdges,
     ArrayReader,
@@ -278,6 +281,37 @@ def test_nan_and_infinite_rows():
     broken = (test[:, [0, 2]] == 5).any(1)
     assert broken.any()
     np.testing.assert_array_equal(metrics.ranks[broken], metrics.counts.candidates[broken])
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [Dot(4), DistMult(4), ComplEx(4), RESCAL(4), TransE(4, "l2"), TransE(4, "l1"), RotatE(4)],
+    ids=lambda one: type(one).__name__,
+)
+def test_infinite_scores_rank_like_any_number(decoder):
+    """Also where only the answer's row holds an infinity: all bounds of its score are then that infinity."""
+    rng = np.random.default_rng(4)
+    rows = rng.normal(size=(40, 4)).astype(np.float32)
+    rows[[5, 6, 7], [0, 1, 2]] = np.inf
+    rows[[8, 9], [1, 3]] = -np.inf
+    relations = rng.normal(size=(2, decoder.relation_dim)).astype(np.float32)
+    model = TrainedModel(decoder, torch.from_numpy(relations), reciprocal=False)
+    train, valid, test = random_graph(rng, 40, 2, 240)
+    counts = (
+        Evaluator(model, ArrayReader(rows), ArrayEdges(40, train, valid, test), 40, 2, dim=4)
+        .evaluate("test")
+        .counts
+    )
+    exact = ModelScorer(model, 4).exact
+
+    def scores(h, r, t, side):
+        anchor = torch.from_numpy(rows[[h if side == "tail" else t]])
+        query = model.queries(anchor, torch.tensor([r]), side)
+        return exact(query.expand(40, -1), torch.from_numpy(rows)).numpy()
+
+    better, equal = brute_force(scores, (train, valid, test), test)[:2]
+    np.testing.assert_array_equal(counts.better, better)
+    np.testing.assert_array_equal(counts.equal, equal)
 
 
 def test_a_model_of_nan_ranks_everything_last():

@@ -198,8 +198,8 @@ class ModelScorer:
             scale = product + math.sqrt(dim) * total + total.square() + true.abs()
             slack = 4 * (dim + 16) * roundoff * scale
             low, high = true - slack, true + slack
-        # Written so that a NaN scale counts as unbounded too.
-        bounded = scale < _OVERFLOW
+        # Written so that a NaN scale counts as unbounded too. Nothing lies around an infinite score.
+        bounded = (scale < _OVERFLOW) & torch.isfinite(true)
         return low.masked_fill(~bounded, -math.inf), high.masked_fill(~bounded, math.inf)
 
 
