@@ -38,6 +38,8 @@ class KnownEdges:
 
     def __init__(self, edges: np.ndarray, compiled: bool = True, asking: np.ndarray | None = None) -> None:
         self._num_relations = int(edges[:, 1].max(initial=0)) + 1
+        self._asking = asking
+        self._mean_answers: dict[Side, float] = {}
         self._compiled = compiled_known() if compiled and len(edges) >= _LEAST_EDGES else None
         self._index: dict[Side, Answers] = {}
         for side in SIDES:
@@ -80,7 +82,7 @@ class KnownEdges:
         """What each edge counts if all questions count alike, however many known edges answer them.
 
         One by the known answers of its question, times the mean number of answers: 1 on average over the
-        edges indexed.
+        edges indexed, or over those that ask.
 
         Args:
             edges: (B, 3) int64 head, relation, tail of a batch, known edges among them.
@@ -89,15 +91,30 @@ class KnownEdges:
         Returns:
             (B,) float32.
         """
-        index, (known, _) = self._index[side], ends(side)
-        question = question_of(edges[:, known], edges[:, 1], self._num_relations)
+        if side not in self._mean_answers:
+            self._mean_answers[side] = self._mean(side)
+        weights: np.ndarray = self._mean_answers[side] / self._num_answers(edges, side)
+        return weights.astype(np.float32)
+
+    def _mean(self, side: Side) -> float:
+        """Mean number of known answers of a question; an index of some questions holds rather large ones."""
+        index = self._index[side]
         if len(index.keys) == 0:
-            return np.ones(len(edges), np.float32)
+            return 1.0
+        if self._asking is None:
+            return len(index.answers) / len(index.keys)
+        return 1 / float(np.mean(1 / self._num_answers(self._asking, side)))
+
+    def _num_answers(self, edges: np.ndarray, side: Side) -> np.ndarray:
+        """Known answers (B,) int64 of the questions of edges (B, 3); 1 where none is known."""
+        index, (known, _) = self._index[side], ends(side)
+        if len(index.keys) == 0:
+            return np.ones(len(edges), np.int64)
+        question = question_of(edges[:, known], edges[:, 1], self._num_relations)
         place = np.minimum(np.searchsorted(index.keys, question), len(index.keys) - 1)
         counts = index.starts[place + 1] - index.starts[place]
         is_known = (index.keys[place] == question) & (edges[:, 1] < self._num_relations)
-        weights: np.ndarray = len(index.answers) / len(index.keys) / np.where(is_known, counts, 1)
-        return weights.astype(np.float32)
+        return np.where(is_known, counts, 1)
 
     def _find(
         self, index: Answers, question: np.ndarray, answer: np.ndarray, negatives: np.ndarray

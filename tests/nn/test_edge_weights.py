@@ -86,11 +86,11 @@ def test_questions_count_alike(compiled: bool, few: bool) -> None:
     for side in SIDES:
         end = 0 if side == "tail" else 2
         counts = np.array([((edges[:, [end, 1]] == edge[[end, 1]]).all(1)).sum() for edge in asking])
-        held = edges[np.isin(edges[:, end], asking[:, end])] if few else edges
-        mean = len(held) / len(np.unique(held[:, [end, 1]], axis=0))
+        # Of some questions the large ones are asked more often: a mean over those asked would be too large.
+        mean = 1 / (1 / counts).mean() if few else len(edges) / len(np.unique(edges[:, [end, 1]], axis=0))
         np.testing.assert_allclose(known.question_weights(asking, side), mean / counts, rtol=1e-6)
+        assert known.question_weights(asking if few else edges, side).mean() == pytest.approx(1, rel=1e-5)
         if not few:
-            assert known.question_weights(edges, side).mean() == pytest.approx(1, rel=1e-5)
             strange = known.question_weights(np.array([[500, 1, 500], [1, 9, 1]]), side)
             np.testing.assert_allclose(strange, mean, rtol=1e-6)
     assert KnownEdges(edges[:0]).question_weights(asking, "head").tolist() == [1] * 50
