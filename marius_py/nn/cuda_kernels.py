@@ -92,7 +92,8 @@ def torch_contrast(
         group: (C, K) integers in [0, G), the group of each candidate; None without `weight`.
         weight: (C, P, G), what a candidate of each group counts for an edge, positive; None: 1.
         softmax: whether the loss is log(1 + Σ_k n_k e^(s_k + shift − s⁺)); otherwise it is logistic,
-            softplus(−s⁺ − shift) + Σ_k n_k softplus(s_k + shift) / max(1, Σ_k n_k). n_k are the counts.
+            softplus(−s⁺ − shift) + Σ_k n_k softplus(s_k + shift) / Σ_k n_k, its second part 0 where nothing
+            counts. n_k are the counts.
         shift: see there.
         scale: factor of all gradients.
 
@@ -126,7 +127,7 @@ def torch_contrast(
         if counts is not None:
             each, weights = each.mul_(counts), weights.mul_(counts)
         counted = positive.new_full((), scores.shape[2]) if counts is None else counts.sum(2)
-        share = 1 / torch.clamp_min(counted, 1)
+        share = 1 / counted.masked_fill(counted == 0, 1)
         losses = functional.softplus(-positive - shift) + each.sum(2) * share
         slopes = -torch.sigmoid(-positive - shift)
         factor = (scale * share).expand_as(positive)

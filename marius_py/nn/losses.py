@@ -101,7 +101,8 @@ def _average(
         weight = keep if weight is None else weight * keep
     if weight is None:
         return values.mean(1)
-    return (values * weight).sum(1) / weight.sum(1).clamp_min(1)
+    total = weight.sum(1)
+    return (values * weight).sum(1) / total.masked_fill(total == 0, 1)
 
 
 class LogisticLoss(Loss):

@@ -90,6 +90,13 @@ def test_equal_to_autograd(decoder: Decoder, loss: Loss) -> None:
         )
 
 
+@pytest.mark.parametrize("decoder", [ComplEx(8), TransE(8)], ids=["complex", "transe"])
+@pytest.mark.parametrize("loss", LOSSES[2:], ids=["logistic", "logistic_margin", "adversarial"])
+def test_equal_to_autograd_where_weights_add_up_to_little(decoder: Decoder, loss: Loss) -> None:
+    for keep in (False, True):
+        assert_paths_equal(decoder, loss, {"count": 1, "groups": 3, "keep": keep})
+
+
 @pytest.mark.parametrize("decoder", [Dot, DistMult, ComplEx])
 @pytest.mark.parametrize("dim", [6, 16])  # with and without room for groups in a row's last register
 @pytest.mark.parametrize("limit", [1, 12, 10_000])  # blocks of one edge, of some, of the whole chunk

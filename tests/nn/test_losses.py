@@ -98,6 +98,15 @@ def test_a_whole_weight_counts_like_so_many_negatives(loss: Loss) -> None:
         torch.testing.assert_close(loss.weighted(POSITIVE, negative, kept, weight), expected)
 
 
+@pytest.mark.parametrize("loss", [LogisticLoss(), MarginLoss()], ids=lambda loss: type(loss).__name__)
+@pytest.mark.parametrize("weight", [0.01, 0.5, 3.0])
+def test_an_average_does_not_depend_on_how_large_the_weights_are(loss: Loss, weight: float) -> None:
+    for kept in (None, KEEP):
+        weights = torch.full_like(NEGATIVE, weight)
+        expected = loss(POSITIVE, NEGATIVE, kept)
+        torch.testing.assert_close(loss.weighted(POSITIVE, NEGATIVE, kept, weights), expected)
+
+
 def test_a_loss_of_ones_own_corrects_its_scores() -> None:
     class Exponential(Loss):
         def __call__(

@@ -71,7 +71,7 @@ def by_autograd(given: dict[str, Any], softmax: bool, shift: float, scale: float
     else:
         softplus = torch.nn.functional.softplus
         each = (counts * softplus(scores + shift)).sum(2)
-        losses = softplus(-positive - shift) + each / counts.sum(2).clamp_min(1)
+        losses = softplus(-positive - shift) + each / counts.sum(2).clamp_min(1e-30)
     gradients = torch.autograd.grad(losses.sum() * scale, [leaves[name] for name in names])
     return [losses.detach(), *gradients]
 
@@ -97,6 +97,19 @@ def test_contrast_equals_autograd(path: str, softmax: bool) -> None:
                 **given, softmax=softmax, shift=shift, scale=0.5, precision="ieee", blocks=SMALL
             )
         assert_close(found, wanted, 1e-6)
+
+
+@pytest.mark.parametrize("path", ["torch", "triton"])
+def test_an_average_over_weights_that_add_up_to_little(path: str) -> None:
+    given = arguments(2, 17, 1, 16, keep=True, weigh=True)
+    given["weight"] *= 0.1
+    if path == "torch":
+        found = torch_contrast(**given, softmax=False, shift=0.0, scale=1.0)
+    else:
+        found = triton_contrast.contrast(
+            **given, softmax=False, shift=0.0, scale=1.0, precision="ieee", blocks=SMALL
+        )
+    assert_close(found, by_autograd(given, False, 0.0, 1.0), 1e-5)
 
 
 @settings(max_examples=12)

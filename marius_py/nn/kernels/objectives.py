@@ -141,7 +141,8 @@ class LogisticObjective:
         loss = functional.softplus(shifted)
         factor = torch.zeros_like(positive)
         if losses is not None and kept is not None:
-            factor = factor.add_(kept).clamp_min_(1).reciprocal_()
+            factor = factor.add_(kept)
+            factor.masked_fill_(factor == 0, 1).reciprocal_()
             loss = loss.addcmul_(losses, factor)
         return loss, factor, shifted.sigmoid_().neg_()
 

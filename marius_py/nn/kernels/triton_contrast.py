@@ -161,7 +161,7 @@ def _forward_kernel(
         slope = -total / denominator
         factor = scale / denominator
     else:
-        stat = 1.0 / tl.maximum(counted, 1.0)
+        stat = 1.0 / tl.where(counted > 0, counted, 1.0)
         shifted = positive + shift
         small = tl.exp(-tl.abs(shifted))
         loss = tl.maximum(-shifted, 0.0) + tl.log(1.0 + small) + total * stat
