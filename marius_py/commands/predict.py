@@ -83,7 +83,12 @@ def run(options: argparse.Namespace) -> None:
     with open_run(options) as opened, Bars() as bars:
         temperature = options.temperature
         if options.probabilities and temperature is None and opened.graph.num_edges.get("valid"):
-            fitted = fit_temperature(opened, filter_known=options.filter_known, memory_bytes=options.memory)
+            fitted = fit_temperature(
+                opened,
+                filter_known=options.filter_known,
+                allow_self=options.allow_self,
+                memory_bytes=options.memory,
+            )
             temperature = fitted.temperature
         lengths = [len(value) for value in columns.values() if isinstance(value, list)]
         with writer:

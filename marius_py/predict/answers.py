@@ -17,6 +17,7 @@ from marius_py.predict.completion import (
     Progress,
     complete_nodes,
     complete_relations,
+    has_self,
     score_edges,
 )
 from marius_py.predict.neighbors import Metric, find_neighbors
@@ -116,13 +117,16 @@ def predict(
         StorageError: reading failed.
     """
     queries = _Queries(run, head, relation, tail)
+    allow_self = has_self(run) if allow_self is None else allow_self
     if temperature is not None and not 0 < temperature < float("inf"):
         raise ConfigError(f"temperature is {temperature}; allowed: above 0")
     beta = None
     if probabilities:
         if queries.asks("nothing").size:
             raise ConfigError("probabilities compare answers; leave head, relation or tail out of each query")
-        beta = 1 / (_fitted(run, filter_known, memory_bytes) if temperature is None else temperature)
+        if temperature is None:
+            temperature = _fitted(run, filter_known, allow_self, memory_bytes)
+        beta = 1 / temperature
     ids, found = queries.ids, []
     nodes = np.flatnonzero(queries.asked != 1)
     nodes = nodes[queries.asked[nodes] >= 0]
@@ -136,7 +140,7 @@ def predict(
             is_head,
             k,
             filter_known=filter_known,
-            allow_self=_has_self(run) if allow_self is None else allow_self,
+            allow_self=allow_self,
             beta=beta,
             memory_bytes=memory_bytes,
             progress=progress,
@@ -312,14 +316,10 @@ class _Queries:
             target[present.reshape(target.shape)] = ids
 
 
-def _has_self(run: RunReader) -> bool:
-    """Whether an edge from a node to itself may be true: by the relations or self-loops of the graph."""
-    loops = run.graph.report.get("self_loops", {})
-    return run.graph.has_relations or any(loops.values())
-
-
-def _fitted(run: RunReader, filter_known: bool, memory_bytes: int) -> float:
+def _fitted(run: RunReader, filter_known: bool, allow_self: bool, memory_bytes: int) -> float:
     if not run.graph.num_edges.get("valid"):
         logger.warning("the graph has no valid edges to fit a temperature to: probabilities are of T = 1")
         return 1.0
-    return fit_temperature(run, filter_known=filter_known, memory_bytes=memory_bytes).temperature
+    return fit_temperature(
+        run, filter_known=filter_known, allow_self=allow_self, memory_bytes=memory_bytes
+    ).temperature

@@ -21,7 +21,9 @@ from marius_py.predict.completion import (
     DEFAULT_MEMORY_BYTES,
     Progress,
     check_memory,
+    has_self,
     known_finder,
+    left_out,
     make_block,
     node_blocks,
     query_keys,
@@ -69,6 +71,7 @@ def fit_temperature(
     *,
     split: str = "valid",
     filter_known: bool = False,
+    allow_self: bool | None = None,
     seed: int = 0,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     progress: Progress | None = None,
@@ -80,7 +83,8 @@ def fit_temperature(
     Args:
         run: an open run.
         split: whose edges; they should be unknown to training.
-        filter_known: as it will be used: other known answers are left out of the softmax.
+        filter_known, allow_self: as they will be used, see `predict`: what is not offered is not in the
+            softmax, and edges from a node to itself are no answers where that is not.
         seed: of the sample of at most 500 edges, fewer where 2²⁸ scores would be exceeded.
         memory_bytes: bound of the working memory.
         progress: called with (nodes done, N) in each pass.
@@ -89,7 +93,9 @@ def fit_temperature(
         ConfigError: the split has no edges, or memory is too small.
     """
     check_memory(memory_bytes)
-    task = _make_task(run, split, filter_known, seed, memory_bytes, progress)
+    allow_self = has_self(run) if allow_self is None else allow_self
+    edges = _sample(run, split, allow_self, seed)
+    task = _make_task(run, edges, filter_known, allow_self, memory_bytes, progress)
     low, high = _RANGE
     theta, before = 0.0, math.nan
     loss = math.nan
@@ -117,31 +123,42 @@ def fit_temperature(
     return Calibration(math.exp(-theta), loss, before, task.num_edges)
 
 
-def _make_task(
-    run: RunReader, split: str, filter_known: bool, seed: int, memory_bytes: int, progress: Progress | None
-) -> _Task:
+def _sample(run: RunReader, split: str, allow_self: bool, seed: int) -> Ids:
+    """Edges (n, 3) of a split to fit to."""
     with run.graph.edges() as store:
         count = store.num_edges(split)
-        if not count:
-            raise ConfigError(
-                f"there are no {split} edges to fit; give temperature=1 to take scores as they are"
-            )
-        wanted = max(1, min(_MAX_EDGES, count, _MAX_PAIRS // (2 * run.num_nodes)))
-        rng = stream(seed, Purpose.EVALUATE, 2)
-        positions = np.sort(rng.choice(count, wanted, replace=False))
-        edges = np.concatenate([store.read_range(split, i, i + 1) for i in positions.tolist()]).astype(
-            np.int64
-        )
-        anchors = np.concatenate((edges[:, 2], edges[:, 0]))
-        is_head = np.repeat([True, False], wanted)
-        relations = np.tile(edges[:, 1], 2)
-        keys, query_of = np.unique(query_keys(anchors, relations, is_head, run), return_inverse=True)
-        block = make_block(keys, run)
-        known = known_finder(run, store, memory_bytes).find(block, TILE_CANDIDATES) if filter_known else None
+        wanted = min(_MAX_EDGES, count, max(1, _MAX_PAIRS // (2 * run.num_nodes)))
+        positions = np.sort(stream(seed, Purpose.EVALUATE, 2).choice(count, wanted, replace=False))
+        parts = [store.read_range(split, i, i + 1) for i in positions.tolist()]
+    edges = np.concatenate(parts or [np.empty((0, 3), np.int64)]).astype(np.int64)
+    if not allow_self:
+        edges = edges[edges[:, 0] != edges[:, 2]]
+    if not len(edges):
+        raise ConfigError(f"there are no {split} edges to fit; give temperature=1 to take scores as they are")
+    return edges
+
+
+def _make_task(
+    run: RunReader,
+    edges: Ids,
+    filter_known: bool,
+    allow_self: bool,
+    memory_bytes: int,
+    progress: Progress | None,
+) -> _Task:
+    anchors = np.concatenate((edges[:, 2], edges[:, 0]))
+    is_head = np.repeat([True, False], len(edges))
+    relations = np.tile(edges[:, 1], 2)
+    keys, query_of = np.unique(query_keys(anchors, relations, is_head, run), return_inverse=True)
+    block = make_block(keys, run)
+    with run.graph.edges() as store:
+        finder = known_finder(run, store, memory_bytes) if filter_known else None
+        known = left_out(run, block, finder, allow_self=allow_self)
     scorer = ModelScorer(run.model, run.dim)
     true = np.concatenate([score_edges(run, edges, side=side, memory_bytes=memory_bytes) for side in SIDES])
     rows = query_rows(run, scorer, block)
-    return _Task(run, scorer, rows, query_of.reshape(-1), true, known, memory_bytes, progress)
+    place = query_of.reshape(-1)
+    return _Task(run, scorer, rows, place, true, known, filter_known, memory_bytes, progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +171,7 @@ class _Task:
     query_of: Ids
     true: Float64
     known: KnownAnswers | None
+    answers_are_known: bool
     memory_bytes: int
     progress: Progress | None
 
@@ -174,7 +192,7 @@ class _Task:
                         part = self.rows[first : first + TILE_QUERIES]
                         sums.add(first, tile_scores(self.scorer, part, tile, first, number, self.known)[0])
         total, mean, square = (values[self.query_of] for values in (sums.log_total, sums.mean, sums.square))
-        if self.known is not None:
+        if self.answers_are_known:
             # The answer itself is a known edge and was left out with the others: put it back.
             both = np.logaddexp(total, beta * self.true)
             share = np.exp(beta * self.true - both)

@@ -151,12 +151,7 @@ def complete_nodes(
         finder = known_finder(run, edges, memory_bytes) if filter_known else None
         for start, stop in _cut(whole, k, run.dim, finder, memory_bytes):
             block = whole.part(start, stop)
-            known = None if finder is None else finder.find(block, TILE_CANDIDATES)
-            if not allow_self:
-                own = np.arange(block.keys.size) * run.num_nodes + block.anchors
-                if finder is not None:
-                    own = np.concatenate((own, finder.pairs(block)))
-                known = KnownAnswers(own, block.keys.size, run.num_nodes, TILE_CANDIDATES)
+            known = left_out(run, block, finder, allow_self=allow_self)
             passed = _pass_progress(progress, start, distinct.size, stop - start, run.num_nodes)
             blocks = node_blocks(run, memory_bytes, passed)
             part = top_k(scorer, query_rows(run, scorer, block), blocks, k, known=known, beta=beta)
@@ -166,6 +161,24 @@ def complete_nodes(
     order = inverse.reshape(-1)
     total = None if found.log_total is None else found.log_total[order]
     return TopK(found.ids[order], found.scores[order], total)
+
+
+def left_out(
+    run: RunReader, block: QueryBlock, finder: KnownFinder | None, *, allow_self: bool
+) -> KnownAnswers | None:
+    """Nodes that do not compete for the queries of a block: known answers, their own nodes; None: all do."""
+    if allow_self:
+        return None if finder is None else finder.find(block, TILE_CANDIDATES)
+    pairs = np.arange(block.keys.size) * run.num_nodes + block.anchors
+    if finder is not None:
+        pairs = np.concatenate((pairs, finder.pairs(block)))
+    return KnownAnswers(pairs, block.keys.size, run.num_nodes, TILE_CANDIDATES)
+
+
+def has_self(run: RunReader) -> bool:
+    """Whether an edge from a node to itself may be true: by the relations or self-loops of the graph."""
+    loops = run.graph.report.get("self_loops", {})
+    return run.graph.has_relations or any(loops.values())
 
 
 def _cut(

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 import logging
 import tempfile
@@ -125,12 +126,13 @@ def test_neighbors(written, run, metric):
 
 def test_temperature_is_the_most_likely_one(written, run):
     """Against a scan of the log loss; the test split stands in for the missing validation split."""
-    edges = known_edges(written[1])[-5:]
-    for filtered in (False, True):
-        fitted = fit_temperature(run, split="test", filter_known=filtered)
-        assert fitted.num_edges == 5
+    asked = known_edges(written[1])[-5:]
+    for filtered, own in itertools.product((False, True), repeat=2):
+        edges = asked if own else asked[asked[:, 0] != asked[:, 2]]
+        fitted = fit_temperature(run, split="test", filter_known=filtered, allow_self=own)
+        assert fitted.num_edges == len(edges)
 
-        def loss(temperature, filtered=filtered):
+        def loss(temperature, filtered=filtered, own=own, edges=edges):
             total = 0.0
             for side in ("head", "tail"):
                 table = all_scores(written, side) / temperature
@@ -143,8 +145,10 @@ def test_temperature_is_the_most_likely_one(written, run):
                         same = (known[:, 1] == r) & (known[:, fixed] == (h if side == "tail" else t))
                         row[known[same, column]] = -np.inf
                         row[t if side == "tail" else h] = true
+                    if not own:
+                        row[h if side == "tail" else t] = -np.inf
                     total += np.logaddexp.reduce(row) - true
-            return total / 10
+            return total / (2 * len(edges))
 
         assert abs(loss(fitted.temperature) - fitted.log_loss) < 1e-3
         assert abs(loss(1.0) - fitted.log_loss_before) < 1e-4

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import marius_py
+from marius_py.predict import fit_temperature
 
 SMALL = {"model.decoder": "dot", "model.dim": 4, "training.epochs": 2, "training.valid_every": 0}
 
@@ -27,3 +28,33 @@ def test_own_node_is_offered_where_self_loops_are(tmp_path, loop):
                 assert [name for name in found[True] if name != "5"] == found[False]
                 assert found[None] == found[loop]
                 assert len(found[True]) == 12 - known
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("loop", [False, True])
+def test_a_temperature_is_fitted_to_the_probabilities_that_are_given(tmp_path, loop, known):
+    """Their log loss on the validation edges is the one stated, own nodes among the answers or not."""
+    rng = np.random.default_rng(0)
+    edges = np.unique(rng.integers(0, 12, (60, 2)), axis=0)
+    edges = np.concatenate([edges[edges[:, 0] != edges[:, 1]], np.full((int(loop), 2), 3)])
+    graph = marius_py.graph_from(edges, tmp_path / "g", split=(0.6, 0.4, 0))
+    settings = {**SMALL, "training.epochs": 30, "optimizer.lr": 0.3}
+    with marius_py.train(graph.path, tmp_path / "r", settings) as run, graph.edges() as store:
+        fitted = fit_temperature(run, filter_known=known)
+        losses, names = [], run.node_names()
+        for head, _, tail in store.read("valid"):
+            for side, given, answer in (("tail", "head", tail), ("head", "tail", head)):
+                node = names[head if given == "head" else tail]
+                found = run.predict(**{given: node}, k=12, probabilities=True, temperature=fitted.temperature)
+                by_name = {getattr(one, side): one.probability for one in found}
+                if known:
+                    asked = run.predict(
+                        **{given: node}, k=12, probabilities=True, temperature=fitted.temperature,
+                        filter_known=True,
+                    )  # fmt: skip
+                    others = [by_name[getattr(one, side)] for one in asked]
+                    own = by_name[names[answer]]
+                    losses.append(-np.log(own / (own + sum(others))))
+                else:
+                    losses.append(-np.log(by_name[names[answer]]))
+        assert fitted.log_loss == pytest.approx(np.mean(losses), rel=1e-3)
