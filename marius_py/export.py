@@ -6,10 +6,8 @@ not at all: each is written beside its place under a temporary name and renamed 
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO, Literal, Protocol, get_args
 
@@ -18,10 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from marius_py.errors import ConfigError, StorageError
+from marius_py.errors import ConfigError
 from marius_py.export_formats import new_folder, number_lines, write_pbg, write_projector, write_safetensors
 from marius_py.export_formats import one_line as _lines
 from marius_py.run_reader import RunReader, open_run
+from marius_py.storage.replacing import Replacing
 
 Format = Literal["npy", "parquet", "tsv", "word2vec", "safetensors", "pbg", "projector"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -115,7 +114,7 @@ def export(
     beside = target.with_name(f"{target.stem}.relations{target.suffix or _SUFFIX[format]}")
     targets = _files(target, format) + (_files(beside, format) if with_relations else [])
     _check_targets(targets, overwrite)
-    with _Replacing(targets) as temporary:
+    with Replacing(targets) as temporary:
         writer = _open(format, temporary, target, run.num_nodes, run.dim)
         _copy(writer, _blocks(run, block_bytes, progress))
         if with_relations:
@@ -134,7 +133,7 @@ def _export_safetensors(
     if relations is not None:
         targets.append(target.with_name(f"{target.stem}.relations.names.txt"))
     _check_targets(targets, overwrite)
-    with _Replacing(targets) as temporary, temporary[targets[1]].open("wb") as names:
+    with Replacing(targets) as temporary, temporary[targets[1]].open("wb") as names:
         rows = None if relations is None else relations[1]
         write_safetensors(temporary[target], blocks, run.num_nodes, run.dim, rows, names)
         if relations is not None:
@@ -182,74 +181,6 @@ def _copy(writer: _Writer, blocks: Iterable[tuple[Sequence[str], Float32]]) -> N
             writer.write(names, rows)
     finally:
         writer.close()
-
-
-class _Replacing:
-    """Temporary files that take their targets' places together when the block ends well.
-
-    They are locked while they are written, so that those of a killed export are known and removed.
-    """
-
-    def __init__(self, targets: Sequence[Path]) -> None:
-        self._temporary = {
-            target: target.with_name(f".{target.name}.{os.getpid()}.tmp") for target in targets
-        }
-        self._locks: list[int] = []
-
-    def __enter__(self) -> dict[Path, Path]:
-        try:
-            for target, path in self._temporary.items():
-                _remove_stale(target)
-                self._locks.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
-                fcntl.flock(self._locks[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._remove()
-            raise _failed(next(iter(self._temporary)), error) from error
-        return self._temporary
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        try:
-            if kind is None:
-                for path in self._temporary.values():
-                    descriptor = os.open(path, os.O_RDWR)
-                    try:
-                        os.fsync(descriptor)
-                    finally:
-                        os.close(descriptor)
-                for target, path in self._temporary.items():
-                    path.replace(target)
-        except OSError as failure:
-            raise _failed(next(iter(self._temporary)), failure) from failure
-        finally:
-            self._remove()
-        if isinstance(error, OSError) and not isinstance(error, StorageError):
-            raise _failed(next(iter(self._temporary)), error) from error
-
-    def _remove(self) -> None:
-        for path in self._temporary.values():
-            path.unlink(missing_ok=True)
-        while self._locks:
-            os.close(self._locks.pop())
-
-
-def _remove_stale(target: Path) -> None:
-    """Remove temporary files of `target` that no process writes any more."""
-    prefix = f".{target.name}."
-    for path in target.parent.iterdir():
-        middle = path.name.removeprefix(prefix).removesuffix(".tmp")
-        if path.name != f"{prefix}{middle}.tmp" or not middle.isdecimal():
-            continue
-        with suppress(OSError):
-            lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
-            finally:
-                os.close(lock)
-
-
-def _failed(target: Path, error: OSError) -> StorageError:
-    return StorageError(f"writing {target} failed: {error.strerror or error}; nothing was replaced")
 
 
 def _open(format: Format, temporary: dict[Path, Path], target: Path, num_rows: int, dim: int) -> _Writer:

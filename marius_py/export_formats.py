@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
 from marius_py.run_reader import RunReader
+from marius_py.storage.replacing import reason_of
 
 Float32 = NDArray[np.float32]
 Blocks = Iterable[tuple[Sequence[str], Float32]]
@@ -221,8 +222,7 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
         if old.exists() and not target.exists():
             with suppress(OSError):
                 old.replace(target)
-        reason = error.strerror or error
-        raise StorageError(f"writing {target} failed: {reason}; nothing was replaced") from error
+        raise StorageError(f"writing {target} failed: {reason_of(error)}; nothing was replaced") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         if target.exists():

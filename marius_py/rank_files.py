@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +13,10 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from marius_py.errors import ConfigError, StorageError
+from marius_py.errors import ConfigError
 from marius_py.ranking.ranker import Counts
 from marius_py.storage.files import check_target
+from marius_py.storage.replacing import Replacing
 from marius_py.types import SIDES
 
 Names = Callable[[NDArray[np.int64]], Sequence[str]]
@@ -84,18 +84,14 @@ def write_ranks(
             ("candidates", pa.int64()),
         ]
     )
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        with _writer(temporary, target.suffix, schema) as writer:
-            for start in range(0, len(edges), _BLOCK_EDGES):
-                part = slice(start, start + _BLOCK_EDGES)
-                columns = _columns(edges[part], counts, part, node_names, relation_names)
-                writer.write_table(pa.table(columns, schema=schema))
-        temporary.replace(target)
-    except OSError as error:
-        raise StorageError(f"writing {target} failed: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    with (
+        Replacing([target]) as temporary,
+        _writer(temporary[target], target.suffix, schema) as writer,
+    ):
+        for start in range(0, len(edges), _BLOCK_EDGES):
+            part = slice(start, start + _BLOCK_EDGES)
+            columns = _columns(edges[part], counts, part, node_names, relation_names)
+            writer.write_table(pa.table(columns, schema=schema))
 
 
 @contextmanager

@@ -122,7 +122,7 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path, monkeypatch):
         export(folder, target, "pbg")
     with load(folder) as run:
         monkeypatch.setattr(run, "read_rows", lambda start, stop: (_ for _ in ()).throw(OSError(28, "full")))
-        with pytest.raises(StorageError, match="full; nothing was replaced"):
+        with pytest.raises(StorageError, match="No space left on device; nothing was replaced"):
             export(run, target, "pbg", overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     np.testing.assert_array_equal(np.loadtxt(target / "nodes.tsv", dtype=np.float32), rows)

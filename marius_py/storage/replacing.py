@@ -1,0 +1,101 @@
+"""Files that appear whole or not at all (floor 1): targets in, temporary files beside them to be written."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from marius_py.errors import StorageError
+
+
+class Replacing:
+    """Temporary files that take their targets' places together when the block ends well.
+
+    They are locked while they are written, so that those of a killed process are known, and removed by the
+    next one that writes the same targets.
+
+    Args:
+        targets: files that are to appear; those that exist are replaced.
+
+    Raises:
+        StorageError: opening, writing or renaming failed; no target was changed.
+    """
+
+    def __init__(self, targets: Sequence[Path]) -> None:
+        self._temporary = {
+            target: target.with_name(f".{target.name}.{os.getpid()}.tmp") for target in targets
+        }
+        self._locks: list[int] = []
+
+    def __enter__(self) -> dict[Path, Path]:
+        """Target → the file to write instead; each is there, empty and locked."""
+        try:
+            for target, path in self._temporary.items():
+                _remove_stale(target)
+                self._locks.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+                fcntl.flock(self._locks[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._remove()
+            raise self._failed(error) from error
+        return self._temporary
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            if kind is None:
+                for path in self._temporary.values():
+                    _sync(path)
+                for target, path in self._temporary.items():
+                    path.replace(target)
+        except OSError as failure:
+            raise self._failed(failure) from failure
+        finally:
+            self._remove()
+        if isinstance(error, OSError) and not isinstance(error, StorageError):
+            raise self._failed(error) from error
+
+    def _remove(self) -> None:
+        for path in self._temporary.values():
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+        while self._locks:
+            os.close(self._locks.pop())
+
+    def _failed(self, error: OSError) -> StorageError:
+        target = next(iter(self._temporary))
+        return StorageError(f"writing {target} failed: {reason_of(error)}; nothing was replaced")
+
+
+def reason_of(error: OSError) -> str:
+    """What the system says, in one line; libraries that write give it a number and a text of their own.
+
+    >>> reason_of(OSError(28, "Can't write data (file write failed, buf = 0x2b0)"))
+    'No space left on device'
+    """
+    return os.strerror(error.errno) if error.errno else " ".join(str(error).split())
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_stale(target: Path) -> None:
+    """Remove temporary files of `target` that no process writes any more."""
+    prefix = f".{target.name}."
+    for path in target.parent.iterdir():
+        middle = path.name.removeprefix(prefix).removesuffix(".tmp")
+        if path.name != f"{prefix}{middle}.tmp" or not middle.isdecimal():
+            continue
+        with suppress(OSError):
+            lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+            finally:
+                os.close(lock)

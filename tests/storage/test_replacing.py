@@ -1,0 +1,77 @@
+"""Files that appear whole or not at all: what is left of a killed process, and errors of the system."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from marius_py.errors import StorageError
+from marius_py.storage.replacing import Replacing
+
+
+def test_all_targets_appear_together(tmp_path: Path) -> None:
+    targets = [tmp_path / "a b.csv", tmp_path / "second"]
+    targets[0].write_text("old")
+    with Replacing(targets) as temporary:
+        for target in targets:
+            temporary[target].write_text(f"new {target.name}")
+        assert targets[0].read_text() == "old"
+        assert not targets[1].exists()
+    assert [target.read_text() for target in targets] == ["new a b.csv", "new second"]
+    assert sorted(tmp_path.iterdir()) == targets
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    left, others = tmp_path / ".v.csv.99999.tmp", [".v.csv.tmp", ".v.csv.1x.tmp", ".w.csv.99999.tmp"]
+    for name in (left.name, *others):
+        (tmp_path / name).write_text("half")
+    written = tmp_path / ".v.csv.88888.tmp"  # by a process that goes on
+    lock = os.open(written, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with Replacing([tmp_path / "v.csv"]):
+        assert not left.exists()
+    os.close(lock)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*others, written.name, "v.csv"])
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (
+            OSError(28, "Can't write data (\n buf = 0x2b0"),
+            StorageError,
+            "No space left on device; nothing",
+        ),
+        (OSError("no number\n here"), StorageError, "no number here; nothing was replaced"),
+        (ValueError("a name"), ValueError, "a name"),
+    ],
+)
+def test_an_error_inside_leaves_nothing(
+    tmp_path: Path, error: Exception, kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        _write_half(tmp_path / "v.csv", error)
+    assert list(tmp_path.iterdir()) == []
+
+
+def _write_half(target: Path, error: Exception) -> None:
+    with Replacing([target]) as temporary:
+        temporary[target].write_text("half")
+        raise error
+
+
+def test_a_folder_that_cannot_be_written_is_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a file system that is read-only even removing what is not there fails."""
+
+    def refuse(*given: object, **named: object) -> int:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(StorageError, match=r"v\.csv failed: Read-only file system"):
+        Replacing([tmp_path / "v.csv"]).__enter__()
