@@ -23,6 +23,7 @@ from marius_py.config import (
     make_components,
 )
 from marius_py.data.rounds import EpochOrder
+from marius_py.errors import FormatError, StorageError
 from marius_py.graph import Graph
 from marius_py.memory import MemoryMeter
 from marius_py.nn.model import LinkPredictionModel
@@ -124,11 +125,18 @@ class Joint:
         folder = best_snapshot(self.folder, history) if self.config.checkpoint.best else None
         if folder is None or not self.edges.num_edges("test"):
             return None
-        with open_node_reader(folder / CHECKPOINT_FOLDER) as reader:
-            checkpoint = reader.checkpoint()
-        self.model.load_state_arrays(checkpoint.arrays)
-        epoch, history = checkpoint.meta["position"][0], checkpoint.meta["history"]
-        return {"epoch": epoch, "valid": history[-1]["valid"], "test": self.evaluate("test", folder)}
+        try:
+            with open_node_reader(folder / CHECKPOINT_FOLDER) as reader:
+                checkpoint = reader.checkpoint()
+            epoch = checkpoint.meta["position"][0]
+            valid = checkpoint.meta["history"][-1]["valid"]
+            if valid["mrr"] != history[epoch - 1]["valid"]["mrr"]:
+                raise FormatError(f"{folder} is a snapshot of another run")
+            self.model.load_state_arrays(checkpoint.arrays)
+            return {"epoch": epoch, "valid": valid, "test": self.evaluate("test", folder)}
+        except (StorageError, FormatError) as error:
+            log.warning("%s; the results leave out the best epoch", error)
+            return None
 
     def validate(self, epochs_done: int) -> dict[str, Any] | None:
         """Metrics on the validation edges, in the epochs that are due one."""

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from marius_py.config import CONFIG_FILE, write_yaml
+from marius_py.errors import MariusError
 from marius_py.results import CHECKPOINT_FOLDER, METRICS_FILE, write_lines
+from marius_py.resume import RESULT_META
 from marius_py.run_reader import CONFIG_META, DEMO_GRAPH, SNAPSHOT_FOLDER
 from marius_py.storage.aligned import allocate
 from marius_py.storage.file_io import os_errors_as_storage
@@ -97,9 +99,10 @@ def _number_of(snapshot: Path) -> int:
 
 
 def _save(run: Path, target: Path, touch: Callable[[], None]) -> None:
-    """Copy the last commit of `run` to the run folder `target`."""
-    if target.exists():
-        return
+    """Copy the last commit of `run` to the run folder `target`, unless it is there."""
+    with open_node_reader(run / CHECKPOINT_FOLDER) as reader:
+        if _holds(target, reader.fingerprint):
+            return
     temporary = target.with_name(target.name + TEMPORARY_SUFFIX)
     try:
         with open_node_reader(run / CHECKPOINT_FOLDER) as reader:
@@ -107,6 +110,7 @@ def _save(run: Path, target: Path, touch: Callable[[], None]) -> None:
             settings = dict(checkpoint.meta[CONFIG_META])
             settings["graph"] = settings["graph"] or str(run / DEMO_GRAPH)
             meta = {**checkpoint.meta, CONFIG_META: settings}
+            meta.pop(RESULT_META, None)  # of the run that goes on, made again after it had finished
             rows = allocate((table.slot_rows, table.dim))
             state = allocate((table.slot_rows, table.state_dim))
             with create_node_store(temporary / CHECKPOINT_FOLDER, table, spare_slots=0) as store:
@@ -118,9 +122,20 @@ def _save(run: Path, target: Path, touch: Callable[[], None]) -> None:
         write_lines(temporary / METRICS_FILE, checkpoint.meta["history"])
         write_yaml(settings, temporary / CONFIG_FILE)
         with os_errors_as_storage("create", target):
+            if target.exists():
+                shutil.rmtree(target)
             os.rename(temporary, target)
             sync_folder(target.parent)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     log.info("snapshot %s", target)
+
+
+def _holds(snapshot: Path, fingerprint: str) -> bool:
+    """Whether a snapshot can be opened and has these embeddings, not those of another run before this one."""
+    try:
+        with open_node_reader(snapshot / CHECKPOINT_FOLDER) as reader:
+            return reader.fingerprint == fingerprint
+    except MariusError:
+        return False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +101,41 @@ def test_a_best_epoch_that_was_not_kept_is_not_another_one(
     assert names(tmp_path / "run") == []
     assert "best" not in result
     assert f"epoch {best_epoch(history)} was best on the validation edges" in caplog.text
+
+
+def _without_rows(snapshot: Path) -> None:
+    (snapshot / "checkpoint" / "nodes.h5").unlink()
+
+
+def _empty(snapshot: Path) -> None:
+    shutil.rmtree(snapshot)
+    snapshot.mkdir()
+
+
+def _of_another_seed(snapshot: Path) -> None:
+    _empty(snapshot)
+    shutil.copytree(snapshot.parents[2] / "other" / "snapshots" / "best-0002", snapshot, dirs_exist_ok=True)
+
+
+@pytest.mark.parametrize("harm", [_without_rows, _empty, _of_another_seed])
+def test_a_damaged_or_foreign_snapshot_is_made_again_or_left_out(
+    run_train: Train, tmp_path: Path, harm: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    run_train("checkpoint.best=true", "training.seed=9", output="other")
+    wanted = run_train("checkpoint.best=true")["best"]["test"]["mrr"]
+    run = tmp_path / "run"
+    before = (run / "snapshots" / "best-0002").stat().st_ino
+    assert run_train(resume=True)["best"]["test"]["mrr"] == wanted
+    assert (run / "snapshots" / "best-0002").stat().st_ino == before  # what is whole is not copied again
+    harm(run / "snapshots" / "best-0002")
+    assert run_train(resume=True)["best"]["test"]["mrr"] == wanted
+    assert not verify(run)
+    run_train("optimizer.lr=9", "training.epochs=3", resume=True)  # no better: the best one cannot come again
+    harm(run / "snapshots" / "best-0002")
+    result = run_train(resume=True)
+    assert result["test"] is not None
+    assert "best" not in result
+    assert "the results leave out the best epoch" in caplog.text
 
 
 def test_that_no_epoch_is_validated_is_said(run_train: Train, caplog: pytest.LogCaptureFixture) -> None:
