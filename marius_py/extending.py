@@ -7,7 +7,6 @@ unchanged, new ones are initialised. Then `marius-train output=… resume=true` 
 from __future__ import annotations
 
 import logging
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +29,7 @@ from marius_py.nn.model import LinkPredictionModel
 from marius_py.partitioning import Partitioning
 from marius_py.parts import identity, make_model
 from marius_py.prepare.extend import IdShift, shift_of
+from marius_py.prepare.folder import building
 from marius_py.results import CHECKPOINT_FOLDER
 from marius_py.resume import BEFORE_META, EPOCH_META, RESULT_META, check_free
 from marius_py.run import Run, load
@@ -93,12 +93,9 @@ def extend_run(
         config = config_from(TrainConfig, settings)
         model = make_model(config, make_components(config), graph, torch.device("cpu"))
         fresh = _Fresh(old, model, graph, shift, config.training.seed, init, memory_bytes)
-        try:
-            _rewrite(old, folder, graph, shift, fresh, model, config, settings)
-            write_yaml(settings, folder / CONFIG_FILE)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)  # it was empty or missing before
-            raise
+        with building(folder, overwrite=False) as temporary:
+            _rewrite(old, temporary, graph, shift, fresh, model, config, settings)
+            write_yaml(settings, temporary / CONFIG_FILE)
     logger.info("%s: %d nodes, %d of them new", folder, graph.num_nodes, len(shift.new))
     return folder
 

@@ -1,5 +1,8 @@
 """Extended graphs hold the old and the new edges; extended runs keep old rows bit for bit and train on."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -171,6 +174,22 @@ def test_command(files, tmp_path, capsys):
     ):
         assert cli.extend(bad) == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_run_that_was_cut_off_can_be_extended_again(files, tmp_path):
+    """A process that was killed while it wrote leaves nothing under the name asked for."""
+    _, old, graph, _, _ = files
+    marius_py.train(old, tmp_path / "run", SETTINGS).close()
+    program = (
+        "import os, sys; from marius_py import extending, graph\n"
+        "extending.write_yaml = lambda *given: os._exit(9)\n"
+        "extending.extend_run(sys.argv[1], graph.open_graph(sys.argv[2]), sys.argv[3])"
+    )
+    words = [str(tmp_path / "run"), str(graph.path), str(tmp_path / "longer")]
+    assert subprocess.run([sys.executable, "-c", program, *words], check=False).returncode == 9
+    assert not (tmp_path / "longer").exists()
+    assert extend_run(tmp_path / "run", graph, tmp_path / "longer") == tmp_path / "longer"
+    assert [path.name for path in tmp_path.iterdir() if "longer" in path.name] == ["longer"]
 
 
 def test_refusals(files, tmp_path):
