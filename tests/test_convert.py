@@ -14,7 +14,7 @@ import torch
 
 import marius_py
 from marius_py.convert import graph_from
-from marius_py.errors import ConfigError
+from marius_py.errors import ConfigError, FormatError
 
 TRIPLES = [("a", "likes", "b"), ("b", "knows", "c"), ("c", "likes", "a"), ("a", "knows", "d")]
 
@@ -37,12 +37,17 @@ def columns():
         pd.DataFrame({"weight": 1.0, **columns()}),
         pl.DataFrame(columns()),
         pa.table(columns()),
+        pa.RecordBatch.from_pydict(columns()),
         TRIPLES,
+        [tuple(map(str.encode, edge)) for edge in TRIPLES],
         np.array(TRIPLES),
+        np.array(TRIPLES).astype("S"),
         nx.MultiDiGraph([(h, t, {"relation": r}) for h, r, t in TRIPLES]),
     ],
-    ids=["pandas", "pandas-more", "polars", "arrow", "list", "array", "networkx"],
-)
+    ids=[
+        "pandas", "pandas-more", "polars", "arrow", "batch", "list", "bytes", "array", "array-S", "networkx",
+    ],
+)  # fmt: skip
 def test_the_same_graph_from_everything(tmp_path, data):
     graph = graph_from(data, tmp_path / "g", split=(1, 0, 0))
     assert named_edges(graph) == sorted(TRIPLES)
@@ -89,6 +94,54 @@ def test_frame_columns_that_are_no_relation_are_left_out_and_logged(tmp_path, ca
     assert "left out: 'weight' and 'index'" in line
 
 
+def test_names_that_are_no_text(tmp_path):
+    with pytest.raises(FormatError, match=r"the name b'\\xff' is no valid UTF-8"):
+        graph_from(np.array([[b"\xff", b"a"]]), tmp_path / "g")
+    with pytest.raises(ConfigError, match=r"'a\\udc80', which UTF-8 cannot spell"):
+        graph_from([("a\udc80", "b")], tmp_path / "g")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("empty", [[], np.empty((0, 3), np.int64), pd.DataFrame({"head": [], "tail": []})])
+def test_no_edges(tmp_path, empty):
+    with pytest.raises(FormatError, match=r"^train has no edges"):
+        graph_from(empty, tmp_path / "g")
+    with pytest.raises(FormatError, match=r"^valid has no edges"):
+        graph_from(TRIPLES, tmp_path / "g", valid=empty)
+
+
+@pytest.mark.parametrize(
+    ("name", "owner", "kinds"),
+    [
+        ("columns", "a pandas or polars frame", ["array", "list", "networkx", "pyg", "hetero"]),
+        ("node_names", "a PyG Data", ["array", "list", "frame", "networkx", "hetero"]),
+        ("relation", "a NetworkX graph", ["array", "list", "frame", "pyg", "hetero"]),
+    ],
+)
+def test_arguments_without_effect_are_refused(tmp_path, name, owner, kinds):
+    index = torch.tensor([[0], [1]])
+    objects = {
+        "array": np.array([[10, 20, 30]]),
+        "list": [(0, 1)],
+        "frame": pd.DataFrame(columns()),
+        "networkx": nx.path_graph(3),
+        "pyg": SimpleNamespace(edge_index=index),
+        "hetero": hetero({"buys": index}),
+    }
+    for kind in kinds:
+        message = f"{name}= has no effect on {type(objects[kind]).__name__}: it belongs to {owner}"
+        with pytest.raises(ConfigError, match=message):
+            graph_from(objects[kind], tmp_path / "g", **{name: ["x", "y"]})
+
+
+def test_networkx_relations_of_a_name(tmp_path):
+    network = nx.DiGraph([("a", "b", {"kind": "r"}), ("b", "c", {"kind": "s"})])
+    graph = graph_from(network, tmp_path / "g", relation="kind", split=(1, 0, 0))
+    assert named_edges(graph) == [("a", "r", "b"), ("b", "s", "c")]
+    with pytest.raises(ConfigError, match="0 of 2 edges have the attribute 'kinds'; all should"):
+        graph_from(network, tmp_path / "h", relation="kinds")
+
+
 def test_pyg(tmp_path):
     data = SimpleNamespace(
         edge_index=torch.tensor([[0, 1, 2], [1, 2, 0]]), edge_type=torch.tensor([0, 1, 0]), num_nodes=5
@@ -100,9 +153,72 @@ def test_pyg(tmp_path):
     assert named_edges(graph) == [("a", "0", "b"), ("b", "1", "c"), ("c", "0", "a")]
 
 
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"edge_index": None}, "edge_index of train is missing; allowed: integers of shape"),
+        ({"edge_index": torch.zeros(4, 2, dtype=torch.int64)}, r"edge_index of train has shape \(4, 2\)"),
+        ({"edge_index": torch.zeros(2, 3)}, r"shape \(2, 3\) and type float32; allowed: integers"),
+        ({"edge_index": torch.tensor([[0, -1], [1, 0]])}, "holds the number -1; allowed: numbers from 0"),
+        ({"edge_type": torch.tensor([0.5, 1.5])}, r"edge_type of train has shape \(2,\) and type float32"),
+        (
+            {"edge_type": torch.tensor([0])},
+            r"has shape \(1,\) and type int64; allowed: integers of shape \(2,\)",
+        ),
+        ({"edge_type": torch.tensor([[0], [1]])}, r"edge_type of train has shape \(2, 1\)"),
+        ({"num_nodes": 10}, "num_nodes is 10, but node_names has 3"),
+    ],
+)
+def test_pyg_of_wrong_shape_or_type(tmp_path, attributes, message):
+    data = SimpleNamespace(**{"edge_index": torch.tensor([[0, 1], [1, 2]]), **attributes})
+    with pytest.raises(ConfigError, match=message):
+        graph_from(data, tmp_path / "g", split=(1, 0, 0), node_names=["a", "b", "c"])
+
+
 class Hetero(dict):
     node_types = ("user", "item")
     edge_types = (("user", "buys", "item"), ("user", "knows", "user"))
+
+
+def hetero(indices, num_nodes=None, types=("user", "item")):
+    """A HeteroData of relations {"buys": edges, …}, users and items, with node types in this order."""
+    data = Hetero({kind: SimpleNamespace(num_nodes=(num_nodes or {}).get(kind)) for kind in types})
+    data.node_types = types
+    data.edge_types = [("user", name, "user" if name == "knows" else "item") for name in indices]
+    for kind in data.edge_types:
+        data[kind] = SimpleNamespace(edge_index=torch.as_tensor(indices[kind[1]]))
+    return data
+
+
+@pytest.mark.parametrize(
+    "valid",
+    [
+        hetero({"buys": [[3, 1], [0, 2]]}),
+        hetero({"buys": [[3, 1], [0, 2]]}, {"user": 4, "item": 3}, ("item", "user")),
+        hetero({"knows": torch.empty((2, 0), dtype=torch.int64), "buys": [[3, 1], [0, 2]]}, {"item": 3}),
+    ],
+    ids=["inferred", "stated-other-order", "more-relations"],
+)
+def test_hetero_splits_number_nodes_alike(tmp_path, valid):
+    train = hetero({"buys": [[0, 5, 2], [0, 1, 2]]})
+    graph = graph_from(train, tmp_path / "g", valid=valid, test=hetero({"buys": [[7], [4]]}))
+    assert named_edges(graph) == [(f"user/{u}", "buys", f"item/{i}") for u, i in ((0, 0), (2, 2), (5, 1))]
+    assert named_edges(graph, "valid") == [("user/1", "buys", "item/2"), ("user/3", "buys", "item/0")]
+    assert named_edges(graph, "test") == [("user/7", "buys", "item/4")]
+    assert sorted(graph.node_names()) == sorted(
+        [f"user/{i}" for i in range(8)] + [f"item/{i}" for i in range(5)]
+    )
+
+
+def test_hetero_of_wrong_shape_or_without_edges(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"edge_index of \('user', 'buys', 'item'\) in train has shape \(3, 2\)"
+    ):
+        graph_from(hetero({"buys": [[0, 1], [2, 0], [1, 1]]}), tmp_path / "g")
+    with pytest.raises(FormatError, match="train has no edges"):
+        graph_from(hetero({}), tmp_path / "g")
+    with pytest.raises(ConfigError, match="different kinds"):
+        graph_from(hetero({"buys": [[0], [0]]}), tmp_path / "g", valid=TRIPLES)
 
 
 def test_pyg_hetero(tmp_path):
@@ -168,7 +284,15 @@ def test_the_real_pyg(tmp_path):
             pd.DataFrame({"source": ["a"], "target": ["b"], "foo": ["r"]}),
             r"'foo' is no name.*columns=\['source', 'foo', 'target'\].*columns=\['source', 'target'\]",
         ),
-        (pd.DataFrame({"head": ["a", None], "tail": ["b", "c"]}), "empty cells"),
+        (pd.DataFrame({"head": ["a", None], "tail": ["b", "c"]}), "column 'head' has empty cells.*entry 1"),
+        ([("a", None), ("b", "c")], "column 'tail' has empty cells; .*entry 0 .* is None"),
+        ([("a", float("nan"), "b")], "column 'relation' has empty cells; .* is nan"),
+        ([("a", ""), ("b", "c")], "column 'tail' has empty cells; .* is ''"),
+        (np.array([["a", "b"], [pd.NA, "c"]], dtype=object), "column 'head' has empty cells; .*entry 1"),
+        (nx.DiGraph([(1, 2, {"relation": None})]), "edge attribute 'relation' has empty cells"),
+        (nx.DiGraph([(1, float("nan"))]), "the list of nodes has empty cells"),
+        (np.zeros((4, 2), np.bool_), "type bool; edges are integers or texts"),
+        (pl.LazyFrame(columns()), r"LazyFrame is lazy.*\.collect\(\)"),
         (nx.DiGraph([(1, 2, {"relation": "r"}), (2, 3)]), "1 of 2 edges"),
         (nx.Graph([(1, "1")]), "same name as text"),
     ],

@@ -46,7 +46,11 @@ class InputConfig(Checked):
         if self.columns is not None and len(set(self.columns)) != len(self.columns):
             raise ConfigError(f"input.columns={list(self.columns)} names a column twice")
         if self.delimiter is not None and len(self.delimiter) != 1:
-            raise ConfigError(f"input.delimiter={self.delimiter!r} is not one character, such as ',' or ';'")
+            raise ConfigError(
+                f"input.delimiter={self.delimiter!r} is not one character: on a command line write it in "
+                "both kinds of quotes, 'input.delimiter=\";\"'; for a tab, input.format=tsv or "
+                "$'input.delimiter=\"\\t\"'"
+            )
         if self.split is not None and (
             len(self.split) != 3 or abs(sum(self.split) - 1) > 1e-6 or self.split[0] <= 0
         ):

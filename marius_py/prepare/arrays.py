@@ -200,6 +200,11 @@ def _names(names: Sequence[str] | None, key: str) -> Any | None:
         return None
     try:
         array = pa.array(list(names), pa.large_string())
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"{key} holds {error.object!r}, which UTF-8 cannot spell: it has half of a character (a lone "
+            "surrogate), as bytes of another encoding leave it; decode them with that encoding"
+        ) from error
     except (pa.ArrowException, TypeError) as error:
         raise ConfigError(f"{key} must be a sequence of text: {error}") from error
     if array.null_count or pc.any(pc.equal(pc.binary_length(array), 0)).as_py():

@@ -20,6 +20,8 @@ NameKind = Literal["text", "integer"]
 
 ROLES = ("head", "relation", "tail")
 
+_LARGEST = (1 << 63) - 1
+
 
 @dataclass(frozen=True, slots=True)
 class EdgeBlock:
@@ -86,10 +88,15 @@ def name_column(column: Any, kind: NameKind, role: str, path: Path, first_row: i
     if column.null_count:
         row = first_row + pc.index(column.is_null(), True).as_py()
         raise FormatError(f"{path}, row {row}: the {role} is null; every edge needs one")
-    try:
-        return column.cast(pa.int64() if kind == "integer" else pa.large_string())
-    except pa.ArrowInvalid as error:
-        raise FormatError(f"{path}: the column of {role} names cannot be read: {error}") from error
+    if kind == "integer" and pa.types.is_uint64(column.type):
+        place = pc.index(pc.greater(column, pa.scalar(_LARGEST, pa.uint64())), True).as_py()
+        if place >= 0:
+            raise FormatError(
+                f"{path}, row {first_row + place}: the {role} is {column[place]}; integer names go up to "
+                f"2^63 - 1: save all {'relations' if role == 'relation' else 'nodes'} as text, such as "
+                "array.astype(str) of NumPy or a string column of Parquet"
+            )
+    return column.cast(pa.int64() if kind == "integer" else pa.large_string())
 
 
 def check_names(block: EdgeBlock, path: Path) -> None:

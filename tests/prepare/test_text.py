@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from marius_py.config import PrepareConfig, compose
 from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
 from marius_py.prepare import prepare
 from marius_py.prepare.columns import NO_RELATION, WORDS
@@ -398,3 +399,14 @@ def test_random_bytes_never_leave_a_graph_or_a_traceback(
         assert [p.name for p in folder.iterdir()] == ["e.tsv"]
     elif not quoting:
         assert all_edges(graph) == Counter(reference_rows(content, delimiter))
+
+
+@pytest.mark.parametrize("value", ['";"', "';'", '"\t"', '" "', '","'])
+def test_delimiters_on_a_command_line(value: str) -> None:
+    words = ["input.train=f", "output=o", f"input.delimiter={value}"]
+    assert compose(PrepareConfig, words).input.delimiter == value[1:-1]
+
+
+def test_a_delimiter_of_several_characters_is_refused_with_the_way_to_write_one() -> None:
+    with pytest.raises(ConfigError, match=r"'input\.delimiter=\";\"'; for a tab, input\.format=tsv"):
+        compose(PrepareConfig, ["input.train=f", "output=o", 'input.delimiter="\\t"'])

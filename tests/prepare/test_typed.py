@@ -58,6 +58,17 @@ def test_npy_of_other_integer_types(tmp_path: Path, dtype: str) -> None:
     assert not graph.has_relations
 
 
+def test_npy_of_integers_beyond_int64(tmp_path: Path) -> None:
+    array = np.array([[(1 << 63) - 1, 0], [1, 1 << 63]], np.uint64)
+    np.save(tmp_path / "e.npy", array)
+    with pytest.raises(FormatError, match=r"row 2: the tail is 9223372036854775808; .*astype\(str\)"):
+        prepared(tmp_path / "e.npy")
+    np.save(tmp_path / "e.npy", array.astype(str))
+    assert rows_of(prepared(tmp_path / "e.npy")) == [("1", str(1 << 63)), (str((1 << 63) - 1), "0")]
+    np.save(tmp_path / "e.npy", array[:, :1].repeat(2, 1))
+    assert prepared(tmp_path / "e.npy", overwrite=True).names_are_integers
+
+
 def test_npy_columns(tmp_path: Path) -> None:
     np.save(tmp_path / "e.npy", np.array([[9, 2, 8, 1]]))
     assert rows_of(prepared(tmp_path / "e.npy", columns=[3, 1, 0])) == [("1", "2", "9")]
@@ -174,7 +185,10 @@ def test_parquet_of_other_names_is_read_in_order_and_logged(
         ({"head": ["a", "b"], "tail": ["b", ""]}, "row 2: the tail name '' is empty"),
         ({"head": ["a", "b\0"], "tail": ["b", "c"]}, "row 2: the head name 'b\\\\x00' holds a NUL"),
         ({"head": [0.5, 1.5], "tail": ["b", "c"]}, "column 'head' has type double"),
-        ({"head": pa.array([1 << 63], pa.uint64()), "tail": [1]}, "head names cannot be read"),
+        (
+            {"head": pa.array([1, (1 << 63) + 1], pa.uint64()), "tail": [1, 2]},
+            "row 2: the head is 9223372036854775809; integer names go up to 2\\^63 - 1: save all nodes",
+        ),
         ({"head": pa.array([], pa.string()), "tail": pa.array([], pa.string())}, "has no rows"),
         ({"a": ["a"], "b": ["b"], "c": ["c"], "d": ["d"]}, r"4 columns.*input\.columns=\[0,1,2\]"),
         ({"head": ["a"]}, "1 column"),

@@ -1,0 +1,210 @@
+"""Edges between names (floor 4): frames, arrays, lists and NetworkX graphs in, numbered edges out.
+
+Names are made texts, and numbered in the order of their first appearance, over all splits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from marius_py.errors import ConfigError, FormatError
+from marius_py.prepare.columns import UnclearColumnsError, log_left_out, log_order, recognise_columns
+
+_LABELS = ("column 'head'", "column 'relation'", "column 'tail'")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedEdges:
+    """Columns (E,) of names; `nodes` are all nodes if some may have no edge."""
+
+    heads: Sequence[Any]
+    relations: Sequence[Any] | None
+    tails: Sequence[Any]
+    nodes: Sequence[Any] | None = None
+
+
+def number(splits: Mapping[str, NamedEdges]) -> tuple[dict[str, NDArray[np.integer]], dict[str, Any]]:
+    """Number the names of all splits.
+
+    Returns:
+        (E, 3) or (E, 2) integers by split, and the names as arguments of `prepare_arrays`.
+
+    Raises:
+        ConfigError: only some splits have relations. FormatError: a split has no edges, or bytes no UTF-8.
+    """
+    for name, part in splits.items():
+        if not len(part.heads):
+            raise FormatError(f"{name} has no edges")
+    if len({part.relations is None for part in splits.values()}) > 1:
+        raise ConfigError("some splits have relations and some have none; all must agree")
+    nodes, relations = _Names(), _Names()
+    arrays: dict[str, NDArray[np.integer]] = {}
+    for name, part in splits.items():
+        if part.nodes is not None:
+            nodes.numbers(part.nodes)
+        kinds = [] if part.relations is None else [relations.numbers(part.relations)]
+        columns = [nodes.numbers(part.heads), *kinds, nodes.numbers(part.tails)]
+        arrays[name] = np.stack(columns, axis=1)
+    return arrays, {"node_names": nodes.texts(), "relation_names": relations.texts() or None}
+
+
+class _Names:
+    """Numbers for names by the order of their first appearance."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def numbers(self, names: Iterable[Any]) -> NDArray[np.int64]:
+        known = self._numbers
+        return np.array([known.setdefault(_text(name), len(known)) for name in names], dtype=np.int64)
+
+    def texts(self) -> list[str]:
+        return list(self._numbers)
+
+
+def _text(name: Any) -> str:
+    """A name as text; bytes, such as NumPy's fixed-width strings, are UTF-8 as in files."""
+    if not isinstance(name, bytes):
+        return str(name)
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        raise FormatError(f"the name {name!r} is no valid UTF-8; decode it to text first") from None
+
+
+def from_frame(frame: Any, columns: Sequence[str] | None) -> NamedEdges:
+    """Edges of a pandas or polars frame, an Arrow table or a record batch; ConfigError for other columns."""
+    if callable(getattr(frame, "collect", None)):  # a column of that name is not callable
+        raise ConfigError(
+            f"{type(frame).__name__} is lazy, its rows are not in memory yet: give what .collect() returns, "
+            "or write a Parquet file for marius_py.prepare.prepare where memory is short"
+        )
+    present = list(frame.schema.names if _is_arrow(frame) else frame.columns)
+    chosen = _frame_columns(present) if columns is None else list(columns)
+    missing = [name for name in chosen if name not in present]
+    if missing or len(chosen) not in (2, 3):
+        raise ConfigError(
+            f"columns are {chosen}; allowed: two or three of the frame's {', '.join(map(str, present))}, in "
+            "the order head, (relation,) tail"
+        )
+    repeated = [name for name in chosen if chosen.count(name) > 1 or present.count(name) > 1]
+    if repeated:
+        raise ConfigError(
+            f"columns are {chosen}, but {repeated[0]!r} is there twice, in columns= or in the frame (it has "
+            f"{', '.join(map(str, present))}); every column needs a name of its own: rename them, or choose "
+            "others with columns="
+        )
+    return _from_columns([_column(frame, name) for name in chosen], [f"column {name!r}" for name in chosen])
+
+
+def _is_arrow(frame: Any) -> bool:
+    return isinstance(frame, (pa.Table, pa.RecordBatch))
+
+
+def _frame_columns(present: list[Any]) -> list[Any]:
+    """Columns by usual names if they tell head and tail, else all of them by position."""
+    names = [str(name) for name in present]
+    try:
+        found = recognise_columns(names)
+    except UnclearColumnsError as error:
+        relation, plain = ([present[i] for i in way] for way in (error.with_relation, error.without))
+        raise ConfigError(
+            f"the frame {error.problem}. Choose with columns={relation}, or without relations with "
+            f"columns={plain}"
+        ) from None
+    if found is not None:
+        log_left_out(names, found, "the frame")
+        return [present[i] for i in found.used]
+    if len(present) not in (2, 3):
+        raise ConfigError(
+            f"the frame has columns {', '.join(names)}; say which are head, (relation,) tail with columns="
+        )
+    log_order(names, "the frame", "columns= chooses others")
+    return present
+
+
+def _column(frame: Any, name: Any) -> list[Any]:
+    column = frame.column(name) if _is_arrow(frame) else frame[name]
+    values: list[Any] = (
+        column.to_pylist() if hasattr(column, "to_pylist") else column.to_list()
+        if hasattr(column, "to_list") else list(column)
+    )  # fmt: skip
+    return values
+
+
+def from_array(data: Any) -> NamedEdges:
+    """Edges of a NumPy array or of a list of tuples; ConfigError for another shape or type."""
+    if isinstance(data, np.ndarray):
+        if data.ndim != 2 or data.shape[1] not in (2, 3):
+            raise ConfigError(f"the array has shape {data.shape}; edges need (E, 3) or (E, 2)")
+        if data.dtype.kind not in "iuUSTO":
+            raise ConfigError(f"the array has type {data.dtype}; edges are integers or texts")
+        parts = [data[:, i].tolist() for i in range(data.shape[1])]
+    else:
+        widths = {_width(row) for row in data}
+        if len(widths) > 1 or not widths <= {2, 3}:
+            raise ConfigError(
+                "a list of edges needs tuples (head, relation, tail) or (head, tail), all alike"
+            )
+        parts = [list(part) for part in zip(*data, strict=True)] or [[], []]
+    return _from_columns(parts, _LABELS if len(parts) == 3 else _LABELS[::2])
+
+
+def _width(row: Any) -> int:
+    return len(row) if isinstance(row, Sequence) and not isinstance(row, (str, bytes)) else 0
+
+
+def from_networkx(graph: Any, relation: str | None) -> NamedEdges:
+    """Edges and nodes of a NetworkX graph; ConfigError if only some edges have the attribute `relation`."""
+    attribute = "relation" if relation is None else relation
+    heads, tails, kinds = [], [], []
+    for head, tail, attributes in graph.edges(data=True):
+        heads.append(head)
+        tails.append(tail)
+        if attribute in attributes:
+            kinds.append(attributes[attribute])
+    if len(kinds) < len(heads) and (kinds or relation is not None):
+        raise ConfigError(
+            f"{len(kinds)} of {len(heads)} edges have the attribute {attribute!r}; all "
+            f"{'or none ' if relation is None else ''}should: relation= names another attribute"
+        )
+    nodes = list(graph.nodes())
+    _check_cells(nodes, "the list of nodes")
+    if len({_text(node) for node in nodes}) < len(nodes):
+        raise ConfigError("two nodes have the same name as text, such as 1 and '1'; rename one of them")
+    _check_cells(kinds, f"edge attribute {attribute!r}")
+    return NamedEdges(heads, kinds or None, tails, nodes)
+
+
+def _from_columns(parts: Sequence[list[Any]], labels: Sequence[str]) -> NamedEdges:
+    """Edges of columns head, (relation,) tail, all of whose cells hold a name."""
+    for values, label in zip(parts, labels, strict=True):
+        _check_cells(values, label)
+    return NamedEdges(parts[0], parts[1] if len(parts) == 3 else None, parts[-1])
+
+
+def _check_cells(values: Sequence[Any], label: str) -> None:
+    if any(map(_is_missing, values)):
+        place = next(i for i, value in enumerate(values) if _is_missing(value))
+        raise ConfigError(
+            f"{label} has empty cells; every edge needs a head, relation and tail: entry {place} (counted "
+            f"from 0) is {values[place]!r}"
+        )
+
+
+def _is_missing(value: Any) -> bool:
+    """None, an empty text, NaN, and pandas' NA, whose truth is not defined."""
+    if isinstance(value, (str, bytes)):
+        return not value
+    try:
+        return value is None or bool(value != value)
+    except TypeError:
+        return True
+    except ValueError:
+        return False  # an array of several values
