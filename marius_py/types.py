@@ -18,6 +18,9 @@ SIDES: tuple[Side, Side] = ("head", "tail")
 SPLITS = ("train", "valid", "test")
 """The splits of a graph's edges."""
 
+MAX_PARTITIONS = 1024
+"""Most partitions of a node table. An epoch's schedule has p² buckets, a million then, and takes seconds."""
+
 
 class Bucket(NamedTuple):
     """The edges whose head lies in partition `head` and whose tail lies in partition `tail`."""

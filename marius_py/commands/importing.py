@@ -11,6 +11,7 @@ from marius_py.commands.common import parse_bytes
 from marius_py.config.fields import suggest
 from marius_py.errors import ConfigError
 from marius_py.progress import Bars
+from marius_py.types import MAX_PARTITIONS
 
 if TYPE_CHECKING:
     from marius_py.graph import Graph
@@ -111,7 +112,11 @@ def _check(values: dict[str, Any], given: set[str]) -> None:
             raise ConfigError(f"{key} is of from={system}, not of from={values['from']}")
     for key in _REPEATED:
         values[key] = _edges(key, values)
-    for key, low, high in (("version", 1, 1 << 31), ("partitions", 1, 1024), ("seed", 0, (1 << 63) - 1)):
+    for key, low, high in (
+        ("version", 1, 1 << 31),
+        ("partitions", 1, MAX_PARTITIONS),
+        ("seed", 0, (1 << 63) - 1),
+    ):
         values[key] = _whole(key, values[key], low, high)
     if values["overwrite"] not in ("true", "false"):
         raise ConfigError(f"overwrite={values['overwrite']}; allowed: true, false")

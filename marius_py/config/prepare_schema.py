@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from marius_py.config.fields import MAX_SEED, Checked, section, setting
 from marius_py.errors import ConfigError
+from marius_py.types import MAX_PARTITIONS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +95,7 @@ class PrepareConfig(Checked):
         "partitions of the node table; null = 8, or the nodes if those are fewer",
         unit="partitions",
         low=1,
-        high=1024,
+        high=MAX_PARTITIONS,
     )
     seed: int = setting(0, "seed of the node order and of the split", low=0, high=MAX_SEED)
     overwrite: bool = setting(False, "replace a graph that output already holds")

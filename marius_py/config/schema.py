@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from marius_py.config.fields import MAX_SEED, MEBIBYTE, Checked, Component, section, setting
 from marius_py.errors import ConfigError
+from marius_py.types import MAX_PARTITIONS
 
 EVEN_WIDTH = ("complex", "rotate")
 """Registered decoders whose rows are complex numbers: real parts, then imaginary parts."""
@@ -206,6 +207,7 @@ class StorageConfig(Checked):
         "partitions of the node table; null = as the graph was prepared; auto = planned for this machine",
         unit="partitions",
         low=1,
+        high=MAX_PARTITIONS,
     )
     capacity: int | Literal["auto"] | None = setting(
         None,
@@ -300,11 +302,14 @@ class CheckpointConfig(Checked):
     PREFIX: ClassVar[str] = "checkpoint"
 
     every_steps: int | None = setting(
-        None, "steps of the schedule between commits; null = at the end of an epoch only", unit="steps", low=1
+        None,
+        "steps of the schedule between commits inside an epoch; null = none for that reason",
+        unit="steps",
+        low=1,
     )
     every_seconds: float | None = setting(
         600.0,
-        "seconds between commits; null = at the end of an epoch only",
+        "seconds between commits inside an epoch; null = none for that reason",
         unit="seconds",
         above=0.0,
     )

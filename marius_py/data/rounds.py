@@ -43,9 +43,6 @@ MOST_ROUNDS = 16
 MIXED, FEWEST = "random", "auto"
 """The order whose stays are the shortest, and the one with the fewest loads."""
 
-MOST_PARTITIONS = 1024
-"""Partitions up to which the mixed order is drawn anew each epoch in a second or two."""
-
 
 @dataclass(frozen=True, slots=True)
 class EpochOrder:
@@ -89,7 +86,7 @@ class EpochWork:
 
     def order(self, p: int, c: int) -> EpochOrder:
         """The mixed order if a round of it fits, else the one with the fewest loads, and its rounds."""
-        if c < p <= MOST_PARTITIONS:
+        if c < p:
             swaps, steps = _size(MIXED, p, c)
             hides = swaps <= self._hidden_swaps() and steps <= INDEX_SHARE * self._hidden_indices()
             if hides and self._filling(steps) >= LEAST_FILLING:

@@ -41,12 +41,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("p", type=int, help="number of partitions")
     parser.add_argument("c", type=int, help="partitions that fit in the buffer, 2 to P")
-    parser.add_argument("--order", default="auto", choices=ORDER_NAMES, help="construction (default: auto)")
+    parser.add_argument("--order", choices=ORDER_NAMES, help="construction (default: auto)")
     parser.add_argument(
         "--policy", choices=POLICIES, help="when a bucket runs (default: deadline; comet: random)"
     )
     parser.add_argument("--seed", type=int, help="renumber the partitions at random (default: do not)")
-    parser.add_argument("--compare", action="store_true", help="loads of every construction, and no steps")
+    parser.add_argument(
+        "--compare", action="store_true", help="loads of every construction, for P and C alone"
+    )
     parser.add_argument("--json", metavar="FILE", type=Path, help="store the schedule")
     parser.add_argument("--plot", metavar="FILE", type=Path, help="draw the schedule (png, svg, pdf)")
     return parser
@@ -55,12 +57,17 @@ def _parser() -> argparse.ArgumentParser:
 def _run(flags: argparse.Namespace) -> str:
     """Builds what was asked for, writes files, returns the text."""
     if flags.compare:
+        others = ("order", "policy", "seed", "json", "plot")
+        given = [f"--{name}" for name in others if getattr(flags, name) is not None]
+        if given:
+            raise ConfigError(f"--compare goes with P and C alone; leave it out, or {', '.join(given)}")
         return _compare(flags.p, flags.c)
     for flag, path in (("--json", flags.json), ("--plot", flags.plot)):
         if path is not None and not path.parent.is_dir():
             raise ConfigError(f"{flag} {path}: there is no folder {path.parent}; create it first")
-    schedule = build_schedule(flags.p, flags.c, flags.order, flags.seed, policy=flags.policy)
-    text = [format_table(schedule), "", f"order {flags.order}", format_summary(schedule)]
+    order = flags.order or "auto"
+    schedule = build_schedule(flags.p, flags.c, order, flags.seed, policy=flags.policy)
+    text = [format_table(schedule), "", f"order {order}", format_summary(schedule)]
     if flags.json:
         with _written("--json", flags.json):
             flags.json.write_text(to_json(schedule) + "\n", encoding="utf-8")

@@ -10,10 +10,17 @@ level work hides I/O, and a step without work exposes it in full. See docs/order
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product, starmap
 from typing import Literal, SupportsFloat, SupportsIndex, get_args
 
-from marius_py.errors import ScheduleError
-from marius_py.ordering.arguments import Costs, check_costs, check_number, check_seed, generator
+from marius_py.ordering.arguments import (
+    Costs,
+    check_choice,
+    check_costs,
+    check_number,
+    check_seed,
+    generator,
+)
 from marius_py.ordering.leveling import Assignment, level_work
 from marius_py.ordering.residency import Residency
 from marius_py.types import Bucket, Schedule
@@ -56,13 +63,12 @@ def assign_buckets(
         >>> [len(step.buckets) for step in assign_buckets(beta(5, 3), "deadline").steps]
         [5, 5, 5, 6, 4]
     """
-    if policy not in POLICIES:
-        raise ScheduleError(f"policy is {policy!r}; allowed: {', '.join(POLICIES)}")
+    check_choice(policy, "policy", POLICIES)
     cost = [value for row in check_costs(costs, schedule.p) for value in row]
     level = None if io_cost is None else check_number(io_cost, "io_cost", zero=True)
     residency = Residency(schedule)
     if policy == "eager":
-        place = residency.first_steps()
+        place = residency.first
     elif policy == "random":
         place = _random_steps(residency, check_seed(seed))
     else:
@@ -74,8 +80,7 @@ def _random_steps(residency: Residency, seed: int) -> Assignment:
     """Each bucket's step, uniform over those that hold it."""
     rng = generator(seed, "assign")
     place: Assignment = []
-    for bucket in range(residency.p**2):
-        spans = residency.spans(bucket)
+    for spans in residency.spans():
         draw = rng.randrange(sum(last - first + 1 for first, last in spans))
         for first, last in spans:
             if draw <= last - first:
@@ -88,8 +93,8 @@ def _random_steps(residency: Residency, seed: int) -> Assignment:
 def _with_buckets(schedule: Schedule, residency: Residency, place: Assignment) -> Schedule:
     """The schedule's steps with bucket head · p + tail in step place[head · p + tail]."""
     members: list[list[Bucket]] = [[] for _ in schedule.steps]
-    deadline = residency.last_steps()
-    for bucket in sorted(range(len(place)), key=lambda b: (deadline[b], b)):
-        members[place[bucket]].append(Bucket(*divmod(bucket, schedule.p)))
+    buckets = list(starmap(Bucket, product(range(schedule.p), repeat=2)))
+    for bucket in sorted(range(len(place)), key=residency.last.__getitem__):
+        members[place[bucket]].append(buckets[bucket])
     steps = tuple(replace(step, buckets=tuple(m)) for step, m in zip(schedule.steps, members, strict=True))
     return replace(schedule, steps=steps)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import SupportsFloat, SupportsIndex
 
-from marius_py.errors import ScheduleError
 from marius_py.ordering.arguments import (
     Costs,
+    check_choice,
     check_rounds,
     check_seed,
     check_sizes,
@@ -40,7 +40,7 @@ def build_schedule(
     """An epoch's schedule: which partitions are resident when, and which buckets run then.
 
     Args:
-        p: number of partitions, 1 to 4096.
+        p: number of partitions, 1 to 1024.
         c: buffer capacity in partitions, 2 ≤ c ≤ p; with c = p one step runs everything.
         order: one of `ORDER_NAMES`; `auto` has the fewest loads available.
         seed: decides which partition takes which role, and all other draws; the same seed gives the same
@@ -67,8 +67,7 @@ def build_schedule(
         True
     """
     p, c = check_sizes(p, c)
-    if order not in ORDERS:
-        raise ScheduleError(f"order is {order!r}; allowed: {', '.join(ORDER_NAMES)}")
+    check_choice(order, "order", ORDER_NAMES)
     number = 0 if seed is None else check_seed(seed)
     times = check_rounds(rounds)
     schedule = _construct(order, p, c, number if order in DRAWN else 0)
@@ -81,11 +80,12 @@ def build_schedule(
         further = drawn.getrandbits(32)
         again = _construct(order, p, c, further if order in DRAWN else 0)
         schedule = join(schedule, relabel(again, seed=further, start=schedule.final))
-    chosen: Policy = policy or ("random" if order == "comet" else "deadline")
-    return assign_buckets(schedule, chosen, costs=costs, io_cost=io_cost, seed=number)
+    if policy is None:
+        policy = "random" if order == "comet" else "deadline"
+    return assign_buckets(schedule, policy, costs=costs, io_cost=io_cost, seed=number)
 
 
 @lru_cache(maxsize=16)
 def _construct(name: str, p: int, c: int, seed: int) -> Schedule:
-    """A construction's eager schedule; kept, since every epoch relabels the same one."""
+    """A construction's steps, without buckets; kept, since every epoch relabels the same ones."""
     return to_schedule(ORDERS[name](p, c, generator(seed, name)))

@@ -31,13 +31,14 @@ def level_work(residency: Residency, cost: list[float], io_cost: float | None) -
         cost: (p²,) cost of each bucket.
         io_cost: I/O of a swap in the same unit; None judges by the evenness of work.
     """
-    eager = residency.first_steps()
+    eager = residency.first
     if residency.num_steps == 1:
         return eager
     eager_work = step_work(eager, cost, residency.num_steps)
     mean = sum(cost) / residency.num_steps
     levels = [mean * share for share in LEVELS] if io_cost is None else [io_cost]
-    starts = [earliest_deadline_first(residency, cost, level) for level in levels]
+    queue = _by_deadline(residency, cost)
+    starts = [earliest_deadline_first(residency, cost, queue, level) for level in levels]
     # Transfers from the eager assignment only improve on it, so one candidate always passes the test below.
     candidates = [
         _transfer(residency, cost, start, MAX_VISITS // (len(starts) + 1)) for start in [*starts, eager]
@@ -58,8 +59,8 @@ def level_work(residency: Residency, cost: list[float], io_cost: float | None) -
 def step_work(place: Assignment, cost: list[float], num_steps: int) -> list[float]:
     """(T,) total cost of the buckets of each step."""
     work = [0.0] * num_steps
-    for bucket, step in enumerate(place):
-        work[step] += cost[bucket]
+    for step, value in zip(place, cost, strict=True):
+        work[step] += value
     return work
 
 
@@ -75,22 +76,32 @@ def _never_loses_more(work: list[float], other: list[float]) -> bool:
     return all(a >= b - tolerance for a, b in zip(ours, theirs, strict=True))
 
 
-def earliest_deadline_first(residency: Residency, cost: list[float], level: float) -> Assignment:
-    """Runs in each step what can never run later, then, up to `level`, what will soonest be so."""
+def _by_deadline(residency: Residency, cost: list[float]) -> list[int]:
+    """The buckets, those that can soonest never run again first, among equals the costly ones."""
+    costly_first = sorted(range(residency.p**2), key=cost.__getitem__, reverse=True)
+    return sorted(costly_first, key=residency.last.__getitem__)
+
+
+def earliest_deadline_first(
+    residency: Residency, cost: list[float], queue: list[int], level: float
+) -> Assignment:
+    """Runs in each step what can never run later, then, up to `level`, what comes first in `queue`."""
     p = residency.p
-    deadline = residency.last_steps()
+    ranks = [0] * p**2
+    for rank, bucket in enumerate(queue):
+        ranks[bucket] = rank
     place = [-1] * p**2
-    pool: list[tuple[int, float, int]] = []
+    pool: list[int] = []
     for time, resident in enumerate(residency.resident):
         for part in residency.admitted[time]:
             for other in resident:
-                for bucket in {part * p + other, other * p + part}:
+                for bucket in (part * p + other, other * p + part):
                     if place[bucket] < 0:
-                        heappush(pool, (deadline[bucket], -cost[bucket], bucket))
+                        heappush(pool, ranks[bucket])
         here = set(resident)
         work = 0.0
-        while pool and (pool[0][0] == time or work < level):
-            _, _, bucket = heappop(pool)
+        while pool and (residency.last[queue[pool[0]]] == time or work < level):
+            bucket = queue[heappop(pool)]
             # An entry whose pair was parted is stale: the pair is pushed again when it meets again.
             if place[bucket] < 0 and bucket // p in here and bucket % p in here:
                 place[bucket] = time

@@ -1,6 +1,6 @@
 """The bare order of an epoch (floor 0): an initial set and swaps, before any bucket is assigned.
 
-In: what a construction emits. Out: `Order`, and from it a `Schedule` whose buckets run as soon as they can.
+In: what a construction emits. Out: `Order`, and from it a `Schedule` whose steps run no bucket yet.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from marius_py.types import Bucket, Schedule, Step
+from marius_py.types import Schedule, Step
 
 
 class Swap(NamedTuple):
@@ -57,19 +57,14 @@ def covers(order: Order) -> bool:
 
 
 def to_schedule(order: Order) -> Schedule:
-    """The order with each bucket in the first state that holds both of its ends (the eager policy)."""
-    done: set[Bucket] = set()
-    steps: list[Step] = []
-    for index, state in enumerate(order.states()):
-        resident = tuple(sorted(state))
-        swap = order.swaps[index - 1] if index else None
-        newcomers = (swap.admit,) if swap else resident
-        fresh = {b for i in newcomers for j in resident for b in (Bucket(i, j), Bucket(j, i))} - done
-        done |= fresh
-        evict = (swap.evict,) if swap else ()
-        admit = (swap.admit,) if swap else ()
-        steps.append(Step(resident, admit, evict, tuple(sorted(fresh))))
-    return Schedule(order.p, order.c, steps[0].resident, tuple(steps))
+    """The order as the steps of a schedule, to which buckets have yet to be assigned."""
+    resident = [tuple(sorted(state)) for state in order.states()]
+    swaps = [((swap.admit,), (swap.evict,)) for swap in order.swaps]
+    steps = tuple(
+        Step(state, admit, evict, ())
+        for state, (admit, evict) in zip(resident, [((), ()), *swaps], strict=True)
+    )
+    return Schedule(order.p, order.c, resident[0], steps)
 
 
 def visit_sets(p: int, c: int, sets: Sequence[frozenset[int]]) -> Order:

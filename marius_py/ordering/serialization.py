@@ -46,7 +46,7 @@ def from_json(text: str) -> Schedule:
     """
     try:
         data = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (TypeError, ValueError, RecursionError) as error:  # numbers too long, lists too deep among them
         raise FormatError(f"schedule is not JSON: {error}") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
         found = (
@@ -66,8 +66,7 @@ def from_json(text: str) -> Schedule:
         resident = resident - set(evict) | set(admit)
         buckets = tuple(_bucket(pair, index) for pair in _list(row, "buckets"))
         steps.append(Step(tuple(sorted(resident)), admit, evict, buckets))
-    sizes = _integers({"sizes": [data.get("p"), data.get("c")]}, "sizes")
-    schedule = Schedule(sizes[0], sizes[1], initial, tuple(steps))
+    schedule = Schedule(_integer(data.get("p"), "p"), _integer(data.get("c"), "c"), initial, tuple(steps))
     validate(schedule)
     return schedule
 
@@ -80,10 +79,13 @@ def _list(row: dict[str, object], key: str) -> list[object]:
 
 
 def _integers(row: dict[str, object], key: str) -> tuple[int, ...]:
-    values = _list(row, key)
-    if not all(isinstance(value, int) and not isinstance(value, bool) for value in values):
-        raise FormatError(f"schedule: {key!r} is {values!r}; allowed: integers")
-    return tuple(value for value in values if isinstance(value, int))
+    return tuple(_integer(value, key) for value in _list(row, key))
+
+
+def _integer(value: object, key: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise FormatError(f"schedule: {key!r} holds {value!r}; allowed: integers")
+    return value
 
 
 def _bucket(pair: object, index: int) -> Bucket:

@@ -11,8 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import SupportsFloat
 
-from marius_py.errors import ScheduleError
-from marius_py.ordering.arguments import Costs, check_costs, check_number
+from marius_py.ordering.arguments import (
+    Costs,
+    ListLike,
+    as_plain,
+    check_costs,
+    check_number,
+    check_numbers,
+)
 from marius_py.types import Schedule
 
 
@@ -63,7 +69,7 @@ def simulate(
     *,
     costs: Costs | None = None,
     compute_rate: SupportsFloat = 1.0,
-    partition_bytes: SupportsFloat | Sequence[float] = 1.0,
+    partition_bytes: SupportsFloat | Sequence[float] | ListLike = 1.0,
     read_rate: SupportsFloat = 1.0,
     write_rate: SupportsFloat = 1.0,
     cold: bool = True,
@@ -77,7 +83,8 @@ def simulate(
         schedule: a valid schedule.
         costs: (p, p) work of bucket [head][tail], say its edge count; None means 1 each.
         compute_rate: work a second, in the unit of `costs` (edges/s).
-        partition_bytes: bytes of a partition with its optimizer state, one number or (p,) of them.
+        partition_bytes: bytes of a partition with its optimizer state, one number or (p,) of them (a
+            sequence, NumPy or torch array).
         read_rate: bytes a second.
         write_rate: bytes a second.
         cold: the epoch fills an empty buffer first and writes it back last; False is an epoch between others.
@@ -156,15 +163,9 @@ def hidden_io_cost(schedule: Schedule, *, costs: Costs | None = None, tolerance:
     return float("inf")
 
 
-def _check_bytes(partition_bytes: SupportsFloat | Sequence[float], p: int) -> list[float]:
+def _check_bytes(partition_bytes: SupportsFloat | Sequence[float] | ListLike, p: int) -> list[float]:
     """Bytes of each of the p partitions."""
-    if isinstance(partition_bytes, Sequence):
-        if len(partition_bytes) != p:
-            raise ScheduleError(
-                f"partition_bytes has {len(partition_bytes)} entries; allowed: a number, or p = {p}"
-            )
-        return [
-            check_number(size, f"partition_bytes[{part}]", zero=True)
-            for part, size in enumerate(partition_bytes)
-        ]
-    return [check_number(partition_bytes, "partition_bytes", zero=True)] * p
+    sizes = as_plain(partition_bytes)
+    if isinstance(sizes, Sequence):
+        return check_numbers(sizes, "partition_bytes", p, f"a number, or {p} (= p) of them")
+    return [check_number(sizes, "partition_bytes", zero=True)] * p

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import SupportsIndex
 
 from marius_py.errors import ScheduleError
-from marius_py.ordering.arguments import as_integer, check_seed, check_sizes, check_start, generator
+from marius_py.ordering.arguments import as_integers, check_seed, check_sizes, check_start, generator
 from marius_py.types import Bucket, Schedule, Step
 
 
@@ -91,9 +91,10 @@ def relabel(
     elif start is not None:
         raise ScheduleError("permutation and start are both given; allowed: one of them")
     else:
-        names = [as_integer(part, "a member of permutation", f"0 to {p - 1}") for part in permutation]
+        allowed = f"each of 0 to {p - 1} once"
+        names = as_integers(permutation, "permutation", allowed)
         if sorted(names) != list(range(p)):
-            raise ScheduleError(f"permutation is {names}; allowed: each of 0 to {p - 1} once")
+            raise ScheduleError(f"permutation is {names}; allowed: {allowed}")
     return _rename(schedule, names)
 
 

@@ -23,9 +23,9 @@ from marius_py.prepare.folder import building, check_output
 from marius_py.prepare.progress import ProgressHook, silent
 from marius_py.prepare.sources import open_source
 from marius_py.prepare.splitting import GivenSplits, RandomSplits, random_counts
+from marius_py.types import MAX_PARTITIONS
 
 DEFAULT_PARTITIONS = 8
-MAX_PARTITIONS = 1024
 DEFAULT_SPLIT = (0.9, 0.05, 0.05)
 
 

@@ -77,6 +77,24 @@ def test_deadline_is_quick_for_128_partitions() -> None:
         assert time.process_time() - begin < 2.0
 
 
+def test_one_step_of_many_buckets_is_quick() -> None:
+    seconds = []
+    for _ in range(3):
+        begin = time.process_time()
+        build_schedule(256, 256, seed=1)
+        seconds.append(time.process_time() - begin)
+    assert min(seconds) < 0.2  # about 0.04 s, and 0.4 s with a list of spans for each bucket
+
+
+def test_the_spans_of_a_bucket_are_the_steps_that_hold_it() -> None:
+    schedule = beta(9, 3)
+    residency = Residency(schedule)
+    for bucket, spans in enumerate(residency.spans()):
+        held = {time for time, step in enumerate(schedule.steps) if {*divmod(bucket, 9)} <= {*step.resident}}
+        assert [time for first, last in spans for time in range(first, last + 1)] == sorted(held)
+        assert (residency.first[bucket], residency.last[bucket]) == (min(held), max(held))
+
+
 def test_eager_runs_buckets_at_the_first_chance() -> None:
     schedule = assign_buckets(beta(12, 4), "eager")
     seen: set[tuple[int, int]] = set()
@@ -90,7 +108,7 @@ def test_random_uses_late_steps_and_the_seed() -> None:
     schedule = auto(16, 4)
     drawn = [assign_buckets(schedule, "random", seed=seed) for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
-    first, last = Residency(schedule).first_steps(), Residency(schedule).last_steps()
+    first, last = Residency(schedule).first, Residency(schedule).last
     steps = {bucket: time for time, step in enumerate(drawn[0].steps) for bucket in step.buckets}
     assert all(first[i * 16 + j] <= time <= last[i * 16 + j] for (i, j), time in steps.items())
     assert sum(time > first[i * 16 + j] for (i, j), time in steps.items()) > 50
@@ -125,13 +143,19 @@ def test_costs_of_zero_and_arrays_are_accepted() -> None:
     ("options", "message"),
     [
         ({"policy": "lazy"}, "policy is 'lazy'; allowed: eager, deadline, random"),
-        ({"costs": [[1]]}, "costs has 1 rows"),
-        ({"costs": 3}, "costs has int rows"),
-        ({"costs": [[1.0] * 5, *[[1.0] * 6] * 5]}, r"costs\[0\] does not have 6 entries"),
+        ({"policy": ""}, "policy is ''; allowed: eager"),
+        ({"policy": ["eager"]}, r"policy is \['eager'\]"),
+        ({"costs": [[1]]}, r"costs has 1 entries; allowed: shape \(p, p\) = \(6, 6\)"),
+        ({"costs": 3}, "costs is a int; allowed: shape"),
+        ({"costs": np.ones(6)}, r"costs\[0\] is a float; allowed: shape"),
+        ({"costs": [[1.0] * 5, *[[1.0] * 6] * 5]}, r"costs\[0\] has 5 entries; allowed: shape"),
+        ({"costs": [[10**400] * 6] * 6}, r"costs\[0\]\[0\] is too large for a float"),
         ({"costs": [[-1.0] * 6] * 6}, r"costs\[0\]\[0\] is -1.0"),
         ({"costs": [[float("nan")] * 6] * 6}, r"costs\[0\]\[0\] is nan"),
         ({"costs": [["a"] * 6] * 6}, r"costs\[0\]\[0\] is 'a'"),
         ({"io_cost": -1}, "io_cost is -1.0; allowed: a finite number of 0 or more"),
+        ({"io_cost": 10**400}, "io_cost is too large for a float; allowed: a finite number"),
+        ({"io_cost": np.array([3.0])}, r"io_cost is array\(\[3\.\]\); allowed: a finite number"),
         ({"policy": "random", "seed": -1}, "seed is -1"),
     ],
 )

@@ -29,6 +29,8 @@ def test_json_round_trip(case: tuple[int, int, str]) -> None:
     ("text", "message"),
     [
         ("{", "not JSON"),
+        pytest.param("[" * 100_000, "not JSON: maximum recursion depth", id="deep"),
+        pytest.param("1" * 5000, "not JSON: Exceeds the limit", id="long"),
         ("[]", "found list"),
         ("{}", "'format': None"),
         ('{"format":"marius_py.schedule","version":2}', "'version': 2"),
@@ -39,7 +41,10 @@ def test_json_round_trip(case: tuple[int, int, str]) -> None:
             '{"format":"marius_py.schedule","version":1,"initial":[0],"steps":[{"evict":[],"admit":[],"buckets":[1]}]}',
             "step 0 has bucket 1",
         ),
-        ('{"format":"marius_py.schedule","version":1,"p":"x","c":1,"initial":[0],"steps":[]}', "integers"),
+        (
+            '{"format":"marius_py.schedule","version":1,"p":"x","c":1,"initial":[0],"steps":[]}',
+            "'p' holds 'x'",
+        ),
     ],
 )
 def test_damaged_json_is_refused(text: str, message: str) -> None:
@@ -51,6 +56,9 @@ def test_json_of_a_bad_schedule_is_refused() -> None:
     data = json.loads(to_json(build_schedule(6, 3)))
     data["steps"][2]["buckets"].pop()
     with pytest.raises(ScheduleError, match="never runs"):
+        from_json(json.dumps(data))
+    data["initial"].pop()
+    with pytest.raises(ScheduleError, match=r"^initial is .* 2 members; allowed: 3 \(= c\) distinct"):
         from_json(json.dumps(data))
 
 
@@ -93,6 +101,16 @@ def test_command_compares(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "optimal" not in out
     assert "hilbert_symmetric" in out
+
+
+def test_command_refuses_what_comparing_would_leave_undone(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    flags = ["--order", "auto", "--policy", "eager", "--seed", "0", "--json", "a.json", "--plot", "a.png"]
+    assert main(["8", "4", "--compare", *flags]) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert err == f"error: --compare goes with P and C alone; leave it out, or {', '.join(flags[::2])}\n"
 
 
 def test_command_refuses_bad_sizes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,6 +44,12 @@ def test_an_epoch_by_hand() -> None:
     assert (blocking.makespan_s, blocking.idle_s) == (20.0, 12.0)
 
 
+@pytest.mark.parametrize("kind", [np.array, tuple, deque, lambda sizes: array("d", sizes)])
+def test_sizes_of_partitions_are_any_sequence(kind: Callable[[list[float]], Sequence[float]]) -> None:
+    sizes = [1.0, 2.0, 3.0, 4.0]
+    assert simulate(beta(4, 3), partition_bytes=kind(sizes)) == simulate(beta(4, 3), partition_bytes=sizes)
+
+
 @settings(max_examples=60)
 @given(orders(max_p=20), st.floats(0.1, 50), st.booleans(), st.booleans())
 def test_times_add_up(case: tuple[int, int, str], slow: float, cold: bool, overlap: bool) -> None:
@@ -74,9 +85,12 @@ def test_hidden_io_is_the_threshold(case: tuple[int, int, str], tolerance: float
         ({"compute_rate": 0}, "compute_rate is 0.0; allowed: a finite number above 0"),
         ({"read_rate": -1}, "read_rate is -1.0"),
         ({"write_rate": float("inf")}, "write_rate is inf"),
-        ({"partition_bytes": [1.0]}, "partition_bytes has 1 entries; allowed: a number, or p = 4"),
+        ({"partition_bytes": [1.0]}, r"partition_bytes has 1 entries; allowed: a number, or 4 \(= p\) of"),
+        ({"partition_bytes": np.ones(5)}, "partition_bytes has 5 entries"),
+        ({"partition_bytes": np.ones((4, 1))}, r"partition_bytes\[0\] is \[1\.0\]"),
+        ({"partition_bytes": None}, "partition_bytes is None"),
         ({"partition_bytes": "big"}, "partition_bytes"),
-        ({"costs": [[1.0]]}, "costs has 1 rows"),
+        ({"costs": [[1.0]]}, "costs has 1 entries"),
     ],
 )
 def test_bad_rates_are_named(options: dict[str, object], message: str) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marius_py.errors import ScheduleError
+from marius_py.config import PrepareConfig
+from marius_py.config.schema import StorageConfig
+from marius_py.errors import ConfigError, ScheduleError
 from marius_py.ordering import (
     Bucket,
     Schedule,
@@ -22,6 +26,8 @@ from marius_py.ordering import (
     reverse,
     validate,
 )
+from marius_py.prepare import api
+from marius_py.types import MAX_PARTITIONS
 from tests.ordering.strategies import orders
 
 
@@ -63,12 +69,13 @@ def test_reverse_and_relabel_keep_coverage_and_count(
         (4, 1, r"c \(buffer capacity in partitions\) is 1; allowed: 2 to p = 4"),
         (4, -2, r"c \(buffer capacity in partitions\) is -2"),
         (1, 2, "is 2; allowed: 1, as p is 1"),
-        (0, 2, r"p \(number of partitions\) is 0; allowed: 1 to 4096"),
+        (0, 2, r"p \(number of partitions\) is 0; allowed: 1 to 1024"),
         (-3, 2, r"p \(number of partitions\) is -3"),
-        (5000, 2, "is 5000; allowed: 1 to 4096"),
+        (1025, 2, "is 1025; allowed: 1 to 1024"),
         (4.0, 2, "is 4.0, a float; allowed: an integer"),
         ("8", 2, "is '8', a str"),
         (8, 2.5, "is 2.5, a float"),
+        (np.array([8]), 2, r"p \(number of partitions\) is array\(\[8\]\), a ndarray; allowed: an integer"),
         (True, True, "is True, a bool"),
         (8, None, "is None, a NoneType"),
     ],
@@ -79,8 +86,19 @@ def test_bad_sizes_are_named(p: int, c: int, message: str) -> None:
             build(p, c)
 
 
-@pytest.mark.parametrize("start", [(0, 1), (0, 1, 2, 3), (0, 0, 1), (0, 1, 6), (-1, 0, 1), (0, 1, 2.0)])
-def test_bad_start_sets_are_named(start: tuple[int, ...]) -> None:
+def test_all_that_make_partitions_have_one_limit() -> None:
+    storage = StorageConfig(partitions=MAX_PARTITIONS)
+    assert lower_bound(MAX_PARTITIONS, 2) > MAX_PARTITIONS == storage.partitions
+    with pytest.raises(ConfigError, match=r"storage\.partitions=1025 is out of range: .* from 1 to 1024"):
+        StorageConfig(partitions=MAX_PARTITIONS + 1)
+    (prepared,) = (item for item in fields(PrepareConfig) if item.name == "partitions")
+    assert prepared.metadata["high"] == api.MAX_PARTITIONS == MAX_PARTITIONS
+
+
+@pytest.mark.parametrize(
+    "start", [(0, 1), (0, 1, 2, 3), (0, 0, 1), (0, 1, 6), (-1, 0, 1), (0, 1, 2.0), 5, np.array(3)]
+)
+def test_bad_start_sets_are_named(start: Any) -> None:
     for call in (lambda: build_schedule(6, 3, start=start), lambda: relabel(beta(6, 3), start=start)):
         with pytest.raises(ScheduleError, match=r"start.* 3 \(= c\) distinct partitions from 0 to 5"):
             call()
@@ -89,6 +107,10 @@ def test_bad_start_sets_are_named(start: tuple[int, ...]) -> None:
 def test_other_bad_arguments_are_named() -> None:
     with pytest.raises(ScheduleError, match="order is 'zigzag'; allowed: auto, "):
         build_schedule(6, 3, "zigzag")
+    with pytest.raises(ScheduleError, match=r"order is \['auto'\]; allowed: auto, "):
+        build_schedule(6, 3, ["auto"])  # type: ignore[arg-type]
+    with pytest.raises(ScheduleError, match="policy is ''; allowed: eager, "):
+        build_schedule(6, 3, policy="")  # type: ignore[arg-type]
     with pytest.raises(ScheduleError, match="seed is -1"):
         build_schedule(6, 3, seed=-1)
     with pytest.raises(ScheduleError, match=r"seed is 0\.5"):
@@ -97,6 +119,8 @@ def test_other_bad_arguments_are_named() -> None:
         optimal(20, 4)
     with pytest.raises(ScheduleError, match="permutation is"):
         relabel(beta(6, 3), [0, 1, 2, 3, 4, 4])
+    with pytest.raises(ScheduleError, match="permutation is 5, a int; allowed: each of 0 to 5 once"):
+        relabel(beta(6, 3), 5)  # type: ignore[arg-type]
     with pytest.raises(ScheduleError, match="both given"):
         relabel(beta(6, 3), range(6), start=(0, 1, 2))
 
@@ -113,7 +137,7 @@ def _edit(schedule: Schedule, index: int, **change: object) -> Schedule:
         (lambda s: replace(s, steps=()), "no step"),
         (lambda s: replace(s, c=7), "is 7; allowed: 2 to p = 6"),
         (lambda s: replace(s, initial=(2, 1, 0)), "ascending"),
-        (lambda s: replace(s, initial=(0, 1)), r"start is \[0, 1\]"),
+        (lambda s: replace(s, initial=(0, 1)), r"^initial is \[0, 1\]"),
         (lambda s: _edit(s, 0, evict=(0,), admit=(5,)), "step 0: .* none"),
         (lambda s: _edit(s, 1, evict=(5,)), r"step 1: evicts \(5,\), not resident"),
         (lambda s: _edit(s, 1, admit=(6,)), r"step 1: admits \(6,\); allowed: partitions 0 to 5"),
