@@ -8,10 +8,11 @@ checked without data are checked before any data is opened.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from marius_py.config import (
     with_penalties,
     write_yaml,
 )
-from marius_py.errors import ConfigError, MariusError
+from marius_py.errors import ConfigError, MariusError, StorageError
 from marius_py.evaluating import evaluate as evaluate_runs
 from marius_py.generate import planted_graph
 from marius_py.graph import Graph, open_graph
@@ -64,9 +65,9 @@ from marius_py.results import (
 )
 from marius_py.resume import (
     EPOCH_META,
-    RESULT_META,
     EpochSettings,
     check_begun,
+    check_epochs,
     check_free,
     check_spare_slots,
     claimed,
@@ -75,9 +76,10 @@ from marius_py.resume import (
     record,
     record_settings,
 )
-from marius_py.run_reader import CONFIG_META
+from marius_py.run_reader import CONFIG_META, RESULT_META
 from marius_py.run_state import RunState
 from marius_py.snapshots import best_epoch, best_snapshot
+from marius_py.storage.files import remove
 from marius_py.storage.hdf5_nodes import (
     create_node_store,
     has_commit,
@@ -104,22 +106,34 @@ def train(config: TrainConfig, watcher: Watcher | None = None) -> dict[str, Any]
         last commit is intact.
     """
     watcher = watcher or Watcher()
+    components, device = check(config)
+    torch.set_num_threads(config.pipeline.compute_threads or available_cores())
+    with named(config) as config:
+        folder = run_folder(config)
+        if config.resume:
+            check_begun(folder, config.graph)
+        if config.graph is not None:
+            open_graph(config.graph)  # before the folder is made
+        config = resolve_auto(config, folder)
+        with claimed(folder), Watchdog(config.pipeline.stall_seconds, watcher.on_hang) as watchdog:
+            return _train(config, components, folder, device, watcher, watchdog)
+
+
+def check(config: TrainConfig) -> tuple[Components, torch.device]:
+    """Check all that needs no data: the device, the classes, the run folder. Returns classes and device.
+
+    Raises:
+        ConfigError: no such device or class, or a run folder with other content. StorageError: it is in use.
+    """
     device = resolve_device(config.device)
     if config.storage.device == "cuda" and device.type != "cuda":
         raise ConfigError(
             "storage.device=cuda, but this machine has no usable CUDA device: set storage.device=cpu"
         )
-    torch.set_num_threads(config.pipeline.compute_threads or available_cores())
     components = make_components(config)
-    folder = run_folder(config)
-    check_free(folder, resume=config.resume, trains=True)
-    if config.resume:
-        check_begun(folder, config.graph)
-    if config.graph is not None:
-        open_graph(config.graph)  # before the folder is made
-    config = resolve_auto(config, folder)
-    with claimed(folder), Watchdog(config.pipeline.stall_seconds, watcher.on_hang) as watchdog:
-        return _train(config, components, folder, device, watcher, watchdog)
+    if config.output is not None:
+        check_free(run_folder(config), resume=config.resume, trains=True)
+    return components, device
 
 
 def _train(
@@ -220,9 +234,43 @@ def resolved(config: TrainConfig, folder: Path, graph: Graph) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def named(config: TrainConfig) -> Iterator[TrainConfig]:
+    """`config` with a run folder; one named by the time goes again where nothing comes into it."""
+    if config.output is not None:
+        yield config
+        return
+    folder = run_folder(config)
+    try:
+        yield replace(config, output=str(folder))
+    finally:
+        with suppress(OSError):  # it has content, as a rule
+            folder.rmdir()
+
+
 def run_folder(config: TrainConfig) -> Path:
-    """The run folder, which need not exist yet."""
-    return Path(config.output or Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")).absolute()
+    """The run folder, which need not exist yet; without `output` one is made, of which the name is the time.
+
+    Raises:
+        StorageError: it cannot be made.
+    """
+    if config.output is not None:
+        return Path(config.output).absolute()
+    folder = first = Path("runs", datetime.now().strftime("%Y-%m-%d_%H-%M-%S")).absolute()
+    numbers = count(2)
+    try:
+        first.parent.mkdir(exist_ok=True)
+        while True:
+            try:
+                folder.mkdir()
+            except FileExistsError:  # another run's of this second
+                folder = first.with_name(f"{first.name}-{next(numbers)}")
+            else:
+                return folder
+    except OSError as error:
+        raise StorageError(
+            f"the run folder {folder} cannot be made: {error.strerror}; give output=RUN"
+        ) from error
 
 
 # ---------------------------------------------------------------------- store and trainer
@@ -234,16 +282,23 @@ def open_store(
     """Create the run's node store, or open the committed one that is resumed.
 
     Raises:
-        ConfigError: the run was made with settings or a graph that cannot change.
+        ConfigError: the run was made with settings or a graph that cannot change, or has more epochs already.
     """
     nodes = folder / CHECKPOINT_FOLDER
     if not (config.resume and has_commit(nodes)):
-        return create_node_store(nodes, table, spare_slots=spare_slots(config, table))
+        spare = spare_slots(config, table)
+        write_yaml(meta[CONFIG_META], folder / CONFIG_FILE)  # a run that is killed now begins anew with these
+        try:
+            return create_node_store(nodes, table, spare_slots=spare)
+        except BaseException:
+            remove(folder / CONFIG_FILE)
+            raise
     store = open_node_store(nodes)
     try:
         checkpoint = store.checkpoint()
         committed = dict(checkpoint.meta) if checkpoint else {}
         check_resumable(committed, meta, folder)
+        check_epochs(committed, config.training.epochs, folder)
         log_changes(committed.get(CONFIG_META, {}), meta[CONFIG_META])
     except BaseException:
         store.close()

@@ -42,11 +42,11 @@ from marius_py.results import (
 )
 from marius_py.resume import (
     EPOCH_META,
-    RESULT_META,
     EpochSettings,
     record,
     unfinished,
 )
+from marius_py.run_reader import RESULT_META
 from marius_py.snapshots import best_snapshot, update_snapshots
 from marius_py.storage.files import remove
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore

@@ -19,7 +19,13 @@ from marius_py.config import CONFIG_FILE, TrainConfig, saved_settings
 from marius_py.data.rounds import EpochOrder
 from marius_py.errors import ConfigError, StorageError
 from marius_py.results import CHECKPOINT_FOLDER, METRICS_FILE, RESULT_FILE, TRACE_FILE
-from marius_py.run_reader import CONFIG_META, SNAPSHOT_FOLDER, is_snapshot
+from marius_py.run_reader import (
+    CONFIG_META,
+    DEMO_GRAPH,
+    SNAPSHOT_FOLDER,
+    is_snapshot,
+    run_around,
+)
 from marius_py.storage.files import TEMPORARY_SUFFIX, remove
 from marius_py.storage.hdf5_nodes import has_commit
 from marius_py.storage.hdf5_store import Hdf5PartitionStore
@@ -33,7 +39,6 @@ VIEWS = (CONFIG_FILE, METRICS_FILE, RESULT_FILE, TRACE_FILE)
 
 BEFORE_META = "config_before"
 """Settings that config.yaml may still hold where a run ended between their commit and the file."""
-RESULT_META = "result"
 EPOCH_META = "epoch_settings"
 
 
@@ -109,18 +114,28 @@ def check_free(folder: Path, *, resume: bool, trains: bool = False) -> None:
 def check_begun(folder: Path, graph: str | None) -> None:
     """Refuse to resume where there is nothing to go on with and nothing to begin with; warn if there is.
 
+    A folder that shows that epochs were committed, but holds them no longer, is never begun anew.
+
     Args:
         folder: the run folder.
         graph: the setting `graph`.
 
     Raises:
-        ConfigError: neither a run in `folder` nor a graph.
+        ConfigError: neither a run in `folder` nor a graph. StorageError: what a run had committed is gone.
     """
-    if has_commit(folder / CHECKPOINT_FOLDER):
+    nodes = folder / CHECKPOINT_FOLDER
+    if has_commit(nodes):
         return
+    later = [name for name in (METRICS_FILE, RESULT_FILE, SNAPSHOT_FOLDER) if (folder / name).exists()]
+    if later:
+        raise StorageError(
+            f"{nodes} holds no commit, but {folder / later[0]} was written after one: what the run had "
+            f"learnt is gone from there. Put {nodes} back from a copy and resume, or begin anew in another "
+            "output"
+        )
     if (folder / CONFIG_FILE).is_file():
         log.warning("resume=true: nothing was committed in %s yet, so the run starts anew", folder)
-    elif graph is None and not _has_content(folder):
+    elif graph is None and not _is_begun_demo(folder):
         raise ConfigError(
             f"output={folder} holds no run to go on with, and resume=true asks for it: check the name, or "
             "give graph= to begin a run there"
@@ -130,15 +145,34 @@ def check_begun(folder: Path, graph: str | None) -> None:
         log.warning("resume=true: %s holds no run to go on with; a new one begins there on %s", folder, on)
 
 
-def _has_content(folder: Path) -> bool:
-    return folder.is_dir() and any(entry.name != LOCK_NAME for entry in folder.iterdir())
+def check_epochs(committed: Mapping[str, Any], epochs: int, folder: Path) -> None:
+    """Refuse to train a run to fewer epochs in all than it has already.
+
+    Args:
+        committed: the meta of its last commit.
+        epochs: the setting `training.epochs`.
+        folder: the run folder.
+
+    Raises:
+        ConfigError: names both numbers.
+    """
+    done = int(committed.get("position", (0,))[0])
+    if done > epochs:
+        raise ConfigError(
+            f"training.epochs={epochs} is of all epochs, and the run in {folder} has trained {done} already: "
+            f"nothing is left to train; give more than {done} to go on, or {done} to test it once more"
+        )
+
+
+def _is_begun_demo(folder: Path) -> bool:
+    """Whether a folder holds what the demo makes before it has settings: its graph, or part of that."""
+    names = {entry.name for entry in folder.iterdir()} - {LOCK_NAME} if folder.is_dir() else set()
+    return bool(names) and all(name == DEMO_GRAPH or name.startswith(f".{DEMO_GRAPH}.") for name in names)
 
 
 def _run_of(snapshot: Path) -> str:
     """The run folder that a snapshot is of: two above it, or as noted if it was moved elsewhere."""
-    if snapshot.parent.name == SNAPSHOT_FOLDER:
-        return str(snapshot.parent.parent)
-    return str((saved_settings(snapshot) or {}).get("output"))
+    return str(run_around(snapshot) or (saved_settings(snapshot) or {}).get("output"))
 
 
 # ---------------------------------------------------------------------- settings

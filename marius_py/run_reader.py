@@ -7,8 +7,8 @@ for, by name or by id; the whole table only by `to_numpy`.
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -28,9 +28,9 @@ from marius_py.storage.reader import NodeReader, open_node_reader
 
 CHECKPOINT_FOLDER = "checkpoint"
 CONFIG_FILE = "config.yaml"
-CONFIG_META = "config"
-"""Key of the same settings in the meta of a commit."""
 RESULT_FILE = "result.json"
+CONFIG_META, RESULT_META = "config", "result"
+"""What a commit's meta calls their content."""
 SNAPSHOT_FOLDER = "snapshots"
 DEMO_GRAPH = "graph"
 INVERSE_SUFFIX = "^-1"
@@ -50,7 +50,7 @@ class RunReader:
     What is read is the commit that was the last one at the opening.
 
     Attributes:
-        path: the run folder.
+        path: the run folder, absolute.
         graph: the prepared graph it was trained on.
         model: decoder and relations, on the chosen device.
     """
@@ -110,13 +110,12 @@ class RunReader:
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """The content of result.json; None if the run has not finished."""
-        try:
-            content = (self.path / RESULT_FILE).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
-        result: dict[str, Any] = json.loads(content)
-        return result
+        """Metrics and costs of a run that has finished, as in result.json; None of one that has not.
+
+        They are in its last commit, so that nothing depends on the file.
+        """
+        found = self._checkpoint.meta.get(RESULT_META)
+        return None if found is None else dict(found)
 
     @property
     def unfinished(self) -> str | None:
@@ -279,7 +278,7 @@ def similar_in(graph: Graph, kind: str, name: str) -> list[str]:
 
 def open_run(kind: type[R], path: Path | str, graph: Path | str | None, device: str) -> R:
     """Open a run folder as a `RunReader` of some kind; see `marius_py.load` for arguments and errors."""
-    folder = Path(path)
+    folder = Path(path).absolute()  # the current folder may be another one when a file is needed
     if not (folder / CHECKPOINT_FOLDER).is_dir():
         if (folder / CONFIG_FILE).is_file():
             raise StorageError(
@@ -291,7 +290,8 @@ def open_run(kind: type[R], path: Path | str, graph: Path | str | None, device: 
         )
     reader = open_node_reader(folder / CHECKPOINT_FOLDER)
     try:
-        opened = open_graph(_graph_folder(folder, reader.checkpoint().meta) if graph is None else graph)
+        place = graph_folder(folder, reader.checkpoint().meta) if graph is None else Path(graph)
+        opened = open_graph(place.absolute())
         return kind(folder, opened, reader, torch.device(device))
     except BaseException:
         reader.close()
@@ -333,7 +333,12 @@ def _texts(names: Any) -> list[str]:
     return list(names)
 
 
-def _graph_folder(folder: Path, meta: Mapping[str, Any]) -> Path:
+def run_around(folder: Path) -> Path | None:
+    """The run folder that a snapshot lies in; None of other folders."""
+    return folder.parent.parent if folder.parent.name == SNAPSHOT_FOLDER else None
+
+
+def graph_folder(folder: Path, meta: Mapping[str, Any]) -> Path:
     """The graph that a run was trained on; the demo graph lies in the run folder.
 
     The last commit names it. Only where it does not, config.yaml is asked, which anything may have changed.
@@ -346,6 +351,10 @@ def _graph_folder(folder: Path, meta: Mapping[str, Any]) -> Path:
     if named is None:
         return folder / DEMO_GRAPH
     if not Path(named).is_dir():
+        run = run_around(folder)
+        if run is not None:  # which may have found its graph again
+            with suppress(MariusError), open_node_reader(run / CHECKPOINT_FOLDER) as reader:
+                return graph_folder(run, reader.checkpoint().meta)
         raise StorageError(
             f"the graph of the run {folder}, {named}, is gone; if it was moved, {way}; for marius-evaluate "
             "graph=DIR"

@@ -26,8 +26,8 @@ from marius_py.results import (
     write_json,
     write_lines,
 )
-from marius_py.resume import BEFORE_META, RESULT_META, VIEWS, claimed, plain_json
-from marius_py.run_reader import CONFIG_META, SNAPSHOT_FOLDER
+from marius_py.resume import BEFORE_META, VIEWS, claimed, plain_json
+from marius_py.run_reader import CONFIG_META, RESULT_META, SNAPSHOT_FOLDER, graph_folder
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, read_checkpoint
 from marius_py.storage.file_io import file_checksum
 from marius_py.storage.files import TEMPORARY_SUFFIX, read_whole
@@ -274,7 +274,7 @@ def _graph(folder: Path, meta: Mapping[str, Any] | None) -> list[Finding]:
         return []
     remedy = f"put the graph back to {named}, or prepare it again with the same input, partitions and seed"
     try:
-        fingerprint = open_graph(named).fingerprint
+        fingerprint = open_graph(graph_folder(folder, meta or {})).fingerprint
     except MariusError as error:
         return [Finding(named, str(error), remedy)]
     if meta is not None and fingerprint != meta.get("graph", {}).get("fingerprint"):

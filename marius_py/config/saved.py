@@ -17,13 +17,13 @@ _MISSING: Any = object()
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file of plain values; FormatError when it is not one."""
+    """Read a YAML file of plain values, in which nothing is interpolated; FormatError when it is not one."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
     try:
-        values = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+        values = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     except (OmegaConfBaseException, YAMLError, OSError, UnicodeDecodeError) as error:
         raise FormatError(f"{path} is no readable YAML file: {one_line(error)}") from error
     if not isinstance(values, dict):
@@ -33,11 +33,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def write_yaml(values: Mapping[str, Any], path: Path) -> None:
     """Write plain values as YAML, in the order given, replacing `path` atomically. Raises StorageError."""
-    from omegaconf import OmegaConf
+    from yaml import safe_dump
 
     from marius_py.storage.files import replace, write_temporary
 
-    replace(write_temporary(path, OmegaConf.to_yaml(OmegaConf.create(dict(values))).encode()), path)
+    text = safe_dump(dict(values), sort_keys=False, allow_unicode=True)
+    replace(write_temporary(path, text.encode()), path)
 
 
 def saved_settings(folder: Path) -> dict[str, Any] | None:

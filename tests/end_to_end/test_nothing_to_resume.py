@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import marius_py
 from marius_py import cli
-from marius_py.errors import ConfigError
+from marius_py.errors import ConfigError, StorageError
 from tests.end_to_end.conftest import SMALL, Train
 
 NO_RUN = "holds no run to go on with, and resume=true asks for it: check the name, or give graph="
@@ -25,6 +28,49 @@ def test_a_name_without_a_run_is_refused(
     with pytest.raises(ConfigError, match=NO_RUN):
         marius_py.train(None, run, resume=True)
     assert not run.exists()
+
+
+def test_what_a_folder_holds_is_no_demo_that_was_killed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "letter.txt").write_text("hi")
+    assert cli.train([f"output={tmp_path}", "resume=true"]) == 2
+    assert NO_RUN in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def test_a_run_that_was_killed_before_its_first_commit_begins_anew_as_it_was(
+    graph: Path, tmp_path: Path
+) -> None:
+    """Its settings are there before anything else, so that it does not become a demo."""
+    program = (
+        "import os, sys; from marius_py import build, cli\n"
+        "build.create_node_store = lambda *given, **named: os._exit(9)\n"
+        "cli.train(sys.argv[1:])"
+    )
+    run = tmp_path / "run"
+    words = [f"graph={graph}", f"output={run}", *SMALL, "model.dim=6"]
+    assert subprocess.run([sys.executable, "-c", program, *words], check=False).returncode == 9
+    assert "config.yaml" in {path.name for path in run.iterdir()}
+    with marius_py.train(None, run, resume=True) as opened:
+        assert opened.graph.path == graph
+        assert opened.dim == 6
+
+
+@pytest.mark.parametrize("left", ["metrics.jsonl", "result.json", "snapshots"])
+def test_what_was_learnt_and_is_gone_is_not_learnt_anew(run_train: Train, tmp_path: Path, left: str) -> None:
+    run_train("checkpoint.keep=1")
+    run = tmp_path / "run"
+    shutil.rmtree(run / "checkpoint")
+    for name in {"metrics.jsonl", "result.json", "snapshots"} - {left}:
+        if (run / name).is_dir():
+            shutil.rmtree(run / name)
+        else:
+            (run / name).unlink()
+    before = sorted(run.rglob("*"))
+    with pytest.raises(StorageError, match=f"holds no commit, but {run / left} was written after one"):
+        run_train(resume=True)
+    assert sorted(run.rglob("*")) == before
 
 
 def test_with_a_graph_a_run_begins_with_a_warning(

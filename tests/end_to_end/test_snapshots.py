@@ -52,6 +52,46 @@ def test_a_snapshot_is_a_run(run_train: Train, tmp_path: Path, capsys: pytest.Ca
     capsys.readouterr()
 
 
+def test_a_snapshot_finds_the_graph_that_its_run_found(
+    run_train: Train, graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(graph, tmp_path / "mine")
+    run_train(f"graph={tmp_path / 'mine'}", "checkpoint.keep=1")
+    run, snapshot = tmp_path / "run", tmp_path / "run" / "snapshots" / "epoch-0002"
+    (tmp_path / "mine").rename(tmp_path / "moved")
+    assert cli.verify([str(run)]) == 1
+    run_train(f"graph={tmp_path / 'moved'}", resume=True)
+    assert cli.verify([str(run)]) == 0
+    with marius_py.load(snapshot) as opened:
+        assert opened.graph.path == tmp_path / "moved"
+    capsys.readouterr()
+
+
+def test_a_demo_that_was_moved_takes_its_snapshots_along(tmp_path: Path) -> None:
+    small = {"model.dim": 4, "training.epochs": 1, "training.valid_every": 0, "checkpoint.keep": 1}
+    marius_py.train(None, tmp_path / "demo", {**small, "negatives.count": 2}).close()
+    (tmp_path / "demo").rename(tmp_path / "elsewhere")
+    assert not verify(tmp_path / "elsewhere")
+    with marius_py.load(tmp_path / "elsewhere" / "snapshots" / "epoch-0001") as opened:
+        assert opened.predict(head=opened.node_names()[0], relation=opened.relation_names[0], k=1)
+
+
+@pytest.mark.parametrize("content", ["", "{", None])
+def test_nothing_depends_on_the_file_of_results(
+    run_train: Train, tmp_path: Path, content: str | None
+) -> None:
+    wanted = run_train()
+    file = tmp_path / "run" / "result.json"
+    file.unlink()
+    if content is not None:
+        file.write_text(content)
+    with marius_py.load(tmp_path / "run") as run:
+        assert run.result is not None
+        assert run.result["test"]["mrr"] == wanted["test"]["mrr"]
+        assert run.unfinished is None
+    assert cli.evaluate([f"run={tmp_path / 'run'}", "compute_threads=1"]) == 0
+
+
 def test_the_best_epoch_is_kept_and_tested(run_train: Train, tmp_path: Path) -> None:
     result = run_train("training.epochs=5", "optimizer.lr=1.5", "checkpoint.best=true")
     history = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
