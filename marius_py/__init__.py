@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 
 _LAZY = {
     "TrainConfig": "marius_py.config",
-    "evaluate": "marius_py.build",
+    "evaluate": "marius_py.api",
     "graph_from": "marius_py.convert",
     "load": "marius_py.run",
     "load_config": "marius_py.config",
@@ -34,8 +34,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from marius_py.api import train
-    from marius_py.build import evaluate
+    from marius_py.api import evaluate, train
     from marius_py.config import TrainConfig, load_config
     from marius_py.convert import graph_from
     from marius_py.graph import open_graph

@@ -1,20 +1,24 @@
-"""Training from Python (floor 5): a graph in whatever form and settings in, an open `Run` out."""
+"""Training and testing from Python (floor 5): a graph in whatever form and settings in, an open `Run` out."""
 
 from __future__ import annotations
 
+import shutil
 import tempfile
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from marius_py import build, tracking
-from marius_py.config import TrainConfig, load_config, words_of
+from marius_py.config import EvaluateConfig, TrainConfig, compose, load_config, words_of
 from marius_py.convert import graph_from, is_graph_data
 from marius_py.errors import ConfigError
 from marius_py.graph import Graph, open_graph
-from marius_py.resume import check_free
+from marius_py.graph_files import GRAPH_FILE
+from marius_py.results import write_json
 from marius_py.run import Run, load
+from marius_py.storage.files import check_target
 
 GRAPH_SUFFIX = "-graph"
 
@@ -31,8 +35,9 @@ def train(
 
     Args:
         graph: the folder of a prepared graph, an open `Graph`, or what `graph_from` takes: a frame, an array
-            or list of edges, a NetworkX graph, a PyG graph, which is prepared in OUTPUT-graph beside the run;
-            None: the built-in demo graph. Or a `TrainConfig`, which says everything.
+            or list of edges, a NetworkX graph, a PyG graph, which is prepared in OUTPUT-graph beside the run,
+            or found there if it was before; None: the built-in demo graph. Or a `TrainConfig`, which says
+            everything.
         output: the run folder; None: runs/ and the time.
         settings: any settings of `marius-train` by their keys, {"model.dim": 64}, or nested as config.yaml
             has them, {"model": {"dim": 64}}; see its --help. Groups too, {"experiment": "fb15k_237/complex"}.
@@ -44,9 +49,9 @@ def train(
         The run; `run.result` holds its metrics. Close it, or use it in a `with` block.
 
     Raises:
-        ConfigError: an unknown key, a wrong value, an object that is no graph, or with `resume` one that is
-        not the run's, or no run and no graph. StorageError, FormatError, PipelineError: the run failed; its
-        last commit is intact.
+        ConfigError: an unknown key, a wrong value, an object that is no graph or not the one in
+        OUTPUT-graph, an argument that `settings` contradict, or with `resume` no run and no graph.
+        StorageError, FormatError, PipelineError: the run failed; its last commit is intact.
 
     >>> import tempfile
     >>> edges = [(f"node {i}", f"node {(i * i + 1) % 20}") for i in range(60)]
@@ -56,40 +61,118 @@ def train(
     (2, (8,))
     """
     if isinstance(graph, TrainConfig):
-        if output is not None or settings:
-            raise ConfigError("a TrainConfig says everything: change output and settings in it")
+        if output is not None or settings or resume:
+            raise ConfigError("a TrainConfig says everything: change output, settings and resume in it")
         return load(tracking.train(graph, watcher)["output"])
-    folder = (
-        Path(output) if output is not None else Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    )
-    words = [] if settings is None else words_of(settings)
-    words.append(f"output={folder}")
-    if resume:
-        words.append("resume=true")
-    if graph is not None:
-        # Settings are checked before a graph is prepared for them.
-        load_config([word for word in words if word != "resume=true"])
-        words.append(f"graph={_graph_folder(graph, folder, resume)}")
-    return load(tracking.train(load_config(words), watcher)["output"])
+    prepares = is_graph_data(graph)
+    # The demo's settings are for no other graph, also where that has no folder yet.
+    place = f"({type(graph).__name__})" if prepares else _place_of(graph)
+    words = _words(TrainConfig, settings, graph=place, output=output)
+    config = load_config([*words, "resume=true"] if resume else words)
+    if not prepares:
+        return load(tracking.train(config, watcher)["output"])
+    build.check(config)
+    with build.named(config) as config, _prepared(graph, build.run_folder(config)) as place:
+        return load(tracking.train(replace(config, graph=str(place)), watcher)["output"])
 
 
-def _graph_folder(graph: Any, folder: Path, resume: bool) -> Path:
-    """The folder of the prepared graph; prepares an object beside the run."""
+def evaluate(
+    run: Path | str | Run | EvaluateConfig,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    watcher: build.Watcher | None = None,
+) -> dict[str, Any]:
+    """Rank edges with the last commit of a run, as `marius-evaluate` does.
+
+    Args:
+        run: the run folder, or an open `Run`. Or an `EvaluateConfig`, which says everything.
+        settings: any settings of `marius-evaluate` by their keys, {"split": "valid", "ks": [1, 5]}; see its
+            --help.
+        watcher: told of the progress.
+
+    Returns:
+        The metrics: "mrr", "hits@1", …, and likewise under "head" and "tail". With `compare` also "runs",
+        "same_graph" and "note".
+
+    Raises:
+        ConfigError: an unknown key, a wrong value, a folder that is no run's, or no edges to rank.
+        StorageError, FormatError: a file is missing or damaged, or cannot be written.
+
+    >>> import tempfile
+    >>> edges = [(f"node {i}", "links_to", f"node {(i * i + 1) % 20}") for i in range(60)]
+    >>> small = {"model.dim": 8, "training.epochs": 2, "training.valid_every": 0}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     train(edges, f"{folder}/run", small).close()
+    ...     [name for name in evaluate(f"{folder}/run", {"split": "train", "ks": [1, 5]}) if "@" in name]
+    ['hits@1', 'hits@5']
+    """
+    if isinstance(run, EvaluateConfig):
+        if settings:
+            raise ConfigError("an EvaluateConfig says everything: change settings in it")
+        config = run
+    else:
+        opened = {"run": run.path, "graph": run.graph.path} if isinstance(run, Run) else {"run": run}
+        config = compose(EvaluateConfig, _words(EvaluateConfig, settings, **opened))
+    if config.output is not None:
+        check_target(Path(config.output), f"output={config.output}")
+    result = build.evaluate(config, watcher)
+    if config.output is not None:
+        write_json(Path(config.output), result)
+    return result
+
+
+def _words(kind: type[Any], settings: Mapping[str, Any] | None, **arguments: Any) -> list[str]:
+    """Settings as words, with those arguments for settings of the same name that are not None."""
+    settings = {} if settings is None else settings
+    words = words_of(settings, kind)
+    for name, value in arguments.items():
+        other = settings.get(name)
+        differ = Path(str(value)).absolute() != Path(str(other)).absolute()
+        if value is not None and other is not None and differ:
+            raise ConfigError(
+                f"{name} is {str(value)!r} as the argument, but {str(other)!r} in settings: give one of them"
+            )
+    return words + words_of({name: one for name, one in arguments.items() if one is not None}, kind)
+
+
+def _place_of(graph: Any) -> Path | None:
+    """The folder of a prepared graph.
+
+    Raises:
+        ConfigError: it is no graph.
+    """
+    if graph is None:
+        return None
     if isinstance(graph, Graph):
         return graph.path
     if isinstance(graph, (str, Path)):
         return Path(graph)
-    if not is_graph_data(graph):
-        raise ConfigError(
-            f"graph is {type(graph).__name__}; allowed: a prepared graph's folder, a Graph, a frame, an "
-            "array or list of edges, a NetworkX graph, a PyG Data or HeteroData"
-        )
+    raise ConfigError(
+        f"graph is {type(graph).__name__}; allowed: a prepared graph's folder, a Graph, a frame, an "
+        "array or list of edges, a NetworkX graph, a PyG Data or HeteroData"
+    )
+
+
+@contextmanager
+def _prepared(graph: Any, folder: Path) -> Iterator[Path]:
+    """The folder of the graph prepared from an object, beside the run: one that is there, or a new one.
+
+    A new one goes again where no run comes of it.
+
+    Raises:
+        ConfigError: another graph lies there.
+    """
     beside = folder.with_name(folder.name + GRAPH_SUFFIX)
-    check_free(folder, resume=resume, trains=True)
-    if resume and beside.is_dir():
+    if (beside / GRAPH_FILE).exists():
         _check_same(graph, beside)
-        return beside
-    return graph_from(graph, beside).path
+        yield beside
+        return
+    graph_from(graph, beside)
+    try:
+        yield beside
+    finally:
+        if not folder.exists() or not any(folder.iterdir()):
+            shutil.rmtree(beside, ignore_errors=True)
 
 
 def _check_same(graph: Any, prepared: Path) -> None:
@@ -101,5 +184,5 @@ def _check_same(graph: Any, prepared: Path) -> None:
         raise ConfigError(
             f"graph: these data are not those that {prepared} was prepared from (fingerprints {found} and "
             f"{known}; names, edges and their order count): give the same data, graph={str(prepared)!r} to "
-            "go on with that graph, or another output for a run on these"
+            "train on that graph, or another output for a run on these"
         )

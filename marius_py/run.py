@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from marius_py.errors import ConfigError
 from marius_py.evaluator import Evaluator, Mode, Progress
 from marius_py.metrics import DEFAULT_KS, Metrics
 from marius_py.run_reader import RunReader, open_run
@@ -28,7 +29,7 @@ class Run(RunReader):
     What is read is the commit that was the last one at the opening.
 
     Attributes:
-        path: the run folder.
+        path: the run folder, absolute.
         graph: the prepared graph it was trained on.
         model: decoder and relations, on the chosen device.
     """
@@ -73,7 +74,14 @@ class Run(RunReader):
             max_edges: rank a random subset.
             candidates: nodes a query is ranked against in mode "sampled".
             progress: called with (edges done, edges in all).
+
+        Raises:
+            ConfigError: no such split or mode, or no edges to rank.
         """
+        if edges is not None and not len(edges):
+            raise ConfigError(
+                "edges is empty: give the edges to rank as ids (E, 3), or leave it out for a split"
+            )
         with self.graph.edges() as store:
             evaluator = Evaluator(
                 self.model,
@@ -169,6 +177,9 @@ class Run(RunReader):
         """
         from marius_py.predict import score
 
+        if len(triples) and isinstance(triples[0], str):
+            shown = ", ".join(map(repr, map(str, triples)))
+            raise ConfigError(f"triples is the single triple ({shown}); pass a list of triples")
         return score(self, triples)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from marius_py import build
@@ -23,15 +21,15 @@ def train(config: TrainConfig, watcher: build.Watcher | None = None) -> dict[str
     if not config.trackers:
         return build.train(config, watcher)
     trackers = make_trackers(config.trackers)
-    config = replace(config, output=str(build.run_folder(config)))
-    tracked = _Tracked(watcher, trackers, config)
-    result: dict[str, Any] | None = None
-    try:
-        result = build.train(config, tracked)
-    finally:
-        if tracked.started:
-            trackers.finish(result)
-    return result
+    with build.named(config) as config:
+        tracked = _Tracked(watcher, trackers, config)
+        result: dict[str, Any] | None = None
+        try:
+            result = build.train(config, tracked)
+        finally:
+            if tracked.started:
+                trackers.finish(result)
+        return result
 
 
 class _Tracked(build.Watcher):
@@ -52,7 +50,7 @@ class _Tracked(build.Watcher):
         self._inner.on_start(trainer, num_edges, epochs_done)
         if not self.started:  # a run that ends an epoch of other settings first makes two trainers
             self.started = True
-            self._trackers.start(Path(str(self._config.output)), plain(self._config))
+            self._trackers.start(build.run_folder(self._config), plain(self._config))
 
     def on_progress(self, edges: int) -> None:
         """Pass on."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 import torch
 
+from marius_py import build
 from marius_py.build import train, warn_of_decline
-from marius_py.config import load_config
-from marius_py.errors import ConfigError
+from marius_py.config import TrainConfig, load_config
+from marius_py.errors import ConfigError, StorageError
 from marius_py.prepare import prepare
 
 
@@ -27,6 +30,41 @@ def test_a_missing_graph_leaves_no_run_folder(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="does not exist"):
         train(config)
     assert not (tmp_path / "run").exists()
+
+
+class Noon(datetime):
+    """A clock that stands still."""
+
+    @classmethod
+    def now(cls, tz: object = None) -> Noon:
+        return cls(2026, 7, 1, 12)
+
+
+def test_runs_of_one_second_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(build, "datetime", Noon)
+    small = ["device=cpu", "model.dim=4", "training.epochs=1", "training.valid_every=0"]
+    small += ["negatives.count=4", "pipeline.mode=inline", "pipeline.compute_threads=1"]
+    (tmp_path / "edges.tsv").write_text("".join(f"a{i}\tr\ta{i + 1}\n" for i in range(30)))
+    prepare(tmp_path / "edges.tsv", tmp_path / "graph", header=False)
+    runs = [Path(train(load_config(["graph=graph", *small]))["output"]) for _ in range(2)]
+    noon = tmp_path / "runs" / "2026-07-01_12-00-00"
+    assert runs == [noon, noon.with_name(f"{noon.name}-2")]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(build.run_folder, [TrainConfig()] * 8))
+    assert {path.name for path in found} == {f"{noon.name}-{number}" for number in range(3, 11)}
+    with pytest.raises(ConfigError, match=r"storage\.capacity=9"):
+        train(load_config(["graph=graph", *small, "storage.capacity=9"]))
+    assert len(list((tmp_path / "runs").iterdir())) == 10
+
+
+def test_a_run_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(StorageError, match=r"runs/.* cannot be made: .*; give output=RUN"):
+        train(load_config(["device=cpu"]))
 
 
 @pytest.mark.parametrize(

@@ -196,6 +196,10 @@ def test_a_folder_of_groups_of_ones_own(tmp_path: Path) -> None:
         "ünï",
         "#1",
         "~h",
+        "'r",
+        '"r',
+        "'r' s",
+        "'r\\'",
     ],
 )
 def test_any_file_name_is_a_path(name: str) -> None:
@@ -209,6 +213,15 @@ def test_any_text_is_a_path(name: str) -> None:
     name = "p" + name
     if "${" not in name:
         assert compose(EvaluateConfig, [f"run={name}"]).run == name
+
+
+@pytest.mark.parametrize("name", ["null", "${oc.env:HOME}/x", "a${b", "\\${b}", "'r", "'r s'", '"', "x\\"])
+def test_a_path_from_python_stands_for_itself(name: str) -> None:
+    assert load_config(words_of({"graph": Path(name), "output": name})).output == name
+    given = {"run": name, "compare": [name, Path(name)]}
+    config = compose(EvaluateConfig, words_of(given, EvaluateConfig))
+    assert (config.run, config.compare) == (name, (name, name))
+    assert load_config(words_of({"graph": None})).graph is None
 
 
 def test_quoted_and_interpolated_paths(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +280,7 @@ def test_the_mapping_of_config_yaml_gives_the_same_settings(words: list[str], pa
     assert load_config(words_of(plain(config))) == config
 
 
-TEXTS = st.text(st.characters(exclude_categories=("Cs", "Cc"))).filter(lambda text: "${" not in text)
+TEXTS = st.text(st.one_of(st.sampled_from("${}\\'\""), st.characters(exclude_categories=("Cs", "Cc"))))
 
 
 @settings(max_examples=30)

@@ -26,6 +26,27 @@ def settings(run, **more):
     return EvaluateConfig(run=str(run), device="cpu", compute_threads=1, **more)
 
 
+def test_a_run_is_evaluated_from_python(tmp_path, monkeypatch):
+    run, graph, _, _ = write_run(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    given = {"split": "train", "ks": (1, 5), "device": "cpu", "compute_threads": 1}
+    config = settings(run, split="train", ks=(1, 5))
+    found = [evaluate(config), marius_py.evaluate(config), marius_py.evaluate("run", given)]
+    graph.path.rename(tmp_path / "moved")
+    with load(run, graph="moved") as opened:
+        found.append(marius_py.evaluate(opened, {**given, "output": "all.json"}))
+    assert json.loads((tmp_path / "all.json").read_text()) == found[-1]
+    assert all({**one, "seconds": 0} == {**found[0], "seconds": 0} for one in found)
+    with pytest.raises(ConfigError, match=r"unknown key splt; did you mean split\?"):
+        marius_py.evaluate("run", {"splt": "train"})
+    with pytest.raises(ConfigError, match="run is 'run' as the argument, but 'other' in settings"):
+        marius_py.evaluate("run", {"run": "other"})
+    with pytest.raises(ConfigError, match="no folder"):
+        marius_py.evaluate("run", {"output": "nowhere/all.json"})
+    with pytest.raises(ConfigError, match="says everything"):
+        marius_py.evaluate(settings(run), given)
+
+
 def test_details_add_up_to_the_whole(tmp_path):
     run, graph, _, _ = write_run(tmp_path)
     result = evaluate(settings(run, details=True, split="train"))

@@ -89,6 +89,30 @@ def test_unknown_names_get_a_suggestion(written):
             run.embeddings(np.array([10]))
 
 
+def test_what_is_asked_of_nothing_or_of_one_triple_is_refused(written):
+    with load(written[0]) as run:
+        with pytest.raises(ConfigError, match=r"edges is empty: give the edges .* \(E, 3\)"):
+            run.evaluate(edges=np.empty((0, 3), np.int64))
+        triple = ("Oslo", "likes", "Rome")
+        for given in (triple, np.array(triple)):
+            with pytest.raises(ConfigError, match=r"single triple \('Oslo', .*pass a list of triples"):
+                run.score(given)
+        assert run.score([triple]).shape == (1,)
+        assert run.score([]).shape == (0,)
+
+
+@pytest.mark.parametrize("graph", [None, "graph"])
+def test_a_run_outlives_a_change_of_the_current_folder(tmp_path, written, graph, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    with load("run", graph=graph) as run:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        assert run.path == written[0]
+        assert run.embedding("Oslo").shape == (4,)
+        assert len(run.predict(head="Oslo", relation="likes", k=3)) == 3
+        assert run.evaluate().both.count == 10
+
+
 def test_similar_names():
     assert similar_names("Oslo", ["Osla", "Bergen"]) == ["Osla"]
     assert similar_names("/m/01abc", ["/m/01abd", "/m/99xyz"]) == ["/m/01abd"]

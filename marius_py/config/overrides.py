@@ -22,8 +22,12 @@ OPEN = ("model.decoder", "model.init", "negatives.sampler", "loss", "optimizer")
 NESTED = OPEN[:3]
 """Those of them that are keys inside a section, not groups of files."""
 
+VERBATIM = ("input.delimiter",)
+"""Keys besides those of paths whose value is quoted: hydra would trim a tab, and fail at a semicolon."""
+
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")
 _CHOICE = re.compile(r"[\w./-]+\Z")
+_QUOTED = re.compile(r"""(['"])(?:\\.|(?!\1)[^\\])*\1\Z""", re.DOTALL)
 _OVERRIDE = re.compile(r"(?P<prefix>\+\+|\+|~|)(?P<key>[^=\s]+?)(?:=(?P<value>.*))?\Z", re.DOTALL)
 
 
@@ -62,7 +66,7 @@ def prepare_overrides(
             words += [f"~{key}", f"+{key}={mapping}"]
         elif any(key.startswith(name + ".") for name in OPEN):
             words.append(f"++{key}={value}")
-        elif key in _path_keys(kind) and not sweep:
+        elif (key in VERBATIM or key in path_keys(kind)) and not sweep:
             words.append(f"{prefix}{key}={_quote(value)}")
         else:
             words.append(f"{prefix}{key}={value}")
@@ -98,7 +102,8 @@ def _sections(kind: type[Any], prefix: str = "") -> Iterator[str]:
             yield from _sections(cast(type[Any], hint), f"{prefix}{name}.")
 
 
-def _path_keys(kind: type[Any]) -> set[str]:
+def path_keys(kind: type[Any]) -> set[str]:
+    """Keys whose values are names of files or folders."""
     return {key for key, _, item in keys_of(kind) if item.metadata["path"]}
 
 
@@ -138,13 +143,14 @@ def _choose(group: str, prefix: str, value: str, sweep: bool, folders: Sequence[
 
 def _quote(value: str) -> str:
     """A path as a hydra string; null, what is quoted already and interpolations stay."""
-    if value in ("null", "???", "") or value[0] in "'\"" or "${" in value:
+    if value in ("null", "???", "") or _QUOTED.match(value) or "${" in value:
         return value
     return quoted(value)
 
 
-def quoted(value: str) -> str:
-    """Any text as a hydra string."""
-    escaped = re.sub(r'(\\*)"', lambda m: m[1] * 2 + '\\"', value)
+def quoted(text: str) -> str:
+    """Any text as a hydra string, which stands for just that text: nothing in it is interpolated."""
+    literal = re.sub(r"(\\*)\$\{", lambda m: m[1] * 2 + r"\${", text)
+    escaped = re.sub(r'(\\*)"', lambda m: m[1] * 2 + '\\"', literal)
     trailing = len(escaped) - len(escaped.rstrip("\\"))
     return '"' + escaped + "\\" * trailing + '"'

@@ -3,37 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from os import PathLike
 from typing import Any
 
-from marius_py.config.overrides import NESTED, quoted
+from marius_py.config.overrides import NESTED, path_keys, quoted
+from marius_py.config.schema import TrainConfig
 from marius_py.errors import ConfigError
 
 
-def words_of(settings: Mapping[str, Any]) -> list[str]:
+def words_of(settings: Mapping[str, Any], kind: type[Any] = TrainConfig) -> list[str]:
     """Overrides for settings from Python: flat keys, nested mappings as in config.yaml, or a mix of both.
 
-    A mapping with `_target_` for a key of `OPEN` names a class and all of its arguments.
+    A mapping with `_target_` for a key of `OPEN` names a class and all of its arguments. Names of files and
+    folders stand for themselves, also "null" and what hydra would take for a quotation or interpolation.
+
+    Args:
+        settings: values by key.
+        kind: configuration class.
 
     Raises:
         ConfigError: no mapping, or a key that is no text.
 
     >>> words_of({"model": {"dim": 16, "decoder": {"_target_": "transe", "norm": "l1"}}, "resume": True})
     ['model.dim=16', 'model.decoder={_target_:"transe",norm:"l1"}', 'resume=true']
+    >>> words_of({"output": "runs/a, b", "graph": None})
+    ['output="runs/a, b"', 'graph=null']
     """
     if not isinstance(settings, Mapping):
         raise ConfigError(
             f"settings is {_shown(settings)}; allowed: a mapping of keys to values, "
             '{"model.dim": 64} or {"model": {"dim": 64}}'
         )
-    return list(_words("", settings))
+    return list(_words("", settings, path_keys(kind)))
 
 
-def _words(prefix: str, settings: Mapping[str, Any]) -> Iterator[str]:
+def _words(prefix: str, settings: Mapping[str, Any], paths: set[str]) -> Iterator[str]:
     for name, value in settings.items():
         if not isinstance(name, str):
             raise ConfigError(f"settings: the key {name!r} is {type(name).__name__}; allowed: a text")
         key = f"{prefix}.{name}" if prefix else name
-        if not isinstance(value, Mapping):
+        if key in paths and isinstance(value, (str, PathLike)):
+            yield f"{key}={quoted(str(value))}"
+        elif not isinstance(value, Mapping):
             yield f"{key}={_word(value)}"
         elif key in NESTED and "_target_" in value:
             yield f"{key}={_inside(value)}"
@@ -42,9 +53,9 @@ def _words(prefix: str, settings: Mapping[str, Any]) -> Iterator[str]:
             chosen = "_target_" if key == "loss" else "name"
             if chosen in value:
                 yield f"{key}={_word(value[chosen])}"
-            yield from _words(key, {one: value[one] for one in value if one != chosen})
+            yield from _words(key, {one: value[one] for one in value if one != chosen}, paths)
         else:
-            yield from _words(key, value)
+            yield from _words(key, value, paths)
 
 
 def _word(value: Any) -> str:
@@ -53,18 +64,16 @@ def _word(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, (list, tuple)):
-        return "[" + ",".join(_word(one) for one in value) + "]"
-    return str(value)
+    return _inside(value) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _inside(value: Any) -> str:
-    """A value within a mapping: texts are quoted, as nothing else tells them from numbers there."""
+    """A value within a mapping or list: texts are quoted, as nothing else tells them from numbers there."""
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{name}:{_inside(one)}" for name, one in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ",".join(_inside(one) for one in value) + "]"
-    return quoted(value) if isinstance(value, str) else _word(value)
+    return quoted(str(value)) if isinstance(value, (str, PathLike)) else _word(value)
 
 
 def _shown(value: Any) -> str:

@@ -36,8 +36,9 @@ _ARROW = {"int": pa.int64(), "str": pa.string(), "float": pa.float64(), "float |
 def read_queries(path: Path | str) -> dict[str, Column]:
     """Read queries: a column each for head, relation and tail, None for a column that the file lacks.
 
-    A TSV begins with a line that names its columns, or has three columns, head, relation, tail. A Parquet
-    file has columns of these names. What is asked for is left out, empty, null or "?".
+    A TSV begins with a line that names its columns, or has three columns, head, relation, tail; a byte order
+    mark before it is no part of it. A Parquet file has columns of these names. What is asked for is left
+    out, empty, null or "?".
 
     Raises:
         MissingPathError: no such file. StorageError: it cannot be read. FormatError: its content is wrong;
@@ -49,7 +50,7 @@ def read_queries(path: Path | str) -> dict[str, Column]:
     if file.suffix == ".parquet":
         return _read_parquet(file)
     try:
-        lines = file.read_text(encoding="utf-8").split("\n")
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         raise StorageError(f"queries {file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

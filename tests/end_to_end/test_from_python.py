@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import threading
@@ -133,6 +134,90 @@ def test_a_resumed_run_has_to_have_its_data(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     with marius_py.train(tmp_path / "run-graph", run, {"training.epochs": 3}, resume=True) as resumed:
         assert resumed.epochs == 3
+
+
+def test_a_run_folder_is_named_once(graph: Path, tmp_path: Path) -> None:
+    given = {**SMALL, "output": tmp_path / "null"}
+    with marius_py.train(graph, settings=given) as run:
+        assert run.path == tmp_path / "null"
+    with marius_py.train(graph, tmp_path / "null", {**given, "graph": graph}, resume=True) as run:
+        assert run.epochs == 1
+    for other in ({"output": "b"}, {"graph": "b"}):
+        name = next(iter(other))
+        with pytest.raises(ConfigError, match=f"{name} is '.*' as the argument, but 'b' in settings"):
+            marius_py.train(graph, tmp_path / "a", {**SMALL, **other})
+    with pytest.raises(ConfigError, match=r"graph is '\(list\)' as the argument, but 'b' in settings"):
+        marius_py.train(TRIPLES, tmp_path / "a", {**SMALL, "graph": "b"})
+    with pytest.raises(ConfigError, match="says everything"):
+        marius_py.train(load_config([f"graph={graph}"]), resume=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["null"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"training.batch_size": 129}, {"storage.partitions": 2}, {"model.decoder": "transe", "model.dim": 7}],
+)
+@pytest.mark.parametrize("prepared", [True, False])
+def test_the_settings_of_the_demo_are_for_the_demo(
+    settings: dict[str, Any], prepared: bool, graph: Path, tmp_path: Path
+) -> None:
+    base = {"device": "cpu", "model.dim": 4, "negatives.count": 4, "training.valid_every": 0}
+    base |= {"training.epochs": 1, "pipeline.mode": "inline", "pipeline.compute_threads": 1, **settings}
+    data = graph if prepared else TRIPLES
+    marius_py.train(data, tmp_path / "run", base).close()
+    with marius_py.train(data, tmp_path / "run", {**settings, "training.epochs": 2}, resume=True) as run:
+        assert run.epochs == 2
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"storage.capacity": 99}, {"model.decoder": "nowhere.Mine"}, {"model.dim": 0}, {"trackers": ["none"]}],
+)
+@pytest.mark.parametrize("output", [None, "run"])
+def test_a_call_that_was_refused_leaves_nothing(
+    wrong: dict[str, Any], output: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError):
+        marius_py.train(TRIPLES, output, {**SMALL, **wrong})
+    assert [path.name for path in tmp_path.rglob("*")] in ([], ["runs"])
+
+
+def test_a_graph_that_is_there_is_used_again(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    marius_py.graph_from(TRIPLES, tmp_path / "run-graph")
+    with pytest.raises(ConfigError, match=r"storage\.capacity=99"):
+        marius_py.train(TRIPLES, run, {**SMALL, "storage.capacity": 99})
+    with marius_py.train(TRIPLES, run, SMALL) as opened:
+        assert opened.epochs == 1
+    shutil.rmtree(run)
+    with pytest.raises(ConfigError, match=r"not those that .*run-graph was prepared .*or another output"):
+        marius_py.train(OTHERS, run, SMALL)
+    assert [path.name for path in tmp_path.iterdir()] == ["run-graph"]
+
+
+def test_resume_among_the_settings(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    marius_py.train(TRIPLES, run, SMALL).close()
+    with marius_py.train(TRIPLES, run, {"training.epochs": 2, "resume": True}) as resumed:
+        assert resumed.epochs == 2
+    with marius_py.train(TRIPLES, run, {"training.epochs": 3, "resume": False}, resume=True) as resumed:
+        assert resumed.epochs == 3
+
+
+def test_runs_without_a_name_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs = [marius_py.train(TRIPLES, settings=SMALL) for _ in range(2)]
+    for run in runs:
+        run.close()
+        assert run.graph.path == run.path.with_name(f"{run.path.name}-graph")
+    with pytest.raises(ConfigError):
+        marius_py.train([("a",)], settings=SMALL)
+    names = {run.path.name for run in runs}
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == names | {f"{one}-graph" for one in names}
+    assert len(names) == 2
 
 
 def test_a_file_is_no_graph(tmp_path: Path) -> None:

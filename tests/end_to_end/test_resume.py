@@ -118,6 +118,19 @@ def test_other_settings_are_taken_and_logged(
     assert not verify(tmp_path / "run")
 
 
+def test_fewer_epochs_than_there_are_train_nothing(
+    run_train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_train("training.epochs=2")
+    run = tmp_path / "run"
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert cli.train([f"output={run}", "resume=true", "training.epochs=1"]) == 2
+    said = capsys.readouterr().err
+    assert f"training.epochs=1 is of all epochs, and the run in {run} has trained 2" in said
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert run_train("training.epochs=2", resume=True)["train"]["epochs"] == 2
+
+
 @pytest.mark.parametrize(
     "change",
     [

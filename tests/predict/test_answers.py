@@ -321,9 +321,10 @@ def test_an_output_that_fails_later_is_named(tmp_path):
         pass
 
 
-def test_query_file_with_headings(tmp_path):
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_query_file_with_headings(tmp_path, encoding):
     file = tmp_path / "q.tsv"
-    file.write_text("relation\ttail\nlikes\tA\nknows\tB\n", encoding="utf-8")
+    file.write_text("relation\ttail\nlikes\tA\nknows\tB\n", encoding=encoding)
     assert read_queries(file) == {"head": None, "relation": ["likes", "knows"], "tail": ["A", "B"]}
     file.write_text("likes\tA\n", encoding="utf-8")
     with pytest.raises(FormatError, match="line 1: 2 columns, expected 3"):
