@@ -28,7 +28,7 @@ EXAMPLES = """settings (key=value):
 examples:
   marius-extend graph=graphs/mine input.train=new.tsv output=graphs/mine2
   marius-extend graph=graphs/mine input.train=new.tsv output=graphs/mine2 run=runs/mine run_output=runs/mine2
-  marius-train output=runs/mine2 resume=true training.epochs=23"""
+  marius-train output=runs/mine2 resume=true training.epochs=28"""
 
 _DEFAULTS: dict[str, str | None] = {
     "graph": None,

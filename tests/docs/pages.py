@@ -82,6 +82,14 @@ def blocks_of(path: Path) -> list[Block]:
     ]
 
 
+def contents() -> list[str]:
+    """The pages that the table of contents lists, in order, without .md."""
+    entries = re.findall(
+        r"```\{toctree\}\n(.*?)```", (ROOT / "docs" / "index.md").read_text("utf-8"), re.DOTALL
+    )
+    return [line for entry in entries for line in entry.split("\n") if line and not line.startswith(":")]
+
+
 def unfenced_commands(path: Path) -> list[str]:
     """Commands in blocks that are indented instead of fenced, and so would escape the tests."""
     text = _BLOCK.sub("", path.read_text(encoding="utf-8"))

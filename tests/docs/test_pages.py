@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import PAGES, REASONS, ROOT, Block, blocks_of, unfenced_commands
+from tests.docs.pages import PAGES, REASONS, ROOT, Block, blocks_of, contents, unfenced_commands
 from tests.docs.shell import Shell
 
 README, QUICKSTART = "README.md", "docs/quickstart.md"
@@ -76,6 +76,22 @@ def test_whole_page(page: str, shell: Shell, checkout: Path, home: Path, tmp_pat
     _run_page(page, shell, checkout if page == README else home, tmp_path, slow=True)
 
 
+def test_the_quick_start_shows_the_table_that_is_printed(shell: Shell, home: Path) -> None:
+    code, output = shell.run("marius-evaluate run=runs/mine", home, TIMEOUT_S)
+    shown = (ROOT / QUICKSTART).read_text(encoding="utf-8").splitlines()
+    assert code == 0
+    assert {line for line in output.splitlines() if "mean_rank" in line} <= set(shown)
+    assert "mean_rank" in output
+
+
+@pytest.mark.slow
+def test_pages_can_be_followed_one_after_another(shell: Shell, checkout: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    shutil.copytree(checkout, work)
+    for page in (f"docs/{name}.md" for name in contents()):
+        _run_blocks([one for one in BLOCKS.get(page, []) if one.runs], shell, work)
+
+
 @pytest.mark.parametrize("page", BLOCKS)
 def test_what_is_not_run_is_said(page: str) -> None:
     left_out = Counter(block.reason for block in BLOCKS[page] if block.reason is not None)
@@ -105,16 +121,20 @@ def test_a_failing_command_fails_its_block(shell: Shell, tmp_path: Path) -> None
 
 
 def _run_page(page: str, shell: Shell, template: Path, folder: Path, *, slow: bool) -> None:
-    """Run a page's blocks in a copy of a folder; Python blocks share their names."""
+    """Run a page's blocks in a copy of a folder."""
     work = folder / "work"
     shutil.copytree(template, work)
+    blocks = [block for block in BLOCKS[page] if block.runs][MAKING if page == QUICKSTART else 0 :]
+    _run_blocks([block for block in blocks if slow or not block.slow], shell, work)
+
+
+def _run_blocks(blocks: list[Block], shell: Shell, work: Path) -> None:
+    """Run blocks of a page in a folder; those in Python share their names."""
     names: dict[str, object] = {"__name__": "__main__"}
     modules, path = set(sys.modules), list(sys.path)
     try:
-        blocks = [block for block in BLOCKS[page] if block.runs]
-        for block in blocks[MAKING if page == QUICKSTART else 0 :]:
-            if slow or not block.slow:
-                _run(block, shell, work, names)
+        for block in blocks:
+            _run(block, shell, work, names)
     finally:
         if isinstance(names.get("run"), _closable()):
             names["run"].close()  # type: ignore[attr-defined]
