@@ -570,8 +570,9 @@ def test_k_vs_all_has_a_name() -> None:
         ([], 12_000, None, 0.15),
         ([], 13_000, None, 0.138),
         ([], 3_000, None, 0.2),
-        (["training.batch_size=151"], 3_000, None, 0.1),  # fewer than 400 batches
-        (["training.epochs=13"], 3_000, None, 0.1),
+        (["training.batch_size=150"], 3_000, None, 0.15),  # 400 batches
+        (["training.epochs=13"], 3_000, None, 0.169),
+        (["training.batch_size=300"], 3_000, None, 0.1),
         ([], 0, None, 0.1),
         (["training.regularizer.n3=0.03"], 3_000, None, 0.03),
         (["loss=logistic"], 3_000, None, 0),
@@ -590,7 +591,7 @@ def test_nodes_with_few_edges_are_regularized_more(
     saved = {"nothing": {}, "null": {"training": {"regularizer": {"n3": None}}}}.get(
         begun, {"training": {"regularizer": {"n3": begun}}} if begun else None
     )
-    config = with_penalties(load_config(["graph=g", "training.batch_size=150", *words]), 1000, edges, saved)
+    config = with_penalties(load_config(["graph=g", "training.batch_size=75", *words]), 1000, edges, saved)
     assert config.training.regularizer.n3 == n3
 
 
