@@ -96,7 +96,7 @@ def test_what_does_not_fit_is_said(graph, tmp_path, memory, capsys):
 
 def test_other_words_are_refused(graph, capsys):
     assert cli.train([f"graph={graph}", "storage.partitions=many"]) == 2
-    assert "an integer at least 1 (partitions), or auto, or null" in capsys.readouterr().err
+    assert "an integer from 1 to 1024 (partitions), or auto, or null" in capsys.readouterr().err
     config = load_config([f"graph={graph}", "storage.partitions=auto"])
     with pytest.raises(ConfigError, match="chosen when a run starts"):
         partitioning_of(open_graph(graph), config)
