@@ -48,9 +48,8 @@ class InputConfig(Checked):
             raise ConfigError(f"input.columns={list(self.columns)} names a column twice")
         if self.delimiter is not None and len(self.delimiter) != 1:
             raise ConfigError(
-                f"input.delimiter={self.delimiter!r} is not one character: on a command line write it in "
-                "both kinds of quotes, 'input.delimiter=\";\"'; for a tab, input.format=tsv or "
-                "$'input.delimiter=\"\\t\"'"
+                f"input.delimiter={self.delimiter!r} is not one character: quote it for the shell, "
+                "'input.delimiter=;'; for a tab, input.format=tsv"
             )
         if self.split is not None and (
             len(self.split) != 3 or abs(sum(self.split) - 1) > 1e-6 or self.split[0] <= 0
