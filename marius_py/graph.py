@@ -27,7 +27,7 @@ class Graph:
     """A prepared graph on disk: counts in memory, names and edges read on demand.
 
     Attributes:
-        path: its folder.
+        path: its folder, absolute.
         num_nodes: N.
         num_relations: R (1 for a graph without relations).
         has_relations: False when the edge list had two columns.
@@ -182,7 +182,7 @@ def open_graph(path: Path | str) -> Graph:
                 "prepare the graph again"
             )
     return Graph(
-        path=folder,
+        path=folder.absolute(),  # the current folder may be another one when a file is needed
         num_nodes=manifest["num_nodes"],
         num_relations=manifest["num_relations"],
         has_relations=manifest["has_relations"],

@@ -15,7 +15,7 @@ from marius_py.graph import Graph, open_graph
 from marius_py.graph_files import manifest_bytes, read_manifest
 from marius_py.names import ROW_GROUP
 from marius_py.partitioning import Partitioning
-from marius_py.prepare import prepare_arrays
+from marius_py.prepare import prepare, prepare_arrays
 
 
 @given(num_nodes=st.integers(1, 2000), data=st.data())
@@ -47,6 +47,20 @@ def make(path: Path, seed: int = 0, nodes: int = 100, partitions: int = 4) -> Gr
 def test_open_gives_what_prepare_gave(tmp_path: Path) -> None:
     graph = make(tmp_path / "g")
     assert open_graph(str(tmp_path / "g")) == graph
+
+
+def test_a_graph_outlives_a_change_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "e.tsv").write_text("a\tr\tb\nb\tr\tc\nc\tr\ta\n")
+    monkeypatch.chdir(tmp_path)
+    prepare("e.tsv", "g", header=False, split=(1, 0, 0), partitions=1)
+    graph = open_graph("g")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with graph.edges() as edges:
+        assert edges.num_edges("train") == 3
+    assert sorted(graph.node_names()) == ["a", "b", "c"]
 
 
 def test_repartition_sorts_once_and_reuses(tmp_path: Path) -> None:
