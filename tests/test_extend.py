@@ -209,7 +209,7 @@ def test_refusals(files, tmp_path):
 def test_validations_of_the_old_graph_do_not_count(files, tmp_path):
     _, old, graph, _, _ = files
     settings = {**SETTINGS, "training.valid_every": 1, "training.patience": 1, "checkpoint.best": True}
-    with marius_py.train(old, tmp_path / "run", {**settings, "training.epochs": 9, "optimizer.lr": 3}) as run:
+    with marius_py.train(old, tmp_path / "run", {**settings, "training.epochs": 9, "optimizer.lr": 1}) as run:
         done = run.epochs
         assert all(line["valid"] for line in run.history)
     folder = extend_run(tmp_path / "run", graph, tmp_path / "longer")
