@@ -43,6 +43,7 @@ from marius_py.results import (
 from marius_py.resume import (
     EPOCH_META,
     EpochSettings,
+    plain_json,
     record,
     unfinished,
 )
@@ -128,9 +129,9 @@ class Joint:
         try:
             with open_node_reader(folder / CHECKPOINT_FOLDER) as reader:
                 checkpoint = reader.checkpoint()
-            epoch = checkpoint.meta["position"][0]
-            valid = checkpoint.meta["history"][-1]["valid"]
-            if valid["mrr"] != history[epoch - 1]["valid"]["mrr"]:
+            lines = checkpoint.meta["history"]
+            epoch, valid = len(lines), lines[-1].get("valid") if lines else None
+            if not valid or epoch > len(history) or valid != plain_json(history[epoch - 1].get("valid")):
                 raise FormatError(f"{folder} is a snapshot of another run")
             self.model.load_state_arrays(checkpoint.arrays)
             return {"epoch": epoch, "valid": valid, "test": self.evaluate("test", folder)}

@@ -157,11 +157,18 @@ def _of_another_seed(snapshot: Path) -> None:
     shutil.copytree(snapshot.parents[2] / "other" / "snapshots" / "best-0002", snapshot, dirs_exist_ok=True)
 
 
-@pytest.mark.parametrize("harm", [_without_rows, _empty, _of_another_seed])
+def _of_a_longer_run(snapshot: Path) -> None:
+    _empty(snapshot)
+    last = snapshot.parents[2] / "long" / "snapshots" / "epoch-0005"
+    shutil.copytree(last, snapshot, dirs_exist_ok=True)
+
+
+@pytest.mark.parametrize("harm", [_without_rows, _empty, _of_another_seed, _of_a_longer_run])
 def test_a_damaged_or_foreign_snapshot_is_made_again_or_left_out(
     run_train: Train, tmp_path: Path, harm: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     run_train("checkpoint.best=true", "training.seed=9", output="other")
+    run_train("checkpoint.keep=1", "training.epochs=5", "training.valid_every=0", output="long")
     wanted = run_train("checkpoint.best=true")["best"]["test"]["mrr"]
     run = tmp_path / "run"
     before = (run / "snapshots" / "best-0002").stat().st_ino
