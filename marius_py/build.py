@@ -158,8 +158,9 @@ def _train(
     meta = identity(config, graph, partitioning) | {CONFIG_META: settings}
     with open_store(config, folder, table, meta) as store:
         capacity = capacity_of(config, store)
-        record_settings(store, settings)
-        write_yaml(settings, folder / CONFIG_FILE)
+        if store.checkpoint() is not None:  # a new run has written them before its store
+            record_settings(store, settings)
+            write_yaml(settings, folder / CONFIG_FILE)
         with edges_of(graph, partitioning, folder) as edges:
             plan = plan_validation(config, graph, committed_meta(store))
             meta |= {VALIDATION_META: plan.to_meta()}

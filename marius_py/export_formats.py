@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
 from marius_py.run_reader import RunReader
+from marius_py.storage.file_io import sync_path
 from marius_py.storage.replacing import reason_of
 
 Float32 = NDArray[np.float32]
@@ -212,7 +213,7 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
         temporary.mkdir()
         yield temporary
         for path in temporary.iterdir():
-            _sync(path)
+            sync_path(path)
         if target.exists():
             target.replace(old)
         temporary.replace(target)
@@ -227,14 +228,6 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         if target.exists():
             shutil.rmtree(old, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def number_lines(rows: Float32, separator: str) -> bytes:

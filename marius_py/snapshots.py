@@ -99,12 +99,11 @@ def _number_of(snapshot: Path) -> int:
 
 def _save(run: Path, target: Path, touch: Callable[[], None]) -> None:
     """Copy the last commit of `run` to the run folder `target`, unless it is there."""
-    with open_node_reader(run / CHECKPOINT_FOLDER) as reader:
-        if _holds(target, reader.fingerprint):
-            return
     temporary = target.with_name(target.name + TEMPORARY_SUFFIX)
     try:
         with open_node_reader(run / CHECKPOINT_FOLDER) as reader:
+            if _holds(target, reader.fingerprint):
+                return
             table, checkpoint = reader.table, reader.checkpoint()
             settings = dict(checkpoint.meta[CONFIG_META])
             settings["graph"] = settings["graph"] or str(run / DEMO_GRAPH)

@@ -277,5 +277,6 @@ def _damage_as_format(path: Path) -> Iterator[None]:
         raise FormatError(f"{path} is damaged: {error}") from error
     except (pa.ArrowException, zipfile.BadZipFile, zlib.error) as error:
         raise FormatError(f"{path} is damaged or of another format: {error}") from error
+    # NumPy's and zipfile's own: a header that is no literal, a member that is missing, encrypted, cut off.
     except (ValueError, EOFError, KeyError, RuntimeError, NotImplementedError, SyntaxError) as error:
         raise FormatError(f"{path} is damaged or of another format: {error}") from error

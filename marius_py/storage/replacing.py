@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from marius_py.errors import StorageError
+from marius_py.storage.file_io import sync_path
 
 
 class Replacing:
@@ -46,7 +47,7 @@ class Replacing:
         try:
             if kind is None:
                 for path in self._temporary.values():
-                    _sync(path)
+                    sync_path(path)
                 for target, path in self._temporary.items():
                     path.replace(target)
         except OSError as failure:
@@ -75,14 +76,6 @@ def reason_of(error: OSError) -> str:
     'No space left on device'
     """
     return os.strerror(error.errno) if error.errno else " ".join(str(error).split())
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _remove_stale(target: Path) -> None:
