@@ -29,6 +29,7 @@ from marius_py.pipeline.runner import Stage
 from marius_py.pipeline.stages import Done, training_stages
 from marius_py.pipeline.trace import Trace
 from marius_py.pipeline.watchdog import Watchdog
+from marius_py.team import Team
 from marius_py.types import Position
 
 _MOST_RECORDINGS = 8
@@ -100,12 +101,13 @@ class BatchPath:
             self._weigh_parts(done.position)
             on_done(done)
 
-        stages, finish = self._stages(freed, rate)
-        self._execution.run(leased, stages, self._trace, self._buffer.abort, self._watchdog)
-        finish()
+        with self._execution.team(self._trace) as team:
+            stages, finish = self._stages(freed, rate, team)
+            self._execution.run(leased, stages, self._trace, self._buffer.abort, self._watchdog, team)
+            finish()
 
     def _stages(
-        self, on_done: Callable[[Done], None], rate: Callable[[int], float]
+        self, on_done: Callable[[Done], None], rate: Callable[[int], float], team: Team
     ) -> tuple[list[Stage], Callable[[], None]]:
         """The stages of a batch, as buffer and device need them, and what ends them after the last one."""
         finish: Callable[[], None] = _nothing
@@ -115,7 +117,7 @@ class BatchPath:
             on_device = DeviceStages(self._buffer, self._device_work, on_done, rate)
             stages, finish = on_device.stages(), on_device.finish
         elif self._device.type == "cpu":
-            stages = host_stages(self._buffer, self._model, on_done, rate)
+            stages = host_stages(self._buffer, self._model, on_done, rate, team)
         else:
             stages = training_stages(self._buffer, self._model, self._device, self._recordings, on_done, rate)
         return [Stage("draw", self._draw, ahead=True), *stages], finish

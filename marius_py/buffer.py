@@ -224,7 +224,9 @@ class PartitionBuffer:
         return self._threads.take(self._flat_embeddings, index, out)
 
     def update(self, optimizer: SparseOptimizer, index: Tensor, gradients: Tensor, rate: float) -> None:
-        """One step of the optimizer on the rows at distinct buffer indices, in place. One thread at a time.
+        """One step of the optimizer on the rows at distinct buffer indices, in place.
+
+        Of one batch at a time; several threads may each do rows of their own.
 
         As many threads share in it as torch has: one does some million rows a second.
 

@@ -62,7 +62,7 @@ class TrainerSettings:
         patience: end after so many validations in a row without a new best MRR; None: never.
         device_buffer: keep the buffer where batches are computed, not in RAM.
         compute_workers: batches that the CPU computes at once, which share torch's threads, at most
-            `max_in_flight`; None: one for each thread.
+            `max_in_flight`; with one in flight, threads that share in it; None: one for each thread.
         precision: of the CPU's matrix products: "bfloat16" rounds their factors, where the CPU has units for
             that; sums, rows and everything else are float32.
     """

@@ -19,6 +19,7 @@ FLOORS: dict[str, int] = {
     "streams": 0,
     "memory": 0,
     "pool": 0,
+    "team": 0,
     "ordering": 0,
     "partitioning": 1,
     "graph": 1,

@@ -122,6 +122,24 @@ def test_threaded_with_one_batch_in_flight_equals_inline_bit_for_bit() -> None:
     assert [line["loss"] for line in histories[0]] == [line["loss"] for line in histories[1]]
 
 
+@pytest.mark.parametrize("settings", [{}, {"mask_known": True}, {"block_edges": 170}])
+def test_threads_that_share_in_a_batch_make_the_same_run_each_time(settings: dict[str, Any]) -> None:
+    """Whoever is first: what is added up comes in the order of parts."""
+    torch.set_num_threads(3)
+    try:
+        runs = [Setup(replace(THREADED, compute_workers=3), **settings) for _ in range(2)]
+        runs += [Setup(replace(THREADED, mode="inline", compute_workers=3), **settings)]
+        losses = [[line["loss"] for line in run.train(3)] for run in runs]
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(1)
+    for run in runs[1:]:
+        runs[0].assert_equals(run)
+    assert losses[0] == losses[1] == losses[2]
+    alone = [line["loss"] for line in Setup(THREADED, **settings).train(3)]
+    assert losses[0] == pytest.approx(alone, rel=1e-4)
+
+
 def test_same_seed_gives_the_same_run_twice_and_learns() -> None:
     first, second = Setup(INLINE, mask_known=True), Setup(INLINE, mask_known=True)
     history = first.train(6)
@@ -134,7 +152,7 @@ def test_several_workers_share_the_threads_and_learn() -> None:
     threads: set[int] = set()
     model = make_model()
     gradients = model.gradients
-    model.gradients = lambda batch: (threads.add(torch.get_num_threads()), gradients(batch))[1]  # type: ignore[method-assign]
+    model.gradients = lambda *words: (threads.add(torch.get_num_threads()), gradients(*words))[1]  # type: ignore[method-assign]
     torch.set_num_threads(2)
     try:
         workers = Setup(replace(THREADED, max_in_flight=4), model=model).train(6)
@@ -408,7 +426,7 @@ def test_a_question_counts_once_however_many_edges_answer_it(mask_known: bool) -
     batches: list[Batch] = []
     model = make_model()
     gradients = model.gradients
-    model.gradients = lambda batch: (batches.append(batch), gradients(batch))[1]  # type: ignore[method-assign]
+    model.gradients = lambda batch, team: (batches.append(batch), gradients(batch, team))[1]  # type: ignore[method-assign]
     settings = replace(INLINE, capacity=PARTITIONS)
     run = Setup(settings, model=model, mask_known=mask_known, per_question=True)
     losses = [line["loss"] for line in run.train(3)]
@@ -439,7 +457,7 @@ def test_all_residents_as_negatives(mask_known: bool) -> None:
     batches: list[Batch] = []
     model = make_model()
     gradients = model.gradients
-    model.gradients = lambda batch: (batches.append(batch), gradients(batch))[1]  # type: ignore[method-assign]
+    model.gradients = lambda batch, team: (batches.append(batch), gradients(batch, team))[1]  # type: ignore[method-assign]
     run = Setup(INLINE, model=model, sampler=AllNegatives(), mask_known=mask_known)
     losses = [line["loss"] for line in run.train(3)]
     assert losses[-1] < losses[0]

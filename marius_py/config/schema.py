@@ -275,8 +275,8 @@ class PipelineConfig(Checked):
     )
     compute_workers: int | None = setting(
         None,
-        "batches that the CPU computes at once, sharing compute_threads, at most max_in_flight; null = one "
-        "for each thread",
+        "batches that the CPU computes at once, sharing compute_threads, at most max_in_flight; with one in "
+        "flight, threads that share in it; null = one for each thread",
         unit="batches",
         low=1,
     )

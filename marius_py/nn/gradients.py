@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -88,13 +89,22 @@ def penalty_factors(regularizer: Regularizer, given: StepInput) -> tuple[Tensor,
     )
 
 
+def _at_once(count: int, work: Callable[[slice], None]) -> None:
+    work(slice(0, count))
+
+
 def add_penalty(
-    regularizer: Regularizer, given: StepInput, decoder: Decoder, d_rows: Tensor, d_relations: Tensor
+    regularizer: Regularizer,
+    given: StepInput,
+    decoder: Decoder,
+    d_rows: Tensor,
+    d_relations: Tensor,
+    share: Callable[[int, Callable[[slice], None]], None] = _at_once,
 ) -> None:
     """Add the gradients of a penalty to those of node rows (U, D) and relation rows (V, Dr).
 
     Rows that no edge of the batch has are let alone: with many negatives they are the most. A device would
-    have to wait for their number.
+    have to wait for their number. `share` has a function do so many rows, perhaps in several threads.
     """
     tables = (
         (given.batch.rows, d_rows, decoder.complex_halves),
@@ -102,11 +112,27 @@ def add_penalty(
     )
     for factors, (rows, out, is_complex) in zip(penalty_factors(regularizer, given), tables, strict=True):
         mine = factors.nonzero().view(-1)
-        if len(mine) == len(rows):
-            out.addcmul_(regularizer.gradient(rows, is_complex), factors.unsqueeze(1))
-        elif len(mine):
-            gradient = regularizer.gradient(rows.index_select(0, mine), is_complex)
-            out.index_add_(0, mine, gradient.mul_(factors.index_select(0, mine).unsqueeze(1)))
+        add = partial(_add_penalty_of, regularizer, is_complex, mine, factors, rows, out)
+        if len(mine):
+            share(len(mine), add)
+
+
+def _add_penalty_of(
+    regularizer: Regularizer,
+    is_complex: bool,
+    mine: Tensor,
+    factors: Tensor,
+    rows: Tensor,
+    out: Tensor,
+    part: slice,
+) -> None:
+    """Add the gradients of the penalty of the rows `mine[part]`, each of which has a factor."""
+    if len(mine) == len(rows):
+        out[part].addcmul_(regularizer.gradient(rows[part], is_complex), factors[part].unsqueeze(1))
+        return
+    some = mine[part]
+    gradient = regularizer.gradient(rows.index_select(0, some), is_complex)
+    out.index_add_(0, some, gradient.mul_(factors.index_select(0, some).unsqueeze(1)))
 
 
 def relations_are_complex(decoder: Decoder) -> bool:

@@ -29,10 +29,11 @@ from marius_py.nn.gradients import Gradients, StepInput, autograd_gradients
 from marius_py.nn.initializers import Initializer, XavierNormal
 from marius_py.nn.kernels.workspace import Workspace
 from marius_py.nn.losses import Loss
-from marius_py.nn.micro_batches import accumulate, can_split, is_out_of_memory
+from marius_py.nn.micro_batches import accumulate, can_split, is_out_of_memory, most_shares
 from marius_py.nn.optimizers import SparseOptimizer
 from marius_py.nn.regularizers import Regularizer
 from marius_py.streams import Purpose, stream
+from marius_py.team import ALONE, Team
 from marius_py.types import SIDES, Side
 
 log = logging.getLogger(__name__)
@@ -189,16 +190,21 @@ class LinkPredictionModel:
                 d_rows = d_rows * batch.rate
         return Update(d_rows, d_state, gradients.loss)
 
-    def gradients(self, batch: Batch) -> Gradients:
-        """As `step`, but the optimizer step of the node rows is left to the caller; `state` is not read."""
+    def gradients(self, batch: Batch, team: Team = ALONE) -> Gradients:
+        """As `step`, but the optimizer step of the node rows is left to the caller; `state` is not read.
+
+        On the CPU the members of `team` share in the batch; into how many parts it is cut is all that its
+        size changes.
+        """
         with torch.no_grad():
             index, unique = self._relation_index(batch)
             with self._lock:
                 relations = self._relations[unique]
-            gradients = self._gradients_that_fit(batch, relations, index)
-            if self.clip_norm is not None:
-                for gradient in (gradients.rows, gradients.relations):
-                    clip_rows(gradient, self.clip_norm)
+            gradients = self._gradients_that_fit(batch, relations, index, team)
+            if (longest := self.clip_norm) is not None:
+                clip_rows(gradients.relations, longest)
+                rows = gradients.rows
+                team.share(len(rows), lambda part: clip_rows(rows[part], longest), "compute")
             self._update_relations(unique, gradients.relations, batch.rate, index)
         return gradients
 
@@ -243,22 +249,29 @@ class LinkPredictionModel:
         workspace: Workspace = self._local.workspace
         return workspace
 
-    def _gradients_that_fit(self, batch: Batch, relations: Tensor, index: dict[Side, Tensor]) -> Gradients:
-        """Gradients of the batch at once, or in as many parts as memory asks for; later batches likewise."""
+    def _gradients_that_fit(
+        self, batch: Batch, relations: Tensor, index: dict[Side, Tensor], team: Team
+    ) -> Gradients:
+        """Gradients of the batch at once, or in as many parts as the team and memory ask for.
+
+        What memory asked for once later batches get as well.
+        """
 
         def given() -> StepInput:
             masks = self._masks(batch, self._workspace())
             return StepInput(batch, relations, index, masks, self.reciprocal)
 
         def of_part(part: Callable[[], StepInput]) -> Gradients:
-            return self._gradients(part, (), self._workspace())
+            with torch.no_grad():  # which is each thread's own affair
+                return self._gradients(part, (), self._workspace())
 
+        shares = min(team.size, most_shares(batch))
         while True:
-            parts = min(self._parts, len(batch.head)) if can_split(batch, 1) else 1
+            parts = min(max(self._parts, shares), len(batch.head)) if can_split(batch, 1) else 1
             try:
                 if parts == 1:
                     return self._gradients(given, self.regularizers, self._workspace())
-                return accumulate(given, of_part, self.decoder, self.regularizers, parts)
+                return accumulate(given, of_part, self.decoder, self.regularizers, parts, team)
             except Exception as error:
                 more = min(2 * parts, len(batch.head))
                 if not is_out_of_memory(error) or more == parts or not can_split(batch, more):

@@ -59,6 +59,14 @@ class Channel(Generic[T]):
             self._stop.condition.notify_all()
             return item
 
+    def waiting(self, most: int) -> list[T]:
+        """Take those items that are here, at most so many. Raises StoppedError."""
+        with self._stop.condition:
+            self._raise_if_stopped()
+            items = [self._items.popleft() for _ in range(min(most, len(self._items)))]
+            self._stop.condition.notify_all()
+            return items
+
     def close(self) -> None:
         """No item follows; the reader gets None after the last one."""
         with self._stop.condition:

@@ -1,7 +1,8 @@
 """The runner that suits a run (floor 3): settings, device and buffer in, the choice and its threads out.
 
-The host's cores are shared by lanes, each of which takes its batches through all stages; beside a device that
-keeps the buffer one lane is enough, and where rows travel to a device each stage has a thread.
+The host's cores share in one batch at a time, or, where several may be in flight, in lanes each of which
+takes its batches through all stages; beside a device that keeps the buffer one lane is enough, and where rows
+travel to a device each stage has a thread.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import torch
 
 from marius_py.nn.product_units import HostPrecision, product_units
 from marius_py.pipeline.lanes import run_lanes
+from marius_py.pipeline.rounds import run_rounds
 from marius_py.pipeline.runner import Stage, run_inline, run_threaded
 from marius_py.pipeline.trace import Trace
 from marius_py.pipeline.watchdog import Watchdog
+from marius_py.team import ALONE, Team
 
 _THREADED_STAGES = 2
 """So many of the stages beside a device have threads of their own: those that read and change rows."""
@@ -29,7 +32,8 @@ class Execution:
 
     Attributes:
         mode: "threaded" or "inline". max_in_flight: batches between gather and scatter.
-        compute_workers: batches that the CPU computes at once; None: one for each of torch's threads.
+        compute_workers: batches that the CPU computes at once, or, with one in flight, threads that share in
+            one; None: one for each of torch's threads.
         precision: of the CPU's matrix products.
         on_host: the CPU computes. in_device: the buffer is where a device computes.
         swapped: partitions come and go, so that drawing waits for the disk.
@@ -45,6 +49,18 @@ class Execution:
     swapped: bool
     draws_quickly: bool
 
+    @contextmanager
+    def team(self, trace: Trace) -> Iterator[Team]:
+        """Threads that share in one batch, as many as may; meanwhile torch's are shared out among them.
+
+        Members with a thread each do more than torch's own threads in one: many of a step's operations are
+        too small to be divided.
+        """
+        alone = not self.on_host or self.in_device or self._lanes > 1
+        size = 1 if alone else self.compute_workers or torch.get_num_threads()
+        with _shared_threads(size), Team(size, trace.span) as team:
+            yield team
+
     def run(
         self,
         source: Iterable[Any],
@@ -52,6 +68,7 @@ class Execution:
         trace: Trace,
         on_error: Callable[[], None],
         watchdog: Watchdog,
+        team: Team = ALONE,
     ) -> None:
         """Take all of `source` through the stages, the first of which draws.
 
@@ -65,12 +82,18 @@ class Execution:
             # The device runs ahead of the host by itself; threads would hand the interpreter's lock about.
             run_lanes(source, stages, trace, lanes=1, on_error=on_error, watchdog=watchdog)
         elif self.on_host and not self.in_device:
+            lanes = self._lanes
             # Only where partitions are swapped does drawing wait for the disk.
-            with self._products(), self._lanes() as lanes:
-                ahead = lanes + 1 if self.swapped else 0
-                run_lanes(
-                    source, stages, trace, lanes=lanes, ahead=ahead, on_error=on_error, watchdog=watchdog
-                )
+            ahead = max(lanes, team.size) + 1 if self.swapped else 0
+            with self._products(), _shared_threads(lanes):
+                if lanes == 1:
+                    run_rounds(
+                        source, stages, trace, team=team, ahead=ahead, on_error=on_error, watchdog=watchdog
+                    )
+                else:
+                    run_lanes(
+                        source, stages, trace, lanes=lanes, ahead=ahead, on_error=on_error, watchdog=watchdog
+                    )
         else:
             with _shared_threads(_THREADED_STAGES):
                 run_threaded(
@@ -86,16 +109,12 @@ class Execution:
         """Lets the CPU use its units for bfloat16 meanwhile, if that is the precision."""
         return product_units(self.precision if self.on_host else "float32")
 
-    @contextmanager
-    def _lanes(self) -> Iterator[int]:
-        """Number of batches to compute at once; meanwhile each has its share of torch's threads.
-
-        Two workers with a thread each do more than one with two: many of a step's operations are too small to
-        be divided.
-        """
-        lanes = min(self.compute_workers or torch.get_num_threads(), self.max_in_flight)
-        with _shared_threads(lanes):
-            yield lanes
+    @property
+    def _lanes(self) -> int:
+        """Number of batches to compute at once, each with its share of torch's threads."""
+        if self.mode == "inline":
+            return 1
+        return min(self.compute_workers or torch.get_num_threads(), self.max_in_flight)
 
 
 @contextmanager

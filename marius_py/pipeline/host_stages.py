@@ -6,8 +6,9 @@ scatter     the optimizer's step of the rows in the buffer itself, ends the leas
 
 Memory is what a small batch waits for. So the state of the rows is not copied out and back, and the step is
 taken in blocks that pass through the cache once. All stages of a batch must run in one thread, since what
-they hand on lies in scratch of that thread; several threads may take a batch each. They gather in the order
-of batches, and scatter in the order in which they are ready, one at a time.
+they hand on lies in scratch of that thread, but a team of others may help it with each; or several threads
+take a batch each. They gather in the order of batches, and scatter in the order in which they are ready, one
+at a time.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from marius_py.nn.kernels.workspace import Workspace
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.pipeline.runner import Stage
 from marius_py.pipeline.stages import Done, corruptions, diverged
+from marius_py.team import ALONE, Team
 from marius_py.types import Position
 
 
@@ -49,14 +51,16 @@ def host_stages(
     model: LinkPredictionModel,
     on_done: Callable[[Done], None],
     rate: Callable[[int], float] = lambda edges: 1.0,
+    team: Team = ALONE,
 ) -> list[Stage]:
-    """Gather, compute and scatter over one buffer and model in RAM, for `run_inline` and `run_lanes`.
+    """Gather, compute and scatter over one buffer and model in RAM, for the runners of the host.
 
     Args:
         buffer: where rows come from and changes go.
         model: computes them, on the CPU.
         on_done: told of every batch, in the order of batches, as soon as all before it are done as well.
         rate: number of edges → factor of the learning rate, asked once a batch, in the order of batches.
+        team: threads that share in the work on one batch.
     """
     local = threading.local()
     entered: deque[EdgeBatch] = deque()
@@ -67,7 +71,8 @@ def host_stages(
         index = torch.from_numpy(ids.index)
         if not hasattr(local, "workspace"):
             local.workspace = Workspace(torch.device("cpu"))
-        rows = buffer.gather_rows(index, local.workspace.take("rows", len(index), model.dim))
+        rows = local.workspace.take("rows", len(index), model.dim)
+        team.share(len(index), lambda part: buffer.gather_rows(index[part], rows[part]), "gather")
         batch = Batch(
             rows=rows,
             state=rows[:, :0],
@@ -81,7 +86,7 @@ def host_stages(
         return _Gathered(ids, batch)
 
     def compute(gathered: _Gathered) -> _Computed:
-        return _Computed(gathered.ids, float(gathered.batch.rate), model.gradients(gathered.batch))
+        return _Computed(gathered.ids, float(gathered.batch.rate), model.gradients(gathered.batch, team))
 
     def scatter(computed: _Computed) -> None:
         ids, gradients = computed.ids, computed.gradients
@@ -89,7 +94,12 @@ def host_stages(
         if not math.isfinite(loss):
             raise diverged(ids, loss, gradients.rows)
 
-        buffer.update(model.optimizer, torch.from_numpy(ids.index), gradients.rows, computed.rate)
+        index, rows = torch.from_numpy(ids.index), gradients.rows
+
+        def step(part: slice) -> None:
+            buffer.update(model.optimizer, index[part], rows[part], computed.rate)
+
+        team.share(len(index), step, "scatter")
         ids.lease.release()
         done[ids.position] = Done(ids.position, ids.num_edges, loss)
         while entered and entered[0].position in done:

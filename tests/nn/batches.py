@@ -78,6 +78,7 @@ def make_model(
     reciprocal: bool = False,
     dropout: bool = False,
     regularizers: Sequence[Regularizer] = (),
+    clip_norm: float | None = None,
     fused: bool = True,
     compiled: bool = True,
 ) -> LinkPredictionModel:
@@ -91,6 +92,7 @@ def make_model(
         node_dropout=0.3 if dropout else 0.0,
         relation_dropout=0.2 if dropout else 0.0,
         regularizers=regularizers,
+        clip_norm=clip_norm,
         fused=fused,
         compiled=compiled,
     )

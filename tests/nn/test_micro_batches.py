@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import marius_py.nn.model as model_module
 from marius_py.nn import ComplEx, LogisticLoss, SoftmaxLoss, TransE
-from marius_py.nn.micro_batches import is_out_of_memory, split
+from marius_py.nn.micro_batches import is_out_of_memory, most_shares, split
 from marius_py.nn.regularizers import N3
+from marius_py.team import ALONE, Team
 from tests.nn.batches import gradients, make_model, random_batch
 
 DEVICE_ERROR = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
@@ -91,6 +92,45 @@ def test_other_decoders_and_losses(decoder: Any, loss: Any, monkeypatch: pytest.
     found = gradients(make_model(decoder, loss, dropout=True), batch)
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("reciprocal", [True, False])
+@pytest.mark.parametrize("dropout", [True, False])
+@pytest.mark.parametrize(("chunks", "size"), [(1, 2), (3, 2), (4, 3), (6, 5)])
+def test_a_team_finds_the_gradients_of_the_whole(
+    chunks: int, size: int, dropout: bool, reciprocal: bool, fused: bool
+) -> None:
+    options: dict[str, Any] = {
+        "dropout": dropout,
+        "reciprocal": reciprocal,
+        "fused": fused,
+        "regularizers": [N3(0.3), N3(0.2, weighted=False)],
+        "clip_norm": 0.05,
+    }
+    batch = random_batch(6, chunks=chunks, chunk_edges=60 // chunks, keep=True, groups=3)
+
+    def found(team: Team) -> list[np.ndarray]:
+        it = make_model(ComplEx(6), SoftmaxLoss(), **options).gradients(batch, team)
+        return [one.numpy().copy() for one in (it.rows, it.relations, it.loss)]
+
+    with Team(size) as team:
+        first, again = found(team), found(team)
+    for one, other, third in zip(first, found(ALONE), again, strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-6)
+        np.testing.assert_array_equal(one, third)
+
+
+def test_few_scores_are_cut_into_few_parts() -> None:
+    """Each part has gradients of all rows; with many threads and few negatives they would be most of it."""
+    small, large = random_batch(6, chunks=2, chunk_edges=4), random_batch(6, chunks=2, chunk_edges=400)
+    assert 1 <= most_shares(small) < most_shares(large)
+
+
+def test_a_member_that_fails_fails_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    limited(monkeypatch, 0, RuntimeError("size mismatch"))
+    with Team(2) as team, pytest.raises(RuntimeError, match="size mismatch"):
+        make_model(ComplEx(6), SoftmaxLoss()).gradients(random_batch(6, chunks=4, chunk_edges=9), team)
 
 
 def test_what_no_part_fits_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,19 +5,28 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 
 from marius_py.errors import PipelineError, StorageError
 from marius_py.pipeline.lanes import run_lanes
+from marius_py.pipeline.rounds import run_rounds
 from marius_py.pipeline.runner import AHEAD_THREADS, Stage, run_inline, run_threaded
 from marius_py.pipeline.trace import Trace
+from marius_py.team import Team
 
 
 def numbers(count: int) -> Iterator[int]:
     yield from range(count)
+
+
+def in_rounds(*words: Any, **named: Any) -> None:
+    """`run_rounds` with a team of three."""
+    with Team(3) as team:
+        run_rounds(*words, team=team, **named)
 
 
 def collect(into: list[int]) -> Stage:
@@ -32,7 +41,7 @@ def test_runners_keep_the_order_of_inline_under_random_delays() -> None:
         time.sleep(rng.random() * 0.002)
         return item * 2
 
-    runs = ("inline", "threaded", "lanes", "ahead")
+    runs = ("inline", "threaded", "rounds", "rounds ahead", "lanes", "ahead")
     entered: dict[str, list[int]] = {run: [] for run in runs}
     results: dict[str, list[int]] = {run: [] for run in runs}
 
@@ -50,10 +59,13 @@ def test_runners_keep_the_order_of_inline_under_random_delays() -> None:
 
     run_inline(numbers(60), stages("inline"), Trace())
     run_threaded(numbers(60), stages("threaded"), Trace(), max_in_flight=5)
+    in_rounds(numbers(60), stages("rounds"), Trace())
+    in_rounds(numbers(60), stages("rounds ahead"), Trace(), ahead=4)
     run_lanes(numbers(60), stages("lanes"), Trace(), lanes=3)
     run_lanes(numbers(60), stages("ahead"), Trace(), lanes=3, ahead=2)
-    assert list(entered.values()) == [[2 * n for n in range(60)]] * 4
-    assert results["inline"] == results["threaded"] == [4 * n for n in range(60)]
+    assert list(entered.values()) == [[2 * n for n in range(60)]] * 6
+    for run in runs[:4]:
+        assert results[run] == [4 * n for n in range(60)]
     assert sorted(results["lanes"]) == sorted(results["ahead"]) == results["inline"]
 
 
@@ -125,6 +137,50 @@ def test_stages_ahead_work_on_several_items_at_once_in_lanes() -> None:
     assert sorted(through) == list(range(9))
 
 
+@pytest.mark.parametrize("ahead", [0, 4])
+def test_a_round_draws_side_by_side_and_goes_on_one_by_one(ahead: int) -> None:
+    together, inside, most = threading.Barrier(3), 0, 0
+
+    def prepare(item: int) -> int:
+        if not ahead and item < 3:
+            together.wait(60)
+        return item
+
+    def enter(item: int) -> int:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        return item
+
+    def leave(item: int) -> None:
+        nonlocal inside
+        inside -= 1
+        through.append(item)
+
+    through: list[int] = []
+    stages = [Stage("prepare", prepare, ahead=True), Stage("enter", enter), Stage("leave", leave)]
+    in_rounds(numbers(30), stages, Trace(), ahead=ahead)
+    assert through == list(range(30))
+    assert (most, inside) == (1, 0)
+
+
+def test_a_round_does_not_wait_for_more_than_its_first_item() -> None:
+    """The source may have no more until what it gave is done: a swap waits for batches to end."""
+    done = threading.Semaphore(0)
+
+    def source() -> Iterator[int]:
+        yield 0
+        for item in range(1, 20):
+            assert done.acquire(timeout=60)
+            yield item
+
+    through: list[int] = []
+    stages = [Stage("draw", lambda item: item, ahead=True), Stage("leave", through.append)]
+    stages.append(Stage("end", lambda _: done.release()))
+    in_rounds(source(), stages, Trace(), ahead=4)
+    assert through == list(range(20))
+
+
 @pytest.mark.parametrize("limit", [1, 3])
 @pytest.mark.parametrize("runner", ["threaded", "lanes"])
 def test_no_more_than_max_in_flight_between_first_and_last_stage(limit: int, runner: str) -> None:
@@ -160,7 +216,7 @@ def test_no_more_than_max_in_flight_between_first_and_last_stage(limit: int, run
 
 
 @pytest.mark.parametrize("failing", ["load", "first", "second", "third"])
-@pytest.mark.parametrize("runner", ["inline", "threaded", "lanes", "ahead"])
+@pytest.mark.parametrize("runner", ["inline", "threaded", "rounds", "rounds ahead", "lanes", "ahead"])
 def test_error_carries_the_stage_and_its_cause(failing: str, runner: str) -> None:
     def source() -> Iterator[int]:
         for n in range(30):
@@ -174,7 +230,7 @@ def test_error_carries_the_stage_and_its_cause(failing: str, runner: str) -> Non
                 raise KeyError("seven")
             return item
 
-        return Stage(name, work, in_caller=name == "second")
+        return Stage(name, work, in_caller=name == "second", ahead=name == "first")
 
     woken: list[bool] = []
     stages = [stage("first"), stage("second"), stage("third")]
@@ -182,6 +238,9 @@ def test_error_carries_the_stage_and_its_cause(failing: str, runner: str) -> Non
     def run() -> None:
         if runner == "inline":
             run_inline(source(), stages, Trace())
+        elif runner.startswith("rounds"):
+            ahead = 3 if "ahead" in runner else 0
+            in_rounds(source(), stages, Trace(), ahead=ahead, on_error=lambda: woken.append(True))
         elif runner in ("lanes", "ahead"):
             ahead = 3 if runner == "ahead" else 0
             run_lanes(source(), stages, Trace(), lanes=2, ahead=ahead, on_error=lambda: woken.append(True))
@@ -203,7 +262,7 @@ def test_own_errors_keep_their_class() -> None:
         run_threaded(numbers(5), [Stage("a", fail), Stage("b", lambda x: x)], Trace(), max_in_flight=2)
 
 
-@pytest.mark.parametrize("runner", ["threaded", "lanes", "ahead"])
+@pytest.mark.parametrize("runner", ["threaded", "rounds", "rounds ahead", "lanes", "ahead"])
 def test_source_is_closed_when_a_stage_fails(runner: str) -> None:
     closed = threading.Event()
 
@@ -217,9 +276,11 @@ def test_source_is_closed_when_a_stage_fails(runner: str) -> None:
     def fail(item: int) -> int:
         raise ValueError("no")
 
-    ahead = 3 if runner == "ahead" else 0
-    run = partial(run_threaded, max_in_flight=1)
-    if runner != "threaded":
+    ahead = 3 if "ahead" in runner else 0
+    run: Callable[..., None] = partial(run_threaded, max_in_flight=1)
+    if runner.startswith("rounds"):
+        run = partial(in_rounds, ahead=ahead)
+    elif runner != "threaded":
         run = partial(run_lanes, lanes=2, ahead=ahead)
     with pytest.raises(PipelineError):
         run(source(), [Stage("a", lambda item: item), Stage("b", fail)], Trace())

@@ -1,0 +1,100 @@
+"""Threads that do one piece of work together (floor 0): functions in, their results out, all of them done.
+
+The cores of a machine share in one batch this way: what is computed is the same as by one thread, and no
+batch waits for rows that another is about to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from itertools import pairwise
+from queue import SimpleQueue
+from threading import Thread
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+T = TypeVar("T")
+
+Span = Callable[[str], AbstractContextManager[None]]
+_Queue = SimpleQueue[tuple[Callable[[], Any], Future[Any], str] | None]
+
+_LEAST_ROWS = 2048
+"""Rows a member at least: fewer are done before another thread has woken."""
+
+
+class Team:
+    """So many threads, the caller's among them; used in a `with` block, by one thread at a time.
+
+    Args:
+        size: members, at least 1; alone, the caller does everything and no thread is started.
+        span: notes what the other members do under the name given to `run`; see `Trace.span`.
+    """
+
+    def __init__(self, size: int, span: Span = lambda name: nullcontext()) -> None:
+        self.size = size
+        # Not a pool of the library's: its threads, if one hangs, would keep the process from ending. Each has
+        # a queue of its own: one that took two works of a run would do both in the same scratch memory.
+        self._queues: list[_Queue] = [SimpleQueue() for _ in range(1, size)]
+        self._threads = [
+            Thread(target=_serve, args=(queue, span), name=f"marius-team-{number}", daemon=True)
+            for number, queue in enumerate(self._queues, 1)
+        ]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for queue in self._queues:
+            queue.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def run(self, works: Sequence[Callable[[], T]], name: str = "") -> list[T]:
+        """Do all of `works` side by side, the first in the caller's thread; their results, in order.
+
+        Each has a member of its own, so there may be no more of them than members. (Alone, the caller does
+        any number.) If some fail, the first one's error is raised once all have ended. With a name, what the
+        others do is noted; without, the works see to that.
+        """
+        if self.size == 1:
+            return [work() for work in works]
+        done: list[Future[Any]] = [Future() for _ in works]
+        for work, future, queue in zip(works[1:], done[1:], self._queues[: len(works) - 1], strict=True):
+            queue.put((work, future, name))
+        if works:
+            _fulfil(done[0], works[0])
+        for future in done:
+            future.exception()  # waits
+        return [future.result() for future in done]
+
+    def share(self, count: int, work: Callable[[slice], object], name: str = "") -> None:
+        """Have `work` do all of `count` rows, which it must allow to be done side by side; see `run`."""
+        shares = max(1, min(self.size, count // _LEAST_ROWS))
+        bounds = [count * share // shares for share in range(shares + 1)]
+        self.run([partial(work, slice(*ends)) for ends in pairwise(bounds)], name)
+
+
+def _serve(queue: _Queue, span: Span) -> None:
+    while (given := queue.get()) is not None:
+        work, done, name = given
+        with span(name) if name else nullcontext():
+            _fulfil(done, work)
+        del given, work, done  # a thread that waits holds nothing
+
+
+def _fulfil(done: Future[Any], work: Callable[[], Any]) -> None:
+    try:
+        done.set_result(work())
+    except BaseException as error:
+        done.set_exception(error)
+
+
+ALONE = Team(1)
+"""Nobody but the caller."""
