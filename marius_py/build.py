@@ -87,7 +87,7 @@ from marius_py.storage.hdf5_nodes import (
 )
 from marius_py.storage.hdf5_store import Hdf5PartitionStore
 from marius_py.storage.protocols import NodeTable
-from marius_py.validation import VALIDATION_META, decline_of, plan_validation
+from marius_py.validation import VALIDATION_META, chance_of, decline_of, plan_validation
 
 log = logging.getLogger(__name__)
 
@@ -181,6 +181,7 @@ def _train(
                 test = join.evaluate("test") if edges.num_edges("test") else None
                 valid = join.full_validation(history)
                 best = join.best(history)
+            warn_of_chance(test or valid, graph.num_nodes, history)
         result = {"test": test, "train": summarize(history), "versions": versions()}
         result |= {"valid": valid} if valid else {}
         result |= {"best": best} if best else {}
@@ -205,6 +206,13 @@ def warn_of_decline(config: TrainConfig, history: list[dict[str, Any]], folder: 
     declined = decline_of(RunState(history=history).validations())
     if declined is not None and config.training.patience is None and not (config.checkpoint.best and kept):
         log.warning(declined)
+
+
+def warn_of_chance(metrics: dict[str, Any] | None, num_nodes: int, history: list[dict[str, Any]]) -> None:
+    """Say that a run ranks hardly better than by chance."""
+    nothing = None if metrics is None else chance_of(metrics, num_nodes, history)
+    if nothing is not None:
+        log.warning(nothing)
 
 
 def evaluate(config: EvaluateConfig, watcher: Watcher | None = None) -> dict[str, Any]:

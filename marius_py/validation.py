@@ -12,6 +12,7 @@ on with it, so that the figures that decide on stopping and on the best epoch ar
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -36,6 +37,13 @@ LEAST_EDGES = 500
 
 DECLINE = 0.1
 """Share of the best validation MRR that a run may lose until its end before that is said."""
+
+LUCK_SHARE, LUCK = 0.5, 0.02
+"""By how much an MRR must exceed that of ranks by chance to say that something was learnt: the smaller of a
+share of it and a number."""
+
+LEAST_QUESTIONS = 100
+"""Ranks from which one can tell; the standard error of a few says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,4 +175,27 @@ def decline_of(validations: Sequence[tuple[int, float]]) -> str | None:
         f"validation MRR was best after epoch {best_epoch} ({best:.4f}) and is {last:.4f} at the end, as of "
         "a model that learns the training edges by heart: try fewer training.epochs or a larger "
         "training.regularizer.n3, or keep and test the best epoch with checkpoint.best=true"
+    )
+
+
+def chance_of(metrics: Mapping[str, Any], num_nodes: int, history: Sequence[Mapping[str, Any]]) -> str | None:
+    """What to say of a run that ranks hardly better than by chance; None: it does better.
+
+    Ranks by chance are uniform over N nodes: their MRR is (1 + 1/2 + … + 1/N) / N.
+
+    Args:
+        metrics: full ones, of edges that were not trained.
+        num_nodes: N.
+        history: lines of the epochs, at least one.
+    """
+    chance = (math.log(num_nodes) + 0.5772 + 0.5 / num_nodes) / num_nodes
+    if metrics["count"] < LEAST_QUESTIONS or metrics["mrr"] > chance + min(LUCK_SHARE * chance, LUCK):
+        return None
+    first, last = (float(line["loss"]) for line in (history[0], history[-1]))
+    return (
+        f"MRR is {metrics['mrr']:.4f}, and {chance:.4f} if nodes are ranked by chance: the run has learnt "
+        f"nothing that holds for other edges than those it trained. Its loss was {first:.3f} in the first "
+        f"epoch and {last:.3f} in the last: if it has hardly fallen, try a higher optimizer.lr or more "
+        "training.epochs; if it has, the model learns edges by heart: try a larger training.regularizer.n3, "
+        "or see whether the graph has a pattern at all"
     )

@@ -14,9 +14,17 @@ from marius_py import cli
 from marius_py.build import train
 from marius_py.config import TrainConfig, load_config
 from marius_py.evaluating import evaluate
+from marius_py.generate import planted_graph
 from marius_py.prepare import prepare
 from marius_py.trackers import Trackers
-from marius_py.validation import CHEAP_SCORES, LEAST_EDGES, ValidationPlan, decline_of, plan_validation
+from marius_py.validation import (
+    CHEAP_SCORES,
+    LEAST_EDGES,
+    ValidationPlan,
+    chance_of,
+    decline_of,
+    plan_validation,
+)
 
 FB15K_237 = (14_541, 272_115, 17_535)
 FREEBASE = (86_000_000, 304_000_000, 17_000_000)
@@ -182,3 +190,40 @@ def test_a_run_that_forgot_what_it_knew_is_told(validations: list[tuple[int, flo
     if message is not None:
         assert "(0.2000) and is 0.1750 at the end" in message
         assert f"after epoch {max(validations, key=lambda one: one[1])[0]} " in message
+
+
+@pytest.mark.parametrize(
+    ("num_nodes", "mrr", "count", "said"),
+    [
+        (8_000, 0.0010, 8_000, True),
+        (8_000, 0.0030, 8_000, False),
+        (86_000_000, 3e-7, 8_000, True),
+        (86_000_000, 4e-7, 8_000, False),
+        (100, 0.05, 1_000, True),
+        (100, 0.08, 1_000, False),
+        (10, 0.30, 500, True),
+        (10, 0.30, 50, False),  # too few to tell
+        (4, 0.9, 500, False),
+    ],
+)
+def test_a_run_that_ranks_by_chance_is_told(num_nodes: int, mrr: float, count: int, said: bool) -> None:
+    history = [{"loss": 6.9078}, {"loss": 5.0}, {"loss": 2.25}]
+    message = chance_of({"mrr": mrr, "count": count}, num_nodes, history)
+    assert (message is not None) == said
+    assert message is None or "was 6.908 in the first epoch and 2.250 in the last" in message
+
+
+def test_ranks_by_chance_have_that_mrr() -> None:
+    ranks = np.random.default_rng(0).integers(1, 51, 1_000_000)
+    message = chance_of({"mrr": 0.0, "count": 1000}, 50, [{"loss": 1.0}])
+    assert message is not None
+    assert f"{np.mean(1 / ranks):.3f}" in message
+
+
+@pytest.mark.parametrize("rate", [1e-6, 0.1])
+def test_one_is_told_after_training(rate: float, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    graph = planted_graph(tmp_path / "graph", num_nodes=500, num_relations=4, num_edges=8_000)
+    words = (f"optimizer.lr={rate}", "training.epochs=3", "training.valid_every=0", "model.dim=16")
+    result = train(load_config([f"graph={graph.path}", f"output={tmp_path / 'run'}", *words]))
+    told = "the run has learnt nothing" in caplog.text
+    assert told == (rate < 1e-3), result["test"]["mrr"]
