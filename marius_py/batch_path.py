@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable
 import torch
 
 from marius_py.buffer import PartitionBuffer
+from marius_py.buffer.device import DeviceBuffer
 from marius_py.data.batches import BatchSettings, BatchSource
 from marius_py.data.drawing import BatchDrawing
 from marius_py.data.drawn_batch import DrawnBatch
 from marius_py.data.edge_batch import EdgeBatch
 from marius_py.data.leased_edges import LeasedEdges
-from marius_py.device_buffer import DeviceBuffer
 from marius_py.memory import MemoryMeter, array_bytes
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.negatives import NegativeSampler

@@ -23,9 +23,11 @@ from numpy.typing import NDArray
 from marius_py.accounting import Accounting
 from marius_py.batch_path import BatchPath
 from marius_py.buffer import PartitionBuffer
+from marius_py.buffer.device import DeviceBuffer
+from marius_py.buffer.swap import IOThread
+from marius_py.buffer.transfer import transfer_to
 from marius_py.commits import CommitRhythm, Commits
 from marius_py.data.batches import BatchSettings, BatchSource
-from marius_py.device_buffer import DeviceBuffer
 from marius_py.errors import ConfigError, InterruptedRunError, StalledError
 from marius_py.memory import MemoryMeter
 from marius_py.nn.model import LinkPredictionModel
@@ -39,8 +41,6 @@ from marius_py.pipeline.trace import Trace
 from marius_py.pipeline.watchdog import Watchdog
 from marius_py.run_state import EpochMetrics, RunState
 from marius_py.storage.protocols import EdgeStore, PartitionStore
-from marius_py.swap import IOThread
-from marius_py.transfer import transfer_to
 from marius_py.types import Position, Schedule
 
 log = logging.getLogger(__name__)

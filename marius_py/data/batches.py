@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from marius_py.buffer import PartitionBuffer
+from marius_py.buffer.swap import IOThread
 from marius_py.data.leased_edges import LeasedEdges
 from marius_py.data.plan import spread_spans, whole_spans
 from marius_py.data.resident_edges import ResidentEdges
@@ -28,7 +29,6 @@ from marius_py.nn.known_edges import KnownEdges
 from marius_py.nn.negatives import ResidentNodes
 from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.streams import Purpose, stream
-from marius_py.swap import IOThread
 from marius_py.types import Position, Schedule, Step
 
 

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marius_py.buffer import PartitionBuffer
+from marius_py.buffer.device import DeviceBuffer
 from marius_py.data.distinct import DistinctIndex
 from marius_py.data.drawn_batch import DrawnBatch
 from marius_py.data.edge_batch import EdgeBatch, Ids, SlotWeights
 from marius_py.data.importance import slot_weights
 from marius_py.data.leased_edges import LeasedEdges
 from marius_py.data.recurring import padded_positions
-from marius_py.device_buffer import DeviceBuffer
 from marius_py.nn.known_edges import own_answers
 from marius_py.nn.negatives import NegativeSampler
 from marius_py.pool import Pool

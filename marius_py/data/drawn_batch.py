@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from marius_py.buffer import Lease
+from marius_py.buffer.device import DeviceBuffer
 from marius_py.data.edge_batch import Ids
 from marius_py.data.importance import slot_shares
-from marius_py.device_buffer import DeviceBuffer
 from marius_py.nn.batch import Corruption, Importance
 from marius_py.storage.protocols import Edges
 from marius_py.types import SIDES, Position, Side

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from marius_py.buffer.device import DeviceBuffer
+from marius_py.buffer.transfer import Arrival, Late
 from marius_py.data.drawn_batch import DrawnBatch
-from marius_py.device_buffer import DeviceBuffer
 from marius_py.errors import PipelineError, ScheduleError
 from marius_py.pipeline.device_work import DeviceWork
 from marius_py.pipeline.runner import Stage
 from marius_py.pipeline.stages import Done
-from marius_py.transfer import Arrival, Late
 
 MOST_UNREAD = 64
 """Batches that the host may run ahead of the device: enough to never let it idle, few enough to stop soon."""

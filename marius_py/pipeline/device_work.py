@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from marius_py.buffer.device import DeviceBuffer
 from marius_py.data.drawn_batch import DrawnBatch, LocalBatch, Locator
-from marius_py.device_buffer import DeviceBuffer
 from marius_py.nn.batch import Batch
 from marius_py.nn.cuda_kernels import TorchKernels
 from marius_py.nn.model import LinkPredictionModel

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from marius_py.buffer import PartitionBuffer
+from marius_py.buffer.transfer import Arrival, Transfer, transfer_to
 from marius_py.data.edge_batch import EdgeBatch, Ids, SlotWeights
 from marius_py.data.recurring import padded_positions, padded_rows
 from marius_py.errors import PipelineError
@@ -26,7 +27,6 @@ from marius_py.nn.batch import Batch, Corruption, Importance
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.pipeline.recordings import Recordings
 from marius_py.pipeline.runner import Stage
-from marius_py.transfer import Arrival, Transfer, transfer_to
 from marius_py.types import Position, Side
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from marius_py.buffer.transfer import transfer_to
 from marius_py.nn import (
     N3,
     SGD,
@@ -28,7 +29,6 @@ from marius_py.nn.schedules import CosineRate
 from marius_py.pipeline import recordings
 from marius_py.pipeline.device_stages import DeviceStages
 from marius_py.trainer import TrainerSettings
-from marius_py.transfer import transfer_to
 from tests.nn.batches import NUM_RELATIONS, random_batch
 from tests.test_trainer import DIM, INLINE, RELATIONS, THREADED, Setup
 

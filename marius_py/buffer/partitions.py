@@ -21,13 +21,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from marius_py.buffer.row_threads import RowThreads
+from marius_py.buffer.swap import IOThread
 from marius_py.errors import ScheduleError, StorageError
 from marius_py.nn.kernels.host import compiled_distinct
 from marius_py.nn.optimizers import SparseOptimizer
-from marius_py.row_threads import RowThreads
 from marius_py.storage.aligned import allocate
 from marius_py.storage.protocols import Float32, NodeTable, PartitionStore
-from marius_py.swap import IOThread
 from marius_py.types import Step
 
 T = TypeVar("T")

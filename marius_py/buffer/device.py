@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marius_py.buffer import PartitionBuffer
+from marius_py.buffer.partitions import PartitionBuffer
+from marius_py.buffer.swap import IOThread
+from marius_py.buffer.transfer import Transfer
 from marius_py.nn.cuda_kernels import Kernels, step_rows
 from marius_py.nn.optimizers import SparseOptimizer
 from marius_py.storage.protocols import Float32, NodeTable, PartitionStore
-from marius_py.swap import IOThread
-from marius_py.transfer import Transfer
 
 
 class DeviceBuffer(PartitionBuffer):

@@ -11,11 +11,13 @@ import pytest
 import torch
 
 from marius_py.buffer import PartitionBuffer
+from marius_py.buffer.device import DeviceBuffer
+from marius_py.buffer.swap import IOThread
+from marius_py.buffer.transfer import Late, Transfer
 from marius_py.data.distinct import DistinctIndex
 from marius_py.data.drawing import BatchDrawing
 from marius_py.data.drawn_batch import DrawnBatch, Locator
 from marius_py.data.importance import slot_weights
-from marius_py.device_buffer import DeviceBuffer
 from marius_py.errors import InterruptedRunError, PipelineError, ScheduleError, StorageError
 from marius_py.nn.batch import Batch
 from marius_py.nn.decoders import ComplEx, TransE
@@ -31,10 +33,8 @@ from marius_py.pipeline.recordings import Recordings
 from marius_py.pipeline.stages import training_stages
 from marius_py.storage.memory import MemoryPartitionStore
 from marius_py.storage.protocols import NodeTable
-from marius_py.swap import IOThread
 from marius_py.testing import Fault, FaultyStore, SlowStore
 from marius_py.trainer import TrainerSettings
-from marius_py.transfer import Late, Transfer
 from marius_py.types import SIDES, Position
 from tests.test_trainer import DIM, INLINE, PARTITIONS, RELATIONS, THREADED, Setup
 
