@@ -17,7 +17,7 @@ from typing import Any
 from marius_py.config import CONFIG_FILE, read_yaml, write_yaml
 from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
 from marius_py.graph import open_graph
-from marius_py.graph_files import EDGES_FILE, GRAPH_FILE, NODES_FILE, read_manifest
+from marius_py.graph.manifest import EDGES_FILE, GRAPH_FILE, NODES_FILE, read_manifest
 from marius_py.results import (
     CHECKPOINT_FOLDER,
     METRICS_FILE,

@@ -23,8 +23,6 @@ FLOORS: dict[str, int] = {
     "ordering": 0,
     "partitioning": 1,
     "graph": 1,
-    "graph_files": 1,
-    "names": 1,
     "run_state": 1,
     "storage": 1,
     "nn": 1,

@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 import xxhash
 from numpy.typing import NDArray
 
-from marius_py.graph_files import EDGES_FILE, GRAPH_FILE, NODES_FILE, RELATIONS_FILE, manifest_bytes
-from marius_py.names import ROW_GROUP
+from marius_py.graph.manifest import EDGES_FILE, GRAPH_FILE, NODES_FILE, RELATIONS_FILE, manifest_bytes
+from marius_py.graph.names import ROW_GROUP
 from marius_py.partitioning import Partitioning
 from marius_py.prepare.dictionary import EdgeSpill
 from marius_py.prepare.duplicates import count_duplicates

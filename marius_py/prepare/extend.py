@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError
 from marius_py.graph import Graph, open_graph
-from marius_py.graph_files import EDGES_FILE, GRAPH_FILE, NODES_FILE, RELATIONS_FILE, manifest_bytes
-from marius_py.names import ROW_GROUP
+from marius_py.graph.manifest import EDGES_FILE, GRAPH_FILE, NODES_FILE, RELATIONS_FILE, manifest_bytes
+from marius_py.graph.names import ROW_GROUP
 from marius_py.partitioning import Partitioning
 from marius_py.prepare.assemble import _file_facts, _update
 from marius_py.prepare.blocks import NameKind

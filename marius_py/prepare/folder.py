@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from marius_py.errors import ConfigError, StorageError
-from marius_py.graph_files import GRAPH_FILE
+from marius_py.graph.manifest import GRAPH_FILE
 from marius_py.storage.file_io import os_errors_as_storage
 from marius_py.storage.files import sync_folder
 

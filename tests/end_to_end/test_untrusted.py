@@ -18,7 +18,7 @@ from marius_py.config import load_config
 from marius_py.config.saved import read_yaml
 from marius_py.errors import MariusError
 from marius_py.graph import open_graph
-from marius_py.graph_files import GRAPH_FILE, _manifest_checksum
+from marius_py.graph.manifest import GRAPH_FILE, _manifest_checksum
 from marius_py.storage.reader import open_node_reader
 from marius_py.verify import is_sound, verify
 from tests.end_to_end.conftest import Train

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from marius_py.errors import ConfigError, FormatError, MissingPathError, StorageError
 from marius_py.graph import Graph, open_graph
-from marius_py.graph_files import manifest_bytes, read_manifest
-from marius_py.names import ROW_GROUP
+from marius_py.graph.manifest import manifest_bytes, read_manifest
+from marius_py.graph.names import ROW_GROUP
 from marius_py.partitioning import Partitioning
 from marius_py.prepare import prepare, prepare_arrays
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, MariusError, MissingPathError, StorageError
-from marius_py.graph_files import EDGES_FILE, GRAPH_FILE, NODES_FILE, RELATIONS_FILE, read_manifest
+from marius_py.graph.manifest import EDGES_FILE, GRAPH_FILE, NODES_FILE, RELATIONS_FILE, read_manifest
 from marius_py.partitioning import Partitioning
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Graph:
 
     def node_names(self, start: int = 0, stop: int | None = None) -> list[str]:
         """Read the names of node ids start..stop (default: all), in id order."""
-        from marius_py.names import read_names
+        from marius_py.graph.names import read_names
 
         return read_names(
             self.path / NODES_FILE, start, self.num_nodes if stop is None else stop, self.num_nodes
@@ -122,13 +122,13 @@ class Graph:
         """Read the names of all R relations in id order; `[""]` for a graph without relations."""
         if not self.has_relations:
             return [""]
-        from marius_py.names import read_names
+        from marius_py.graph.names import read_names
 
         return read_names(self.path / RELATIONS_FILE, 0, self.num_relations, self.num_relations)
 
     def node_ids(self, names: Sequence[str]) -> NDArray[np.int64]:
         """Look node names up: (n,) int64 ids, −1 where no node has that name. Reads the names in blocks."""
-        from marius_py.names import find_names
+        from marius_py.graph.names import find_names
 
         return find_names(self.path / NODES_FILE, names)
 
@@ -136,7 +136,7 @@ class Graph:
         """Look relation names up: (n,) int64 ids, −1 where no relation has that name."""
         if not self.has_relations:
             return np.array([0 if name == "" else -1 for name in names], dtype=np.int64)
-        from marius_py.names import find_names
+        from marius_py.graph.names import find_names
 
         return find_names(self.path / RELATIONS_FILE, names)
 
