@@ -36,7 +36,7 @@ from marius_py.partitioning import Partitioning
 from marius_py.storage.hdf5_nodes import create_node_store
 from marius_py.storage.memory import MemoryEdgeStore
 from marius_py.storage.protocols import EdgeStore, NodeTable
-from marius_py.trainer import Trainer, TrainerSettings
+from marius_py.training.trainer import Trainer, TrainerSettings
 
 RELATIONS = 20
 LEAST = 0.97

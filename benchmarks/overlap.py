@@ -33,7 +33,7 @@ from marius_py.partitioning import Partitioning
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
 from marius_py.storage.protocols import NodeTable
 from marius_py.testing import SlowStore
-from marius_py.trainer import Trainer, TrainerSettings
+from marius_py.training.trainer import Trainer, TrainerSettings
 
 POLICIES = ("spread", "deadline", "eager")
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from marius_py.commits import CommitRhythm
 from marius_py.config import (
     Components,
     TrainConfig,
@@ -53,7 +52,8 @@ from marius_py.storage.files import remove
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.hdf5_store import Hdf5PartitionStore
 from marius_py.storage.reader import open_node_reader
-from marius_py.trainer import Trainer, TrainerSettings
+from marius_py.training.commits import CommitRhythm
+from marius_py.training.trainer import Trainer, TrainerSettings
 from marius_py.validation import ValidationPlan, gap_of
 
 log = logging.getLogger(__name__)

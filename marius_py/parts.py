@@ -35,7 +35,7 @@ from marius_py.results import (
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.protocols import NodeTable
 from marius_py.streams import Purpose, stream_seed
-from marius_py.trainer import Ordering
+from marius_py.training.trainer import Ordering
 from marius_py.types import Schedule
 
 log = logging.getLogger(__name__)

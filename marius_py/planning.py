@@ -31,7 +31,7 @@ from marius_py.parts import (
 from marius_py.plan import Machine, Plan, choose_plan, free_bytes, measure_disk
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
 from marius_py.storage.protocols import NodeTable
-from marius_py.trainer import Trainer, TrainerSettings
+from marius_py.training.trainer import Trainer, TrainerSettings
 
 log = logging.getLogger(__name__)
 
@@ -212,6 +212,6 @@ def _epoch_seconds(
         on_epoch=lambda line: lines.append(float(line["seconds"])),
     )
     started = time.perf_counter()
-    with _quiet("marius_py.trainer"):
+    with _quiet("marius_py.training.trainer"):
         trainer.train(1)
     return lines[0] if lines else time.perf_counter() - started

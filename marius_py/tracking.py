@@ -8,7 +8,7 @@ from typing import Any
 from marius_py import build
 from marius_py.config import TrainConfig, plain
 from marius_py.trackers import Trackers, make_trackers
-from marius_py.trainer import Trainer
+from marius_py.training.trainer import Trainer
 
 
 def train(config: TrainConfig, watcher: build.Watcher | None = None) -> dict[str, Any]:

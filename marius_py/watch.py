@@ -13,7 +13,7 @@ from typing import Any
 
 from marius_py.build import Watcher
 from marius_py.progress import Bars
-from marius_py.trainer import Trainer
+from marius_py.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
 

@@ -446,8 +446,8 @@ def test_bars_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 
 def test_log_lines_reach_stderr(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def train(config: TrainConfig, watcher: Any = None) -> dict[str, Any]:
-        logging.getLogger("marius_py.trainer").info("epoch 1: loss 0.5")
-        logging.getLogger("marius_py.trainer").debug("detail")
+        logging.getLogger("marius_py.training.trainer").info("epoch 1: loss 0.5")
+        logging.getLogger("marius_py.training.trainer").debug("detail")
         return {"test": None, "output": "o"}
 
     monkeypatch.setattr(marius_py.build, "train", train)

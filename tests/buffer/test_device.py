@@ -34,9 +34,9 @@ from marius_py.pipeline.stages import training_stages
 from marius_py.storage.memory import MemoryPartitionStore
 from marius_py.storage.protocols import NodeTable
 from marius_py.testing import Fault, FaultyStore, SlowStore
-from marius_py.trainer import TrainerSettings
+from marius_py.training.trainer import TrainerSettings
 from marius_py.types import SIDES, Position
-from tests.test_trainer import DIM, INLINE, PARTITIONS, RELATIONS, THREADED, Setup
+from tests.training.test_trainer import DIM, INLINE, PARTITIONS, RELATIONS, THREADED, Setup
 
 ON_DEVICE = replace(INLINE, device_buffer=True)
 
@@ -141,7 +141,7 @@ def _by_way_of_a_device(run: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_kernels_that_never_wait_take_padded_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton", reason="Triton is not installed (extra marius_py[kernels])")
-    monkeypatch.setattr("tests.test_trainer.EDGES", 150)
+    monkeypatch.setattr("tests.training.test_trainer.EDGES", 150)
     runs = []
     for kernels, settings in (("torch", INLINE), ("triton", ON_DEVICE)):
         runs.append(Setup(settings, model=make_model(kernels=kernels), mask_known=True, weigh=True))
@@ -233,7 +233,7 @@ class Lagging(Transfer):
 
 def test_losses_that_are_late_are_counted_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_stages, "MOST_UNREAD", 3)
-    monkeypatch.setattr("marius_py.trainer.transfer_to", Lagging)
+    monkeypatch.setattr("marius_py.training.trainer.transfer_to", Lagging)
     late = Setup(ON_DEVICE)
     history = late.train(2)
     plain = Setup(INLINE)
@@ -371,7 +371,7 @@ def test_the_way_of_a_batch_to_a_device_and_back_changes_nothing(
         taken.append(1)
         return training_stages(buffer, model, torch.device("cpu"), recordings, on_done, rate)
 
-    monkeypatch.setattr("marius_py.batch_path.host_stages", by_device)
+    monkeypatch.setattr("marius_py.training.batch_path.host_stages", by_device)
     there = Setup(settings, model=make_model(), mask_known=True)
     there.train(2)
     assert taken

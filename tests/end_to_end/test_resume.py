@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import marius_py.batch_path
+import marius_py.training.batch_path
 from marius_py import cli
 from marius_py.build import Watcher
 from marius_py.config import read_yaml
@@ -179,7 +179,7 @@ def test_threaded_no_batch_is_trained_twice_or_left_out(
 ) -> None:
     """Killed without warning, threaded: what the commit holds and what follows are the epoch, exactly."""
     done: list[tuple[tuple[int, int, int], int]] = []
-    stages = marius_py.batch_path.host_stages
+    stages = marius_py.training.batch_path.host_stages
 
     def recording(buffer: Any, model: Any, on_done: Any, *rest: Any) -> Any:
         def note(one: Any) -> None:
@@ -188,7 +188,7 @@ def test_threaded_no_batch_is_trained_twice_or_left_out(
 
         return stages(buffer, model, note, *rest)
 
-    monkeypatch.setattr(marius_py.batch_path, "host_stages", recording)
+    monkeypatch.setattr(marius_py.training.batch_path, "host_stages", recording)
     words = ("pipeline.mode=threaded", f"pipeline.max_in_flight={in_flight}", "checkpoint.every_steps=1")
     run_train(*words, output="whole")
     whole, done[:] = list(done), []

@@ -28,9 +28,9 @@ from marius_py.nn.decoders import Decoder
 from marius_py.nn.schedules import CosineRate
 from marius_py.pipeline import recordings
 from marius_py.pipeline.device_stages import DeviceStages
-from marius_py.trainer import TrainerSettings
+from marius_py.training.trainer import TrainerSettings
 from tests.nn.batches import NUM_RELATIONS, random_batch
-from tests.test_trainer import DIM, INLINE, RELATIONS, THREADED, Setup
+from tests.training.test_trainer import DIM, INLINE, RELATIONS, THREADED, Setup
 
 pytestmark = [
     pytest.mark.gpu,

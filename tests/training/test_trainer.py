@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from marius_py.commits import CommitRhythm
 from marius_py.data.batches import BatchSettings
 from marius_py.errors import ConfigError, InterruptedRunError, PipelineError, StorageError
 from marius_py.nn.batch import Batch
@@ -25,7 +24,8 @@ from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
 from marius_py.storage.protocols import Float32, NodeTable
-from marius_py.trainer import Trainer, TrainerSettings
+from marius_py.training.commits import CommitRhythm
+from marius_py.training.trainer import Trainer, TrainerSettings
 from marius_py.types import Schedule
 
 NODES, RELATIONS, EDGES, DIM, PARTITIONS = 300, 4, 3000, 16, 6

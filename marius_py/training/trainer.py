@@ -20,13 +20,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from marius_py.accounting import Accounting
-from marius_py.batch_path import BatchPath
 from marius_py.buffer import PartitionBuffer
 from marius_py.buffer.device import DeviceBuffer
 from marius_py.buffer.swap import IOThread
 from marius_py.buffer.transfer import transfer_to
-from marius_py.commits import CommitRhythm, Commits
 from marius_py.data.batches import BatchSettings, BatchSource
 from marius_py.errors import ConfigError, InterruptedRunError, StalledError
 from marius_py.memory import MemoryMeter
@@ -41,6 +38,9 @@ from marius_py.pipeline.trace import Trace
 from marius_py.pipeline.watchdog import Watchdog
 from marius_py.run_state import EpochMetrics, RunState
 from marius_py.storage.protocols import EdgeStore, PartitionStore
+from marius_py.training.accounting import Accounting
+from marius_py.training.batch_path import BatchPath
+from marius_py.training.commits import CommitRhythm, Commits
 from marius_py.types import Position, Schedule
 
 log = logging.getLogger(__name__)
