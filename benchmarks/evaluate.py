@@ -30,7 +30,7 @@ from common import (
     spread,
 )
 
-from marius_py.evaluator import Evaluator
+from marius_py.evaluation.evaluator import Evaluator
 from marius_py.generate import planted_edges
 from marius_py.graph import open_graph
 from marius_py.nn.decoders import ComplEx

@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 
 from marius_py.config import EvaluateConfig
-from marius_py.edge_files import read_edges
 from marius_py.errors import ConfigError, MissingPathError
+from marius_py.evaluation.edge_files import read_edges
+from marius_py.evaluation.metrics import Metrics
+from marius_py.evaluation.rank_files import check_ranks_file
 from marius_py.graph import Graph
-from marius_py.metrics import Metrics
 from marius_py.parts import available_cores, resolve_device
-from marius_py.rank_files import check_ranks_file
 from marius_py.results import rank_split
 from marius_py.run import Run, load
 from marius_py.run_reader import CHECKPOINT_FOLDER, CONFIG_FILE

@@ -19,13 +19,13 @@ import numpy as np
 import torch
 
 from marius_py import __version__
-from marius_py.evaluator import Evaluator, Mode
+from marius_py.evaluation.evaluator import Evaluator, Mode
+from marius_py.evaluation.metrics import Metrics
+from marius_py.evaluation.ranking.trained import TrainedModel
 from marius_py.graph import Graph
-from marius_py.metrics import Metrics
 from marius_py.nn.micro_batches import is_out_of_memory
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.product_units import HostPrecision
-from marius_py.ranking.trained import TrainedModel
 from marius_py.storage.files import replace, write_temporary
 from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.storage.reader import open_node_reader

@@ -19,8 +19,8 @@ import yaml
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError, MariusError, MissingPathError, StorageError
+from marius_py.evaluation.ranking.trained import TrainedModel, make_decoder
 from marius_py.graph import Graph, open_graph
-from marius_py.ranking.trained import TrainedModel, make_decoder
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, read_checkpoint
 from marius_py.storage.node_file import NODES_NAME, read_facts
 from marius_py.storage.protocols import Checkpoint

@@ -14,9 +14,9 @@ import pytest
 import marius_py
 from marius_py import cli
 from marius_py.config import EvaluateConfig
-from marius_py.edge_files import read_edges
 from marius_py.errors import ConfigError, FormatError, MissingPathError, StorageError
 from marius_py.evaluating import evaluate
+from marius_py.evaluation.edge_files import read_edges
 from marius_py.graph import open_graph
 from marius_py.run import load
 from tests.small_runs import NAMES, write_run
@@ -64,7 +64,7 @@ def test_details_add_up_to_the_whole(tmp_path):
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_ranks_have_names_and_give_the_metrics_again(tmp_path, ending, monkeypatch):
-    monkeypatch.setattr("marius_py.rank_files._BLOCK_EDGES", 3)
+    monkeypatch.setattr("marius_py.evaluation.rank_files._BLOCK_EDGES", 3)
     run, graph, _, _ = write_run(tmp_path)
     target = tmp_path / f"ranks.{ending}"
     result = evaluate(settings(run, ranks=str(target)))

@@ -7,7 +7,7 @@ import yaml
 from marius_py import load
 from marius_py.errors import ConfigError, FormatError, StorageError
 from marius_py.run_reader import similar_names
-from tests.ranking.helpers import brute_force
+from tests.evaluation.ranking.helpers import brute_force
 from tests.small_runs import NAMES, write_run
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError
+from marius_py.evaluation.ranking.candidates import Ids
 from marius_py.predict.calibration import fit_temperature
 from marius_py.predict.completion import (
     DEFAULT_MEMORY_BYTES,
@@ -22,7 +23,6 @@ from marius_py.predict.completion import (
 )
 from marius_py.predict.neighbors import Metric, find_neighbors
 from marius_py.predict.topk import TopK
-from marius_py.ranking.candidates import Ids
 
 if TYPE_CHECKING:
     from marius_py.predict.index import NeighborIndex

@@ -17,6 +17,9 @@ import numpy as np
 import torch
 
 from marius_py.errors import ConfigError
+from marius_py.evaluation.ranking.candidates import Ids
+from marius_py.evaluation.ranking.known import KnownAnswers
+from marius_py.evaluation.ranking.scorer import ModelScorer
 from marius_py.predict.completion import (
     DEFAULT_MEMORY_BYTES,
     Progress,
@@ -31,9 +34,6 @@ from marius_py.predict.completion import (
     score_edges,
 )
 from marius_py.predict.topk import TILE_CANDIDATES, TILE_QUERIES, Float64, tile_scores
-from marius_py.ranking.candidates import Ids
-from marius_py.ranking.known import KnownAnswers
-from marius_py.ranking.scorer import ModelScorer
 from marius_py.streams import Purpose, stream
 from marius_py.types import SIDES
 

@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError
+from marius_py.evaluation.ranking.candidates import AllNodes, Float32, Ids
+from marius_py.evaluation.ranking.known import KnownAnswers, KnownFinder, QueryBlock
+from marius_py.evaluation.ranking.scorer import ModelScorer
 from marius_py.predict.topk import TILE_CANDIDATES, Float64, TopK, top_k
-from marius_py.ranking.candidates import AllNodes, Float32, Ids
-from marius_py.ranking.known import KnownAnswers, KnownFinder, QueryBlock
-from marius_py.ranking.scorer import ModelScorer
 from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.types import SPLITS, Side
 

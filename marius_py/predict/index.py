@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from marius_py.errors import ConfigError, MariusError, StorageError
+from marius_py.evaluation.ranking.candidates import Float32, Ids
 from marius_py.predict.completion import DEFAULT_MEMORY_BYTES, Progress, check_k, check_memory
 from marius_py.predict.neighbors import METRICS, Metric
 from marius_py.predict.topk import TopK
-from marius_py.ranking.candidates import Float32, Ids
 from marius_py.storage.file_io import file_checksum
 from marius_py.streams import Purpose, stream
 

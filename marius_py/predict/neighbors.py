@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 
 from marius_py.errors import ConfigError
+from marius_py.evaluation.ranking.candidates import Ids
+from marius_py.evaluation.ranking.known import KnownAnswers
+from marius_py.evaluation.ranking.scorer import ModelScorer, ordered_sum
 from marius_py.predict.completion import (
     DEFAULT_MEMORY_BYTES,
     Progress,
@@ -17,9 +20,6 @@ from marius_py.predict.completion import (
     node_blocks,
 )
 from marius_py.predict.topk import TILE_CANDIDATES, TopK, top_k
-from marius_py.ranking.candidates import Ids
-from marius_py.ranking.known import KnownAnswers
-from marius_py.ranking.scorer import ModelScorer, ordered_sum
 from marius_py.types import Side
 
 if TYPE_CHECKING:

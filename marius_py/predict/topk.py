@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from marius_py.ranking.candidates import Float32, Ids
-from marius_py.ranking.known import KnownAnswers
-from marius_py.ranking.scorer import Scorer
+from marius_py.evaluation.ranking.candidates import Float32, Ids
+from marius_py.evaluation.ranking.known import KnownAnswers
+from marius_py.evaluation.ranking.scorer import Scorer
 
 Float64 = NDArray[np.float64]
 

@@ -14,9 +14,9 @@ import pytest
 from marius_py import cli
 from marius_py.build import train
 from marius_py.config import load_config
-from marius_py.evaluator import Evaluator
+from marius_py.evaluation.evaluator import Evaluator
 from marius_py.graph import open_graph
-from tests.ranking.helpers import ArrayReader, CountScorer, count_rows
+from tests.evaluation.ranking.helpers import ArrayReader, CountScorer, count_rows
 
 Triples = tuple[np.ndarray, np.ndarray | None, np.ndarray]
 CLUSTERS = 10

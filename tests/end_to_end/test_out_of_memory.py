@@ -13,7 +13,7 @@ import torch
 import marius_py.nn.model
 import marius_py.results
 from marius_py.errors import PipelineError
-from marius_py.evaluator import Evaluator
+from marius_py.evaluation.evaluator import Evaluator
 from tests.end_to_end.conftest import Train, embeddings
 
 

@@ -42,8 +42,8 @@ PLACES = {
     "I/O: read": ("marius_py.storage.hdf5_store:Hdf5PartitionStore", "read_into", 4),
     "I/O: write": ("marius_py.storage.hdf5_store:Hdf5PartitionStore", "write", 6),
     "commit": ("marius_py.storage.hdf5_store:Hdf5PartitionStore", "commit", 2),
-    "validate": ("marius_py.evaluator:Evaluator", "evaluate", 1),
-    "evaluate": ("marius_py.evaluator:Evaluator", "evaluate", 3),
+    "validate": ("marius_py.evaluation.evaluator:Evaluator", "evaluate", 1),
+    "evaluate": ("marius_py.evaluation.evaluator:Evaluator", "evaluate", 3),
 }
 
 

@@ -6,11 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from marius_py.evaluation.ranking.known import KnownAnswers
+from marius_py.evaluation.ranking.scorer import ModelScorer
 from marius_py.predict import topk
 from marius_py.predict.topk import LogSum, top_k
-from marius_py.ranking.known import KnownAnswers
-from marius_py.ranking.scorer import ModelScorer
-from tests.ranking.helpers import DistanceModel, DotModel
+from tests.evaluation.ranking.helpers import DistanceModel, DotModel
 
 
 def blocks(rows, size):

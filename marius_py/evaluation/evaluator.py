@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError
-from marius_py.metrics import (
+from marius_py.evaluation.metrics import (
     CATEGORIES,
     DEFAULT_KS,
     PROTOCOL,
@@ -28,12 +28,19 @@ from marius_py.metrics import (
     check_ks,
     side_figures,
 )
+from marius_py.evaluation.ranking.candidates import (
+    AllNodes,
+    CandidateSource,
+    Ids,
+    NodeReader,
+    SampledNodes,
+    gather_rows,
+)
+from marius_py.evaluation.ranking.precision import RoundedReader
+from marius_py.evaluation.ranking.ranker import Counts, Ranker
+from marius_py.evaluation.ranking.scorer import ModelScorer, RankedModel, Scorer
+from marius_py.evaluation.relation_counts import count_multiplicity
 from marius_py.nn.product_units import HostPrecision, product_units
-from marius_py.ranking.candidates import AllNodes, CandidateSource, Ids, NodeReader, SampledNodes, gather_rows
-from marius_py.ranking.precision import RoundedReader
-from marius_py.ranking.ranker import Counts, Ranker
-from marius_py.ranking.scorer import ModelScorer, RankedModel, Scorer
-from marius_py.relation_counts import count_multiplicity
 from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.streams import Purpose, stream
 from marius_py.types import SPLITS

@@ -17,10 +17,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from marius_py.errors import ConfigError
-from marius_py.ranking.candidates import CandidateSource, Ids, NodeReader, gather_rows
-from marius_py.ranking.counting import CandidateBlock, Counter, Questions
-from marius_py.ranking.known import QUERY_SIDES, KnownAnswers, KnownFinder, QueryBlock, group_queries
-from marius_py.ranking.scorer import Scorer
+from marius_py.evaluation.ranking.candidates import CandidateSource, Ids, NodeReader, gather_rows
+from marius_py.evaluation.ranking.counting import CandidateBlock, Counter, Questions
+from marius_py.evaluation.ranking.known import (
+    QUERY_SIDES,
+    KnownAnswers,
+    KnownFinder,
+    QueryBlock,
+    group_queries,
+)
+from marius_py.evaluation.ranking.scorer import Scorer
 from marius_py.storage.protocols import Edges
 
 MIN_MEMORY_BYTES = 1 << 20

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from marius_py.evaluation.ranking.scorer import ModelScorer, ordered_sum, similarity_of
+from marius_py.evaluation.ranking.trained import TrainedModel, make_decoder
 from marius_py.nn.decoders import ComplEx, Dot, RotatE, TransE
-from marius_py.ranking.scorer import ModelScorer, ordered_sum, similarity_of
-from marius_py.ranking.trained import TrainedModel, make_decoder
 
 DIM = 12
 DECODERS = [

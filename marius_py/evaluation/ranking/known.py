@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from marius_py.ranking.candidates import CandidateSource, Ids
+from marius_py.evaluation.ranking.candidates import CandidateSource, Ids
 from marius_py.storage.protocols import Edges
 from marius_py.types import Side
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError
-from marius_py.ranking.ranker import Counts
+from marius_py.evaluation.ranking.ranker import Counts
 from marius_py.storage.files import check_target
 from marius_py.storage.replacing import Replacing
 from marius_py.types import SIDES

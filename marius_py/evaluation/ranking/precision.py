@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from marius_py.evaluation.ranking.candidates import Float32, Ids, NodeReader
 from marius_py.nn.product_units import HostPrecision
-from marius_py.ranking.candidates import Float32, Ids, NodeReader
 
 PRECISIONS: tuple[HostPrecision, ...] = ("float32", "bfloat16")
 

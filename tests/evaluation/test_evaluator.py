@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marius_py.errors import ConfigError
-from marius_py.evaluator import Evaluator
+from marius_py.evaluation.evaluator import Evaluator
+from marius_py.evaluation.ranking import counting
+from marius_py.evaluation.ranking.scorer import ModelScorer
+from marius_py.evaluation.ranking.trained import TrainedModel
 from marius_py.nn.decoders import RESCAL, ComplEx, DistMult, Dot, RotatE, TransE
-from marius_py.ranking import counting
-from marius_py.ranking.scorer import ModelScorer
-from marius_py.ranking.trained import TrainedModel
-from tests.ranking.helpers import (
+from tests.evaluation.ranking.helpers import (
     ArrayEdges,
     ArrayReader,
     CountScorer,
@@ -223,7 +223,7 @@ def test_bfloat16_is_for_dot_products():
 @pytest.mark.parametrize("spread", [0.0, 1e-6, 1.0])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_ranks_do_not_depend_on_blocks_and_threads(kind, spread, compiled, monkeypatch):
-    from marius_py.ranking import ranker
+    from marius_py.evaluation.ranking import ranker
 
     monkeypatch.setattr(counting, "_COMPILED_SCORES", 0 if compiled else 1 << 62)
     rng = np.random.default_rng(7)

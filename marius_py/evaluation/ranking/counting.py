@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from marius_py.evaluation.ranking.known import KnownAnswers
+from marius_py.evaluation.ranking.scorer import Scorer
 from marius_py.nn.kernels.host import numba_works
-from marius_py.ranking.known import KnownAnswers
-from marius_py.ranking.scorer import Scorer
 
 _LANE_BYTES = 8
 _LANE_ROWS = 255
@@ -333,7 +333,7 @@ def _counted(group: _Group, scores: Tensor) -> tuple[Tensor, Tensor] | None:
     """Scores (Q, K) above each answer's band (n,), and those above or inside; None if nothing compiles it."""
     if scores.device.type != "cpu" or not scores.is_contiguous() or not numba_works():
         return None
-    from marius_py.ranking import numba_counts
+    from marius_py.evaluation.ranking import numba_counts
 
     above = torch.empty(len(group.rows), dtype=torch.int64)
     within = torch.empty_like(above)

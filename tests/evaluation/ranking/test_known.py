@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marius_py.ranking.candidates import AllNodes, SampledNodes, gather_rows
-from marius_py.ranking.known import KnownFinder, group_queries
-from tests.ranking.helpers import ArrayReader
+from marius_py.evaluation.ranking.candidates import AllNodes, SampledNodes, gather_rows
+from marius_py.evaluation.ranking.known import KnownFinder, group_queries
+from tests.evaluation.ranking.helpers import ArrayReader
 
 NODES, RELATIONS = 9, 3
 EDGES = st.lists(

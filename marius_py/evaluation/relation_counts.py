@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from marius_py.ranking.known import side_keys
+from marius_py.evaluation.ranking.known import side_keys
 from marius_py.storage.protocols import Edges
 
 _KEY_BYTES = 32

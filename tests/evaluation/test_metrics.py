@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marius_py.errors import ConfigError
-from marius_py.metrics import (
+from marius_py.evaluation.metrics import (
     Figures,
     Metrics,
     by_degree,
@@ -20,8 +20,8 @@ from marius_py.metrics import (
     figures,
     side_figures,
 )
-from marius_py.ranking.ranker import Counts
-from marius_py.relation_counts import count_multiplicity
+from marius_py.evaluation.ranking.ranker import Counts
+from marius_py.evaluation.relation_counts import count_multiplicity
 
 COUNT = st.tuples(st.integers(0, 30), st.integers(1, 5), st.integers(0, 20))
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError
-from marius_py.rank_files import Names, write_ranks
-from marius_py.ranking.ranker import Counts
+from marius_py.evaluation.rank_files import Names, write_ranks
+from marius_py.evaluation.ranking.ranker import Counts
 from marius_py.types import SIDES
 
 PROTOCOL = "filtered, all entities, realistic ties"

@@ -1,6 +1,6 @@
 """Scores counted against bounds (floor 4, Numba): one pass over the scores, none of it written.
 
-Importing this module needs Numba; `marius_py.ranking.counting` is what imports it, and only then.
+Importing this module needs Numba; `marius_py.evaluation.ranking.counting` is what imports it, and only then.
 """
 
 from __future__ import annotations

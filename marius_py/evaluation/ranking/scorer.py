@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from marius_py.errors import ConfigError
+from marius_py.evaluation.ranking.precision import PRECISIONS, rounded
 from marius_py.nn.decoders.base import written_together
 from marius_py.nn.product_units import HostPrecision
-from marius_py.ranking.precision import PRECISIONS, rounded
 from marius_py.types import Side
 
 ROUNDOFF = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
