@@ -41,8 +41,6 @@ FLOORS: dict[str, int] = {
     "results": 4,
     "trackers": 4,
     "report": 4,
-    "report_figures": 4,
-    "report_map": 4,
     "run": 4,
     "run_reader": 4,
     "convert": 4,

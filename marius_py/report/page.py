@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from marius_py import __version__
 from marius_py.errors import ConfigError, StorageError
-from marius_py.report_figures import (
+from marius_py.report.figures import (
     bands_figure,
     bytes_figure,
     degree_rank_figure,
@@ -33,7 +33,7 @@ from marius_py.report_figures import (
     speed_figure,
     timeline_figure,
 )
-from marius_py.report_map import Method, check_method, map_rows
+from marius_py.report.map import Method, check_method, map_rows
 from marius_py.results import TRACE_FILE
 from marius_py.run import Run
 from marius_py.streams import Purpose, stream

@@ -14,8 +14,8 @@ import marius_py
 from marius_py import cli
 from marius_py.errors import ConfigError
 from marius_py.report import write_report
-from marius_py.report_figures import _apart, _stage_colors
-from marius_py.report_map import principal_components, umap_points
+from marius_py.report.figures import _apart, _stage_colors
+from marius_py.report.map import principal_components, umap_points
 from tests.small_runs import write_run
 
 pytest.importorskip("matplotlib", reason="reports need matplotlib")

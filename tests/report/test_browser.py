@@ -6,7 +6,7 @@ import pytest
 
 from marius_py import cli
 from tests.browser import Browser
-from tests.test_report import trained  # noqa: F401 - a fixture
+from tests.report.test_page import trained  # noqa: F401 - a fixture
 
 pytest.importorskip("matplotlib", reason="reports need matplotlib")
 
