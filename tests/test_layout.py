@@ -36,7 +36,6 @@ FLOORS: dict[str, int] = {
     "prepare": 4,
     "datasets": 4,
     "export": 4,
-    "export_formats": 4,
     "generate": 4,
     "results": 4,
     "trackers": 4,

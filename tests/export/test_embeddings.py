@@ -85,7 +85,7 @@ def test_a_failed_write_leaves_nothing(tmp_path, written, monkeypatch):
 
 
 def test_names_that_no_line_can_hold(tmp_path):
-    from marius_py.export import _lines
+    from marius_py.export.embeddings import _lines
 
     assert _lines(["a b", 'c"'])
     with pytest.raises(FormatError, match="export it as parquet"):
