@@ -54,15 +54,6 @@ from marius_py.parts import (
 from marius_py.pipeline.runner import stage_of
 from marius_py.pipeline.watchdog import Watchdog
 from marius_py.planning import resolve_auto
-from marius_py.results import (
-    CHECKPOINT_FOLDER,
-    RESULT_FILE,
-    memory_report,
-    peak_rss_bytes,
-    summarize,
-    versions,
-    write_json,
-)
 from marius_py.resume import (
     EPOCH_META,
     EpochSettings,
@@ -76,7 +67,16 @@ from marius_py.resume import (
     record,
     record_settings,
 )
-from marius_py.run_reader import CONFIG_META, RESULT_META
+from marius_py.run.reader import CONFIG_META, RESULT_META
+from marius_py.run.results import (
+    CHECKPOINT_FOLDER,
+    RESULT_FILE,
+    memory_report,
+    peak_rss_bytes,
+    summarize,
+    versions,
+    write_json,
+)
 from marius_py.run_state import RunState
 from marius_py.snapshots import best_epoch, best_snapshot
 from marius_py.storage.files import remove

@@ -19,9 +19,9 @@ from marius_py.evaluation.metrics import Metrics
 from marius_py.evaluation.rank_files import check_ranks_file
 from marius_py.graph import Graph
 from marius_py.parts import available_cores, resolve_device
-from marius_py.results import rank_split
 from marius_py.run import Run, load
-from marius_py.run_reader import CHECKPOINT_FOLDER, CONFIG_FILE
+from marius_py.run.reader import CHECKPOINT_FOLDER, CONFIG_FILE
+from marius_py.run.results import rank_split
 from marius_py.storage.protocols import Edges
 
 log = logging.getLogger(__name__)

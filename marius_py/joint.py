@@ -32,13 +32,6 @@ from marius_py.parts import (
     order_of,
 )
 from marius_py.pipeline.watchdog import Watchdog
-from marius_py.results import (
-    CHECKPOINT_FOLDER,
-    METRICS_FILE,
-    RESULT_FILE,
-    evaluate_split,
-    write_lines,
-)
 from marius_py.resume import (
     EPOCH_META,
     EpochSettings,
@@ -46,7 +39,14 @@ from marius_py.resume import (
     record,
     unfinished,
 )
-from marius_py.run_reader import RESULT_META
+from marius_py.run.reader import RESULT_META
+from marius_py.run.results import (
+    CHECKPOINT_FOLDER,
+    METRICS_FILE,
+    RESULT_FILE,
+    evaluate_split,
+    write_lines,
+)
 from marius_py.snapshots import best_snapshot, update_snapshots
 from marius_py.storage.files import remove
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore

@@ -29,7 +29,7 @@ from marius_py.nn.kernels.host import is_worth_compiling
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
-from marius_py.results import (
+from marius_py.run.results import (
     peak_rss_bytes,
 )
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore

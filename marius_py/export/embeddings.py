@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from marius_py.errors import ConfigError
 from marius_py.export.formats import new_folder, number_lines, write_pbg, write_projector, write_safetensors
 from marius_py.export.formats import one_line as _lines
-from marius_py.run_reader import RunReader, open_run
+from marius_py.run.reader import RunReader, open_run
 from marius_py.storage.replacing import Replacing
 
 Format = Literal["npy", "parquet", "tsv", "word2vec", "safetensors", "pbg", "projector"]

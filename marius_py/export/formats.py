@@ -22,7 +22,7 @@ import pyarrow.csv
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
-from marius_py.run_reader import RunReader
+from marius_py.run.reader import RunReader
 from marius_py.storage.file_io import sync_path
 from marius_py.storage.replacing import reason_of
 

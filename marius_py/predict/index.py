@@ -29,7 +29,7 @@ from marius_py.storage.file_io import file_checksum
 from marius_py.streams import Purpose, stream
 
 if TYPE_CHECKING:
-    from marius_py.run_reader import RunReader
+    from marius_py.run.reader import RunReader
 
 logger = logging.getLogger(__name__)
 

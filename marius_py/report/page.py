@@ -34,8 +34,8 @@ from marius_py.report.figures import (
     timeline_figure,
 )
 from marius_py.report.map import Method, check_method, map_rows
-from marius_py.results import TRACE_FILE
 from marius_py.run import Run
+from marius_py.run.results import TRACE_FILE
 from marius_py.streams import Purpose, stream
 
 if TYPE_CHECKING:

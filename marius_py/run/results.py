@@ -1,4 +1,4 @@
-"""What a run reports (floor 5): metrics of its committed state, result.json, metrics.jsonl.
+"""What a run reports (floor 4): metrics of its committed state, result.json, metrics.jsonl.
 
 In: a run folder or its parts. Out: plain dicts and files, each replaced atomically.
 """

@@ -6,7 +6,7 @@ import yaml
 
 from marius_py import load
 from marius_py.errors import ConfigError, FormatError, StorageError
-from marius_py.run_reader import similar_names
+from marius_py.run.reader import similar_names
 from tests.evaluation.ranking.helpers import brute_force
 from tests.small_runs import NAMES, write_run
 
@@ -36,8 +36,8 @@ def test_rows_by_name(written):
 
 def test_many_rows_are_streamed(written, monkeypatch):
     folder, _, rows, _ = written
-    monkeypatch.setattr("marius_py.run_reader._FEW_ROWS", 2)
-    monkeypatch.setattr("marius_py.run_reader._BLOCK_BYTES", 3 * 16)
+    monkeypatch.setattr("marius_py.run.reader._FEW_ROWS", 2)
+    monkeypatch.setattr("marius_py.run.reader._BLOCK_BYTES", 3 * 16)
     with load(folder) as run:
         np.testing.assert_array_equal(run.embeddings(np.array([9, 1, 4, 4])), rows[[9, 1, 4, 4]])
         np.testing.assert_array_equal(run.to_numpy(), rows)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from marius_py.errors import ConfigError
 from marius_py.evaluation.evaluator import Evaluator, Mode, Progress
 from marius_py.evaluation.metrics import DEFAULT_KS, Metrics
-from marius_py.run_reader import RunReader, open_run
+from marius_py.run.reader import RunReader, open_run
 from marius_py.storage.protocols import Edges
 
 if TYPE_CHECKING:
