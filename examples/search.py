@@ -15,7 +15,7 @@ from typing import Any
 import optuna
 
 import marius_py
-from marius_py.build import Watcher
+from marius_py.assembly import Watcher
 from marius_py.errors import InterruptedRunError
 from marius_py.generate import planted_graph
 

@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from marius_py import build, tracking
+from marius_py import tracking
+from marius_py.assembly import build
 from marius_py.config import EvaluateConfig, TrainConfig, compose, load_config, words_of
 from marius_py.convert import graph_from, is_graph_data
 from marius_py.errors import ConfigError

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from marius_py.assembly.parts import available_cores, resolve_device
 from marius_py.config import EvaluateConfig
 from marius_py.errors import ConfigError, MissingPathError
 from marius_py.evaluation.edge_files import read_edges
 from marius_py.evaluation.metrics import Metrics
 from marius_py.evaluation.rank_files import check_ranks_file
 from marius_py.graph import Graph
-from marius_py.parts import available_cores, resolve_device
 from marius_py.run import Run, load
 from marius_py.run.reader import CHECKPOINT_FOLDER, CONFIG_FILE
 from marius_py.run.results import rank_split

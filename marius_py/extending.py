@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from marius_py.assembly.parts import identity, make_model
 from marius_py.config import (
     CONFIG_FILE,
     TrainConfig,
@@ -27,7 +28,6 @@ from marius_py.errors import ConfigError, StorageError
 from marius_py.graph import Graph, open_graph
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.partitioning import Partitioning
-from marius_py.parts import identity, make_model
 from marius_py.prepare.extend import IdShift, shift_of
 from marius_py.prepare.folder import building
 from marius_py.resume import BEFORE_META, EPOCH_META, check_free

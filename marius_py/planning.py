@@ -13,12 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from marius_py.config import AUTO, TrainConfig, make_components, saved_settings
-from marius_py.errors import ConfigError
-from marius_py.graph import Graph, open_graph
-from marius_py.ordering import build_schedule
-from marius_py.partitioning import Partitioning
-from marius_py.parts import (
+from marius_py.assembly.parts import (
     DEMO_PARTITIONS,
     MEMORY_SHARE,
     available_cores,
@@ -28,6 +23,11 @@ from marius_py.parts import (
     order_of,
     resolve_device,
 )
+from marius_py.config import AUTO, TrainConfig, make_components, saved_settings
+from marius_py.errors import ConfigError
+from marius_py.graph import Graph, open_graph
+from marius_py.ordering import build_schedule
+from marius_py.partitioning import Partitioning
 from marius_py.plan import Machine, Plan, choose_plan, free_bytes, measure_disk
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
 from marius_py.storage.protocols import NodeTable

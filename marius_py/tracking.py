@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from marius_py import build
+from marius_py.assembly import build
 from marius_py.config import TrainConfig, plain
 from marius_py.trackers import Trackers, make_trackers
 from marius_py.training.trainer import Trainer

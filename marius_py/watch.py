@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType, TracebackType
 from typing import Any
 
-from marius_py.build import Watcher
+from marius_py.assembly.build import Watcher
 from marius_py.progress import Bars
 from marius_py.training.trainer import Trainer
 

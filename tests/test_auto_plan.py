@@ -5,9 +5,9 @@ import pytest
 import yaml
 
 from marius_py import cli, load_config
+from marius_py.assembly.parts import partitioning_of
 from marius_py.errors import ConfigError
 from marius_py.graph import open_graph
-from marius_py.parts import partitioning_of
 from marius_py.prepare import prepare_arrays
 
 LIMIT = 4 << 20

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-import marius_py.build
+import marius_py.assembly.build
 from marius_py import __version__, cli, console
 from marius_py.config import TrainConfig
 from marius_py.datasets import Dataset, fetch
@@ -60,7 +60,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
         seen.append(config)
         return {"test": METRICS, "train": {}, "output": config.output or "runs/x"}
 
-    monkeypatch.setattr(marius_py.build, "train", train)
+    monkeypatch.setattr(marius_py.assembly.build, "train", train)
     return seen
 
 
@@ -68,7 +68,7 @@ def _failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def train(config: TrainConfig, watcher: Any = None) -> dict[str, Any]:
         raise error
 
-    monkeypatch.setattr(marius_py.build, "train", train)
+    monkeypatch.setattr(marius_py.assembly.build, "train", train)
 
 
 def _command(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
@@ -304,7 +304,9 @@ def test_groups_of_ones_own(runs: list[TrainConfig], tmp_path: Path) -> None:
 def test_evaluate_prints_and_writes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(marius_py.build, "evaluate", lambda config, watcher=None: METRICS, raising=False)
+    monkeypatch.setattr(
+        marius_py.assembly.build, "evaluate", lambda config, watcher=None: METRICS, raising=False
+    )
     assert cli.evaluate(["run=r", "output=metrics.json"]) == 0
     assert "test: filtered" in capsys.readouterr().out
     assert json.loads((tmp_path / "metrics.json").read_text()) == METRICS
@@ -418,7 +420,7 @@ def test_sigterm_before_training_is_code_130(monkeypatch: pytest.MonkeyPatch) ->
         time.sleep(5)
         return {}
 
-    monkeypatch.setattr(marius_py.build, "train", train)
+    monkeypatch.setattr(marius_py.assembly.build, "train", train)
     assert cli.train(["graph=g"]) == 130
 
 
@@ -450,7 +452,7 @@ def test_log_lines_reach_stderr(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         logging.getLogger("marius_py.training.trainer").debug("detail")
         return {"test": None, "output": "o"}
 
-    monkeypatch.setattr(marius_py.build, "train", train)
+    monkeypatch.setattr(marius_py.assembly.build, "train", train)
     assert cli.train(["graph=g"]) == 0
     out, err = capsys.readouterr()
     assert "epoch 1: loss 0.5" in err

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from marius_py import cli
-from marius_py.build import train
+from marius_py.assembly.build import train
 from marius_py.config import TrainConfig, load_config
 from marius_py.evaluating import evaluate
 from marius_py.generate import planted_graph

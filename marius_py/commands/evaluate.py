@@ -24,7 +24,7 @@ def run(config: EvaluateConfig) -> float | None:
         ConfigError, StorageError: `config.output` cannot be written; before anything is ranked. See also
         `evaluating.evaluate`.
     """
-    from marius_py import build
+    from marius_py.assembly import build
     from marius_py.run.results import write_json
     from marius_py.storage.files import check_target
 

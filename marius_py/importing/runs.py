@@ -18,11 +18,11 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
+from marius_py.assembly.parts import identity, make_model
 from marius_py.config import CONFIG_FILE, TrainConfig, config_from, make_components, plain, write_yaml
 from marius_py.errors import FormatError
 from marius_py.graph import Graph
 from marius_py.nn.model import LinkPredictionModel
-from marius_py.parts import identity, make_model
 from marius_py.prepare.progress import ProgressHook
 from marius_py.resume import check_free, plain_json
 from marius_py.run.reader import CONFIG_META, RESULT_META

@@ -126,7 +126,7 @@ class CrashServer:
 
 def _serve() -> None:
     """Fork a child for every line of stdin; answer with a line of [exit code, seconds]."""
-    import marius_py.build
+    import marius_py.assembly.build
     import marius_py.export
     import marius_py.prepare
     import marius_py.verify

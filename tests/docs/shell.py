@@ -97,7 +97,7 @@ def _serve(address: str) -> None:
     """Fork a child for every connection, until SIGTERM."""
     import matplotlib.figure  # noqa: F401
 
-    import marius_py.build
+    import marius_py.assembly.build
     import marius_py.export
     import marius_py.predict
     import marius_py.prepare

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marius_py.build import train
+from marius_py.assembly.build import train
 from marius_py.config import load_config
 from marius_py.prepare import prepare
 from marius_py.storage.reader import open_node_reader

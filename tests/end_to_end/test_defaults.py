@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from marius_py import cli
-from marius_py.build import train
+from marius_py.assembly.build import train
 from marius_py.config import load_config
 from marius_py.evaluation.evaluator import Evaluator
 from marius_py.graph import open_graph

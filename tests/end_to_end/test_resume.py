@@ -15,7 +15,7 @@ import pytest
 
 import marius_py.training.batch_path
 from marius_py import cli
-from marius_py.build import Watcher
+from marius_py.assembly.build import Watcher
 from marius_py.config import read_yaml
 from marius_py.errors import ConfigError, InterruptedRunError, StorageError
 from marius_py.storage.hdf5_nodes import open_node_store

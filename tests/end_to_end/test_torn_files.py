@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from marius_py import cli
-from marius_py.build import train
+from marius_py.assembly.build import train
 from marius_py.config import load_config
 from marius_py.errors import MariusError
 from marius_py.prepare import prepare

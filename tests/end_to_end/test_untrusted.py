@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import marius_py
-from marius_py.build import train
+from marius_py.assembly.build import train
 from marius_py.config import load_config
 from marius_py.config.saved import read_yaml
 from marius_py.errors import MariusError

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from marius_py import build
-from marius_py.build import train, warn_of_decline
+from marius_py.assembly import build
+from marius_py.assembly.build import train, warn_of_decline
 from marius_py.config import TrainConfig, load_config
 from marius_py.errors import ConfigError, StorageError
 from marius_py.prepare import prepare

@@ -18,6 +18,22 @@ from typing import Any
 
 import torch
 
+from marius_py.assembly.joint import Joint
+from marius_py.assembly.joint import Watcher as Watcher  # others name it build.Watcher
+from marius_py.assembly.parts import (
+    DEMO_PARTITIONS,
+    automatic_capacity,
+    available_cores,
+    check_resumable,
+    edges_of,
+    identity,
+    log_memory,
+    make_model,
+    number_of,
+    partitioning_of,
+    resolve_device,
+    spare_slots,
+)
 from marius_py.config import (
     CONFIG_FILE,
     Components,
@@ -35,22 +51,6 @@ from marius_py.errors import ConfigError, MariusError, StorageError
 from marius_py.evaluating import evaluate as evaluate_runs
 from marius_py.generate import planted_graph
 from marius_py.graph import Graph, open_graph
-from marius_py.joint import Joint
-from marius_py.joint import Watcher as Watcher  # users know it by this module
-from marius_py.parts import (
-    DEMO_PARTITIONS,
-    automatic_capacity,
-    available_cores,
-    check_resumable,
-    edges_of,
-    identity,
-    log_memory,
-    make_model,
-    number_of,
-    partitioning_of,
-    resolve_device,
-    spare_slots,
-)
 from marius_py.pipeline.runner import stage_of
 from marius_py.pipeline.watchdog import Watchdog
 from marius_py.planning import resolve_auto

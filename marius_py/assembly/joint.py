@@ -16,6 +16,11 @@ from typing import Any
 
 import torch
 
+from marius_py.assembly.parts import (
+    make_batch_settings,
+    make_ordering,
+    order_of,
+)
 from marius_py.config import (
     Components,
     TrainConfig,
@@ -26,11 +31,6 @@ from marius_py.errors import FormatError, StorageError
 from marius_py.graph import Graph
 from marius_py.memory import MemoryMeter
 from marius_py.nn.model import LinkPredictionModel
-from marius_py.parts import (
-    make_batch_settings,
-    make_ordering,
-    order_of,
-)
 from marius_py.pipeline.watchdog import Watchdog
 from marius_py.resume import (
     EPOCH_META,
