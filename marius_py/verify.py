@@ -18,7 +18,7 @@ from marius_py.config import CONFIG_FILE, read_yaml, write_yaml
 from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
 from marius_py.graph import open_graph
 from marius_py.graph.manifest import EDGES_FILE, GRAPH_FILE, NODES_FILE, read_manifest
-from marius_py.resume import BEFORE_META, VIEWS, claimed, plain_json
+from marius_py.resuming.resume import BEFORE_META, VIEWS, claimed, plain_json
 from marius_py.run.reader import CONFIG_META, RESULT_META, SNAPSHOT_FOLDER, graph_folder
 from marius_py.run.results import (
     CHECKPOINT_FOLDER,

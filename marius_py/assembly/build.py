@@ -54,7 +54,7 @@ from marius_py.graph import Graph, open_graph
 from marius_py.pipeline.runner import stage_of
 from marius_py.pipeline.watchdog import Watchdog
 from marius_py.planning import resolve_auto
-from marius_py.resume import (
+from marius_py.resuming.resume import (
     EPOCH_META,
     EpochSettings,
     check_begun,
@@ -67,6 +67,7 @@ from marius_py.resume import (
     record,
     record_settings,
 )
+from marius_py.resuming.snapshots import best_epoch, best_snapshot
 from marius_py.run.reader import CONFIG_META, RESULT_META
 from marius_py.run.results import (
     CHECKPOINT_FOLDER,
@@ -78,7 +79,6 @@ from marius_py.run.results import (
     write_json,
 )
 from marius_py.run_state import RunState
-from marius_py.snapshots import best_epoch, best_snapshot
 from marius_py.storage.files import remove
 from marius_py.storage.hdf5_nodes import (
     create_node_store,

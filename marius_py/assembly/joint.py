@@ -32,13 +32,14 @@ from marius_py.graph import Graph
 from marius_py.memory import MemoryMeter
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.pipeline.watchdog import Watchdog
-from marius_py.resume import (
+from marius_py.resuming.resume import (
     EPOCH_META,
     EpochSettings,
     plain_json,
     record,
     unfinished,
 )
+from marius_py.resuming.snapshots import best_snapshot, update_snapshots
 from marius_py.run.reader import RESULT_META
 from marius_py.run.results import (
     CHECKPOINT_FOLDER,
@@ -47,7 +48,6 @@ from marius_py.run.results import (
     evaluate_split,
     write_lines,
 )
-from marius_py.snapshots import best_snapshot, update_snapshots
 from marius_py.storage.files import remove
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.hdf5_store import Hdf5PartitionStore

@@ -82,12 +82,12 @@ def run(options: argparse.Namespace) -> None:
     from pathlib import Path
 
     from marius_py.prepare.extend import extend_graph
-    from marius_py.resume import check_free
+    from marius_py.resuming.resume import check_free
 
     if values["run_output"] is not None:
         check_free(Path(values["run_output"]), resume=False)
     if values["run"] is not None:
-        from marius_py.extending import check_run, extend_run
+        from marius_py.resuming.extending import check_run, extend_run
 
         check_run(str(values["run"]), str(values["graph"]))
     with Bars() as bars:

@@ -166,7 +166,7 @@ def run(options: argparse.Namespace) -> None:
     values = parse(options.settings)
     from marius_py.graph import open_graph
     from marius_py.importing.files import check_folder
-    from marius_py.resume import check_free
+    from marius_py.resuming.resume import check_free
 
     if values["checkpoint"] is not None:
         check_folder(Path(values["checkpoint"]), "checkpoint", "the trained model")

@@ -113,7 +113,7 @@ def test_a_snapshot_is_for_reading(
 
 
 def test_who_cannot_resume_is_not_told_to(tmp_path: Path, run_train: Train, graph: Path) -> None:
-    from marius_py.resume import check_free
+    from marius_py.resuming.resume import check_free
 
     run_train("training.epochs=1")
     run = tmp_path / "run"

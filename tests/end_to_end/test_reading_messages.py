@@ -11,7 +11,7 @@ import pytest
 import marius_py
 from marius_py import cli
 from marius_py.errors import ConfigError, StorageError
-from marius_py.extending import check_run
+from marius_py.resuming.extending import check_run
 from tests.end_to_end.conftest import Train
 from tests.small_runs import write_run
 

@@ -14,7 +14,7 @@ import pytest
 import marius_py
 from marius_py import cli
 from marius_py.errors import PipelineError, StorageError
-from marius_py.snapshots import best_epoch, best_snapshot
+from marius_py.resuming.snapshots import best_epoch, best_snapshot
 from marius_py.storage.hdf5_nodes import open_node_store
 from marius_py.storage.hdf5_store import Hdf5PartitionStore
 from marius_py.testing.system_calls import SystemCallFaults

@@ -30,7 +30,7 @@ from marius_py.nn.model import LinkPredictionModel
 from marius_py.partitioning import Partitioning
 from marius_py.prepare.extend import IdShift, shift_of
 from marius_py.prepare.folder import building
-from marius_py.resume import BEFORE_META, EPOCH_META, check_free
+from marius_py.resuming.resume import BEFORE_META, EPOCH_META, check_free
 from marius_py.run import Run, load
 from marius_py.run.reader import CONFIG_META, RESULT_META
 from marius_py.run.results import CHECKPOINT_FOLDER

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 import marius_py
 from marius_py import cli
 from marius_py.errors import ConfigError, FormatError
-from marius_py.extending import extend_run
 from marius_py.prepare import prepare
 from marius_py.prepare.extend import IdShift, extend_graph, shift_of
+from marius_py.resuming.extending import extend_run
 from marius_py.storage.reader import open_node_reader
 
 SETTINGS = {
@@ -181,7 +181,7 @@ def test_a_run_that_was_cut_off_can_be_extended_again(files, tmp_path):
     _, old, graph, _, _ = files
     marius_py.train(old, tmp_path / "run", SETTINGS).close()
     program = (
-        "import os, sys; from marius_py import extending, graph\n"
+        "import os, sys; from marius_py import graph; from marius_py.resuming import extending\n"
         "extending.write_yaml = lambda *given: os._exit(9)\n"
         "extending.extend_run(sys.argv[1], graph.open_graph(sys.argv[2]), sys.argv[3])"
     )
