@@ -185,8 +185,8 @@ def _run_prepare(config: Any) -> float | None:
 
 
 def _run_plan(config: Any) -> float | None:
-    from marius_py.plan import plan_text
-    from marius_py.planning import plan as run
+    from marius_py.planning.configured import plan as run
+    from marius_py.planning.plan import plan_text
 
     found, machine = run(config)
     sys.stdout.write(plan_text(found, machine, config.graph))

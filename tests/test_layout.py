@@ -32,7 +32,6 @@ FLOORS: dict[str, int] = {
     "training": 4,
     "evaluation": 4,
     "predict": 4,
-    "plan": 4,
     "prepare": 4,
     "datasets": 4,
     "export": 4,

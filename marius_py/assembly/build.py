@@ -53,7 +53,7 @@ from marius_py.generate import planted_graph
 from marius_py.graph import Graph, open_graph
 from marius_py.pipeline.runner import stage_of
 from marius_py.pipeline.watchdog import Watchdog
-from marius_py.planning import resolve_auto
+from marius_py.planning.configured import resolve_auto
 from marius_py.resuming.resume import (
     EPOCH_META,
     EpochSettings,

@@ -28,7 +28,7 @@ from marius_py.errors import ConfigError
 from marius_py.graph import Graph, open_graph
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
-from marius_py.plan import Machine, Plan, choose_plan, free_bytes, measure_disk
+from marius_py.planning.plan import Machine, Plan, choose_plan, free_bytes, measure_disk
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
 from marius_py.storage.protocols import NodeTable
 from marius_py.training.trainer import Trainer, TrainerSettings

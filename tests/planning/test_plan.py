@@ -10,7 +10,7 @@ from marius_py import cli, load_config
 from marius_py.errors import ConfigError
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
-from marius_py.plan import Machine, choose_plan, measure_disk, plan_epoch
+from marius_py.planning.plan import Machine, choose_plan, measure_disk, plan_epoch
 from marius_py.prepare import prepare_arrays
 from marius_py.storage.protocols import NodeTable
 
@@ -79,7 +79,7 @@ def test_the_disk_is_measured_and_left_clean(tmp_path):
 
 
 def test_command(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("marius_py.planning._PROBE_S", 0.02)
+    monkeypatch.setattr("marius_py.planning.configured._PROBE_S", 0.02)
     rng = np.random.default_rng(0)
     edges = np.stack(
         [rng.integers(500, size=4000), np.zeros(4000, int), rng.integers(500, size=4000)], axis=1

@@ -29,11 +29,11 @@ def graph(tmp_path_factory):
 @pytest.fixture
 def memory(monkeypatch):
     """Sets the bytes that are available, of which half may be taken."""
-    monkeypatch.setattr("marius_py.planning._PROBE_S", 0.01)
-    monkeypatch.setattr("marius_py.plan._PROBE_BYTES", 1 << 20)
+    monkeypatch.setattr("marius_py.planning.configured._PROBE_S", 0.01)
+    monkeypatch.setattr("marius_py.planning.plan._PROBE_BYTES", 1 << 20)
 
     def limit(num_bytes):
-        monkeypatch.setattr("marius_py.planning.available_memory", lambda device="cpu": num_bytes)
+        monkeypatch.setattr("marius_py.planning.configured.available_memory", lambda device="cpu": num_bytes)
 
     return limit
 

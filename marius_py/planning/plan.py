@@ -1,4 +1,4 @@
-"""What a run needs on a machine (floor 4): sizes and measured rates in; partitions, bytes and times out.
+"""What a run needs on a machine (floor 5): sizes and measured rates in; partitions, bytes and times out.
 
 An epoch is played through the ordering's own simulation with the rates that were measured, for every number
 of partitions that comes into question; the fastest that fits in memory is taken.
