@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from marius_py import tracking
 from marius_py.assembly import build
 from marius_py.config import EvaluateConfig, TrainConfig, compose, load_config, words_of
 from marius_py.convert import graph_from, is_graph_data
@@ -20,6 +19,7 @@ from marius_py.graph.manifest import GRAPH_FILE
 from marius_py.run import Run, load
 from marius_py.run.results import write_json
 from marius_py.storage.files import check_target
+from marius_py.tracking import training
 
 GRAPH_SUFFIX = "-graph"
 
@@ -64,17 +64,17 @@ def train(
     if isinstance(graph, TrainConfig):
         if output is not None or settings or resume:
             raise ConfigError("a TrainConfig says everything: change output, settings and resume in it")
-        return load(tracking.train(graph, watcher)["output"])
+        return load(training.train(graph, watcher)["output"])
     prepares = is_graph_data(graph)
     # The demo's settings are for no other graph, also where that has no folder yet.
     place = f"({type(graph).__name__})" if prepares else _place_of(graph)
     words = _words(TrainConfig, settings, graph=place, output=output)
     config = load_config([*words, "resume=true"] if resume else words)
     if not prepares:
-        return load(tracking.train(config, watcher)["output"])
+        return load(training.train(config, watcher)["output"])
     build.check(config)
     with build.named(config) as config, _prepared(graph, build.run_folder(config)) as place:
-        return load(tracking.train(replace(config, graph=str(place)), watcher)["output"])
+        return load(training.train(replace(config, graph=str(place)), watcher)["output"])
 
 
 def evaluate(

@@ -136,7 +136,7 @@ EXPORT_FORMATS = ("npy", "parquet", "tsv", "word2vec", "safetensors", "pbg", "pr
 
 def _run_train(config: Any) -> float | None:
     from marius_py.commands.evaluate import print_metrics
-    from marius_py.tracking import train as run
+    from marius_py.tracking.training import train as run
     from marius_py.watch import CommandWatcher
 
     with Bars() as bars, CommandWatcher(bars, config.training.epochs) as watcher:

@@ -36,7 +36,6 @@ FLOORS: dict[str, int] = {
     "datasets": 4,
     "export": 4,
     "generate": 4,
-    "trackers": 4,
     "report": 4,
     "run": 4,
     "convert": 4,

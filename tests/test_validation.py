@@ -16,7 +16,7 @@ from marius_py.config import TrainConfig, load_config
 from marius_py.evaluating import evaluate
 from marius_py.generate import planted_graph
 from marius_py.prepare import prepare
-from marius_py.trackers import Trackers
+from marius_py.tracking.trackers import Trackers
 from marius_py.validation import (
     CHEAP_SCORES,
     LEAST_EDGES,

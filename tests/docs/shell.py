@@ -102,7 +102,7 @@ def _serve(address: str) -> None:
     import marius_py.predict
     import marius_py.prepare
     import marius_py.report
-    import marius_py.tracking
+    import marius_py.tracking.training
     import marius_py.watch  # noqa: F401
 
     # One core: commands then use one thread, which costs the same on a busy machine as on a quiet one.

@@ -7,7 +7,7 @@ from typing import Any
 
 from marius_py.assembly import build
 from marius_py.config import TrainConfig, plain
-from marius_py.trackers import Trackers, make_trackers
+from marius_py.tracking.trackers import Trackers, make_trackers
 from marius_py.training.trainer import Trainer
 
 

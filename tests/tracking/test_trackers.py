@@ -9,7 +9,7 @@ import pytest
 import marius_py
 from marius_py.errors import ConfigError
 from marius_py.storage.files import set_call_hook
-from marius_py.trackers import Tracker, Trackers, make_trackers
+from marius_py.tracking.trackers import Tracker, Trackers, make_trackers
 
 EDGES = [(f"n{i % 17}", f"n{(i + i // 17 + 1) % 17}") for i in range(119)]  # each once: copies share a split
 SETTINGS = {

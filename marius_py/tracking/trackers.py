@@ -1,4 +1,4 @@
-"""Trackers: a run's figures as they come, for programs that draw them (floor 4).
+"""Trackers: a run's figures as they come, for programs that draw them (floor 5).
 
 In: the settings, an epoch's line of metrics, the result. Out: whatever a `Tracker` makes of them.
 metrics.jsonl is always written; these come on top. A tracker's library is imported when it is made, and is
@@ -268,7 +268,7 @@ def _make(name: str) -> Tracker:
         except (ImportError, AttributeError) as error:
             raise ConfigError(f"trackers: {name} cannot be imported: {error}") from error
     if not (isinstance(kind, type) and issubclass(kind, Tracker)):
-        raise ConfigError(f"trackers: {name} is no class derived from marius_py.trackers.Tracker")
+        raise ConfigError(f"trackers: {name} is no class derived from marius_py.tracking.Tracker")
     try:
         return kind()
     except TypeError as error:
