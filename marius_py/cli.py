@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from marius_py.console import OK, USAGE, Parser, flagged, say
+from marius_py.commands.console import OK, USAGE, Parser, flagged, say
+from marius_py.commands.hydra_command import HydraCommand, configured
+from marius_py.commands.progress import Bars
 from marius_py.errors import StorageError
-from marius_py.hydra_command import HydraCommand, configured
-from marius_py.progress import Bars
 
 
 def train(argv: Sequence[str] | None = None) -> int:
@@ -136,8 +136,8 @@ EXPORT_FORMATS = ("npy", "parquet", "tsv", "word2vec", "safetensors", "pbg", "pr
 
 def _run_train(config: Any) -> float | None:
     from marius_py.commands.evaluate import print_metrics
+    from marius_py.commands.watch import CommandWatcher
     from marius_py.tracking.training import train as run
-    from marius_py.watch import CommandWatcher
 
     with Bars() as bars, CommandWatcher(bars, config.training.epochs) as watcher:
         result = run(config, watcher)

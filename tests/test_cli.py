@@ -18,7 +18,10 @@ from typing import Any
 import pytest
 
 import marius_py.assembly.build
-from marius_py import __version__, cli, console
+from marius_py import __version__, cli
+from marius_py.commands import console
+from marius_py.commands.progress import Bars
+from marius_py.commands.watch import CommandWatcher
 from marius_py.config import TrainConfig
 from marius_py.datasets import Dataset, fetch
 from marius_py.errors import (
@@ -29,8 +32,6 @@ from marius_py.errors import (
     PipelineError,
     StorageError,
 )
-from marius_py.progress import Bars
-from marius_py.watch import CommandWatcher
 
 METRICS = {
     "mrr": 0.25,
@@ -199,7 +200,7 @@ def test_path_that_leads_nowhere_is_caught_by_either_name() -> None:
 def test_a_closed_output_is_no_traceback(runs: list[TrainConfig]) -> None:
     code = """
 import sys
-from marius_py import console
+from marius_py.commands import console
 sys.exit(console.guarded(lambda: [print("x" * 99) for _ in range(9999)]))
 """
     process = subprocess.Popen(

@@ -1,1 +1,5 @@
-"""The commands that ordinary flags configure (floor 6): each module adds its flags and runs."""
+"""The commands (floor 6): words in; their work done, and what they say out.
+
+A module of a command's name adds ordinary flags and runs; the others are what commands share: messages and
+exit codes, settings by hydra, progress, signals.
+"""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marius_py.progress import Bars
+from marius_py.commands.progress import Bars
 
 if TYPE_CHECKING:
     from marius_py.config import EvaluateConfig

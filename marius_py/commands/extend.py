@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
+from marius_py.commands.progress import Bars
 from marius_py.config.fields import suggest
 from marius_py.errors import ConfigError
-from marius_py.progress import Bars
 
 PURPOSE = """Add the edges of new files, and the nodes and relations they bring, to a prepared graph: writes a
 new graph folder. With run= and run_output= also a run folder in which old embeddings are kept, to be

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marius_py.commands.common import parse_bytes
+from marius_py.commands.progress import Bars
 from marius_py.config.fields import suggest
 from marius_py.errors import ConfigError
-from marius_py.progress import Bars
 from marius_py.types import MAX_PARTITIONS
 
 if TYPE_CHECKING:

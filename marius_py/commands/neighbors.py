@@ -13,8 +13,8 @@ from marius_py.commands.common import (
     open_run,
     say_costs,
 )
+from marius_py.commands.progress import Bars
 from marius_py.errors import ConfigError
-from marius_py.progress import Bars
 
 PURPOSE = (
     "Find the nodes whose embeddings are nearest to a node's. Exact: all embeddings stream by in blocks;\n"

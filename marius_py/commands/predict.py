@@ -15,8 +15,8 @@ from marius_py.commands.common import (
     open_run,
     say_costs,
 )
+from marius_py.commands.progress import Bars
 from marius_py.errors import ConfigError
-from marius_py.progress import Bars
 
 PURPOSE = """Complete edges by name: give two of --head, --relation and --tail, and the third is predicted;
 give all three for the score of that edge. Exact over all entities: the embeddings stream by in blocks."""

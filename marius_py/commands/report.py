@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from marius_py.commands.common import say_if_unfinished
+from marius_py.commands.progress import Bars
 from marius_py.errors import ConfigError
-from marius_py.progress import Bars
 
 PURPOSE = """Draw a run: settings, test metrics, loss, throughput, timeline, ranks, relations and a map of the
 embeddings, in one HTML file that opens without a network, and the figures as PNGs beside it. Needs

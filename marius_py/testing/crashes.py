@@ -127,10 +127,10 @@ class CrashServer:
 def _serve() -> None:
     """Fork a child for every line of stdin; answer with a line of [exit code, seconds]."""
     import marius_py.assembly.build
+    import marius_py.commands.watch
     import marius_py.export
     import marius_py.prepare
-    import marius_py.verify
-    import marius_py.watch  # noqa: F401
+    import marius_py.verify  # noqa: F401
 
     for line in sys.stdin:
         request = json.loads(line)

@@ -98,12 +98,12 @@ def _serve(address: str) -> None:
     import matplotlib.figure  # noqa: F401
 
     import marius_py.assembly.build
+    import marius_py.commands.watch
     import marius_py.export
     import marius_py.predict
     import marius_py.prepare
     import marius_py.report
-    import marius_py.tracking.training
-    import marius_py.watch  # noqa: F401
+    import marius_py.tracking.training  # noqa: F401
 
     # One core: commands then use one thread, which costs the same on a busy machine as on a quiet one.
     cores = sorted(os.sched_getaffinity(0))

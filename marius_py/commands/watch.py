@@ -12,7 +12,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from marius_py.assembly.build import Watcher
-from marius_py.progress import Bars
+from marius_py.commands.progress import Bars
 from marius_py.training.trainer import Trainer
 
 log = logging.getLogger(__name__)

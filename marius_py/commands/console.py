@@ -16,8 +16,8 @@ from types import FrameType
 from typing import Any
 
 from marius_py import __version__
+from marius_py.commands.progress import Bars
 from marius_py.errors import ConfigError, InterruptedRunError, MariusError, StalledError
-from marius_py.progress import Bars
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 

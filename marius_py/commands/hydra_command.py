@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marius_py import __version__
-from marius_py.console import LEVELS, OK, Parser, guarded, log, set_log_level
+from marius_py.commands.console import LEVELS, OK, Parser, guarded, log, set_log_level
 from marius_py.errors import ConfigError
 
 
