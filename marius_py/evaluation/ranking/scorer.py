@@ -197,6 +197,8 @@ class ModelScorer:
         else:
             scale = product + math.sqrt(dim) * total + total.square() + true.abs()
             slack = 4 * (dim + 16) * roundoff * scale
+            # A term may be the root of a square that was flushed to zero.
+            slack = torch.where(scale > 0, slack + dim * math.sqrt(_TINY), slack)
             low, high = true - slack, true + slack
         # Written so that a NaN scale counts as unbounded too. Nothing lies around an infinite score.
         bounded = (scale < _OVERFLOW) & torch.isfinite(true)
