@@ -66,7 +66,7 @@ def number_of(config: TrainConfig, name: str) -> int | None:
     """`storage.partitions` or `.capacity` of a run that is under way.
 
     Raises:
-        ConfigError: it is still "auto" (`planning.resolve_auto` replaces that when a run starts).
+        ConfigError: it is still "auto" (`planning.configured` replaces that when a run starts).
     """
     value: int | str | None = getattr(config.storage, name)
     if isinstance(value, str):

@@ -193,7 +193,7 @@ class TrainingConfig(Checked):
 
 
 AUTO = "auto"
-"""Of partitions and capacity: what `planning.resolve_auto` replaces by numbers when a run starts."""
+"""Of partitions and capacity: what `planning.configured` replaces by numbers when a run starts."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Sizes that recur (floor 1): what a device does with tensors of the same shapes again can be recorded.
+"""Sizes that recur (floor 2): what a device does with tensors of the same shapes again can be recorded.
 
 Rows and known edges of a batch are as many as they happen to be. A few more, which change nothing, make most
 batches alike.
