@@ -9,9 +9,8 @@ import base64
 import html
 import json
 import logging
-import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +35,7 @@ from marius_py.report.figures import (
 from marius_py.report.map import Method, check_method, map_rows
 from marius_py.run import Run
 from marius_py.run.results import TRACE_FILE
+from marius_py.storage.replacing import Replacing
 from marius_py.streams import Purpose, stream
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class _Page:
     def __init__(self, figures: Path | None) -> None:
         self._parts: list[str] = []
         self._figures = figures
-        self.files: list[Path] = []
+        self.pictures: dict[Path, bytes] = {}
 
     def title(self, text: str) -> None:
         self._parts.append(f"<h2>{html.escape(text)}</h2>")
@@ -96,9 +96,7 @@ class _Page:
             f"<figcaption>{caption}</figcaption></figure>"
         )
         if self._figures is not None:
-            path = self._figures / f"{name}.png"
-            path.write_bytes(save_figure(figure, "png"))
-            self.files.append(path)
+            self.pictures[self._figures / f"{name}.png"] = save_figure(figure, "png")
 
     def render(self, heading: str) -> str:
         title = html.escape(heading)
@@ -149,26 +147,36 @@ def write_report(
     if not target.parent.is_dir():
         raise ConfigError(f"output={target}: there is no folder {target.parent}; create it first")
     folder = None if figures is None else Path(figures)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
+    with _made(folder):
         page = _Page(folder)
         _summary(page, run)
         _training(page, run)
         _timeline(page, run)
         _ranking(page, run, max_edges, seed, progress)
         _map(page, run, max_nodes, map, seed)
-        temporary.write_text(page.render(f"Run {run.path.name}"), encoding="utf-8")
-        temporary.replace(target)
+        files = {target: page.render(f"Run {run.path.name}").encode(), **page.pictures}
+        with Replacing([*files]) as temporary:
+            for path, content in files.items():
+                temporary[path].write_bytes(content)
+    return [*files]
+
+
+@contextmanager
+def _made(folder: Path | None) -> Iterator[None]:
+    """Make a folder before anything else is done; a new one goes again if that fails."""
+    is_new = folder is not None and not folder.exists()
+    try:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        if isinstance(error, StorageError):
-            raise
-        raise StorageError(f"writing {error.filename or target} failed: {error.strerror}") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-    return [target, *page.files]
+        raise StorageError(f"figures={folder}: the folder cannot be made: {error.strerror}") from error
+    try:
+        yield
+    except BaseException:
+        if folder is not None and is_new:
+            with suppress(OSError):  # others have put something there
+                folder.rmdir()
+        raise
 
 
 def _summary(page: _Page, run: Run) -> None:

@@ -1,9 +1,11 @@
 """A report is one file that needs no network, whole or not there, for finished and unfinished runs."""
 
 import base64
+import errno
 import re
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -12,7 +14,7 @@ import pytest
 
 import marius_py
 from marius_py import cli
-from marius_py.errors import ConfigError
+from marius_py.errors import ConfigError, StorageError
 from marius_py.report import write_report
 from marius_py.report.figures import _apart, _stage_colors
 from marius_py.report.map import principal_components, umap_points
@@ -141,6 +143,38 @@ def test_an_unfinished_run_without_loss(tmp_path):
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert "has not finished" in text
     assert Page(text).titles == ["Ranks", "Relations", "Embeddings"]
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_full_disk_leaves_what_was_there(is_new, trained, tmp_path, monkeypatch):
+    output, figures, written = tmp_path / "r.html", tmp_path / "figures", []
+    output.write_text("before")
+    if not is_new:
+        figures.mkdir()
+    write = Path.write_bytes
+
+    def full(path, content):
+        written.append(path)
+        if len(written) > 3:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return write(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with (
+        marius_py.load(trained) as run,
+        pytest.raises(StorageError, match=r"No space left.*nothing was replaced"),
+    ):
+        write_report(run, output, figures=figures, overwrite=True)
+    assert len(written) == 4
+    assert output.read_text() == "before"
+    assert sorted(tmp_path.rglob("*")) == ([output] if is_new else [figures, output])
+
+
+def test_a_folder_for_figures_that_cannot_be_made_is_said_at_once(trained, tmp_path):
+    (tmp_path / "file").write_text("")
+    with marius_py.load(trained) as run, pytest.raises(StorageError, match=r"figures=.*file.*File exists"):
+        write_report(run, tmp_path / "r.html", figures=tmp_path / "file")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_without_matplotlib(trained, tmp_path, monkeypatch):
