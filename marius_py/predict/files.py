@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from pathlib import Path
+from types import TracebackType
 from typing import IO, Any, Literal, get_args
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from marius_py.errors import ConfigError, FormatError, MissingPathError, StorageError
 from marius_py.predict.answers import PARTS, Neighbor, Prediction
 from marius_py.storage.files import check_target
+from marius_py.storage.replacing import Replacing
 
 AnswerFormat = Literal["table", "tsv", "csv", "json", "parquet"]
 ANSWER_FORMATS: tuple[AnswerFormat, ...] = get_args(AnswerFormat)
@@ -140,41 +141,44 @@ class AnswerWriter:
         if target is not None:
             check_target(target, f"--output {target}")
         self._target = target
-        self._temporary = None if target is None else target.with_name(f".{target.name}.{os.getpid()}.tmp")
         self._format = format
         self._columns = {field.name: str(field.type) for field in fields(kind)}
         self._stdout = stdout
         self._file: Any = None
         self._count = 0
+        self._open = ExitStack()
 
     def __enter__(self) -> AnswerWriter:
-        with self._failures():
-            if self._format == "parquet":
-                schema = pa.schema([(name, _ARROW[kind]) for name, kind in self._columns.items()])
-                self._file = pq.ParquetWriter(self._temporary, schema)
-            elif self._temporary is not None:
-                self._file = self._temporary.open("w", encoding="utf-8", newline="\n")
-            else:
+        with ExitStack() as opened, self._failures():
+            if self._target is None:
                 self._file = self._stdout
+            else:
+                temporary = opened.enter_context(Replacing([self._target]))[self._target]
+                self._file = opened.enter_context(self._opened(temporary))
             if self._format == "tsv":
                 self._file.write("\t".join(self._columns) + "\n")
             elif self._format == "csv":
                 _csv_writer(self._file).writerow(self._columns)
+            opened.push(self._end)
+            self._open = opened.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        try:
-            with self._failures():
-                if kind is None and self._format == "json":
-                    self._file.write("\n]\n" if self._count else "[]\n")
-                if self._target is not None:
-                    self._file.close()
-                    if kind is None and self._temporary is not None:
-                        self._temporary.replace(self._target)
-        finally:
-            if self._temporary is not None:
-                with suppress(OSError):
-                    self._temporary.unlink(missing_ok=True)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._failures():
+            self._open.__exit__(kind, error, trace)
+
+    def _opened(self, path: Path) -> Any:
+        if self._format != "parquet":
+            return path.open("w", encoding="utf-8", newline="\n")
+        return pq.ParquetWriter(
+            path, pa.schema([(name, _ARROW[kind]) for name, kind in self._columns.items()])
+        )
+
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is None and self._format == "json":
+            self._file.write("\n]\n" if self._count else "[]\n")
 
     def write(self, answers: Iterable[Prediction | Neighbor]) -> None:
         """Write some answers.
@@ -213,6 +217,8 @@ class AnswerWriter:
         """Name the file in what the system says of it; of the terminal the command does that."""
         try:
             yield
+        except StorageError as error:
+            raise StorageError(f"--output: {error}") from error
         except OSError as error:
             if self._target is None:
                 raise

@@ -10,11 +10,9 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import re
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +24,7 @@ from marius_py.predict.completion import DEFAULT_MEMORY_BYTES, Progress, check_k
 from marius_py.predict.neighbors import METRICS, Metric
 from marius_py.predict.topk import TopK
 from marius_py.storage.file_io import file_checksum
+from marius_py.storage.replacing import Replacing
 from marius_py.streams import Purpose, stream
 
 if TYPE_CHECKING:
@@ -242,21 +241,19 @@ def _saved(faiss: Any, path: Path, facts: Mapping[str, Any]) -> Any | None:
 
 def _save(faiss: Any, index: Any, path: Path, facts: Mapping[str, Any]) -> None:
     """Write the index, then what it is of: without the second file the first is not used."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    of = _facts_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _facts_path(path).unlink(missing_ok=True)
-        faiss.write_index(index, str(temporary))
-        checksum = file_checksum(temporary)
-        temporary.replace(path)
-        temporary.write_text(json.dumps({**facts, "xxh3": checksum}, indent=2) + "\n", encoding="utf-8")
-        temporary.replace(_facts_path(path))
+        of.unlink(missing_ok=True)
+        with Replacing([path, of]) as temporary:
+            faiss.write_index(index, str(temporary[path]))
+            checksum = file_checksum(temporary[path])
+            temporary[of].write_text(
+                json.dumps({**facts, "xxh3": checksum}, indent=2) + "\n", encoding="utf-8"
+            )
     except (OSError, RuntimeError) as error:
         if isinstance(error, MariusError):
             raise
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise StorageError(f"writing the index {path} failed: {reason}") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
     logger.info("%s: an index of %d nodes, %s", path, facts["nodes"], facts["factory"])

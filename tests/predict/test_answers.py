@@ -317,7 +317,7 @@ def test_an_output_that_fails_later_is_named(tmp_path):
     (tmp_path / "gone").mkdir()
     writer = AnswerWriter(tmp_path / "gone" / "n.csv", "csv", Neighbor, io.StringIO())
     (tmp_path / "gone").rmdir()
-    with pytest.raises(StorageError, match=r"writing --output .*n\.csv failed"), writer:
+    with pytest.raises(StorageError, match=r"--output: writing .*n\.csv failed"), writer:
         pass
 
 
