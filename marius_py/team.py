@@ -21,6 +21,12 @@ T = TypeVar("T")
 Span = Callable[[str], AbstractContextManager[None]]
 _Queue = SimpleQueue[tuple[Callable[[], Any], Future[Any], str] | None]
 
+TEAM_THREAD = "marius-team"
+"""How the names of a team's threads begin."""
+
+_JOIN_S = 0.2
+"""How long a thread is waited for that may hang, once the work has failed."""
+
 _LEAST_ROWS = 2048
 """Rows a member at least: fewer are done before another thread has woken."""
 
@@ -39,7 +45,7 @@ class Team:
         # a queue of its own: one that took two works of a run would do both in the same scratch memory.
         self._queues: list[_Queue] = [SimpleQueue() for _ in range(1, size)]
         self._threads = [
-            Thread(target=_serve, args=(queue, span), name=f"marius-team-{number}", daemon=True)
+            Thread(target=_serve, args=(queue, span), name=f"{TEAM_THREAD}-{number}", daemon=True)
             for number, queue in enumerate(self._queues, 1)
         ]
 
@@ -54,7 +60,7 @@ class Team:
         for queue in self._queues:
             queue.put(None)
         for thread in self._threads:
-            thread.join()
+            thread.join(None if error is None else _JOIN_S)
 
     def run(self, works: Sequence[Callable[[], T]], name: str = "") -> list[T]:
         """Do all of `works` side by side, the first in the caller's thread; their results, in order.

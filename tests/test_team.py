@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 
 import numpy as np
@@ -76,6 +78,20 @@ def test_rows_are_shared_out_once_each_and_few_are_not(size: int, count: int) ->
         team.share(count, work)
     assert (done == 1).all()
     assert len(parts) == max(1, min(size, count // 2048))
+
+
+def test_one_that_hangs_does_not_keep_the_rest_once_the_work_has_failed() -> None:
+    hanging, started = threading.Event(), time.perf_counter()
+
+    def fail() -> None:
+        with Team(2) as team:
+            team._queues[0].put((hanging.wait, Future(), ""))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert time.perf_counter() - started < 30
+    hanging.set()
 
 
 def test_what_the_others_do_is_noted_under_its_name() -> None:

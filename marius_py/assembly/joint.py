@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from marius_py.assembly.parts import (
+    available_cores,
     make_batch_settings,
     make_ordering,
     order_of,
@@ -237,6 +238,7 @@ class Joint:
                 rate=self.components.rate,
                 patience=config.training.patience,
                 device_buffer=config.storage.device == "cuda",
+                threads=config.pipeline.compute_threads or available_cores(),
                 compute_workers=config.pipeline.compute_workers,
                 precision="bfloat16" if config.pipeline.precision == "bfloat16" else "float32",
             ),

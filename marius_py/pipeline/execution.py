@@ -32,8 +32,9 @@ class Execution:
 
     Attributes:
         mode: "threaded" or "inline". max_in_flight: batches between gather and scatter.
+        threads: of the CPU's kernels.
         compute_workers: batches that the CPU computes at once, or, with one in flight, threads that share in
-            one; None: one for each of torch's threads.
+            one; None: one for each of `threads`.
         precision: of the CPU's matrix products.
         on_host: the CPU computes. in_device: the buffer is where a device computes.
         swapped: partitions come and go, so that drawing waits for the disk.
@@ -42,6 +43,7 @@ class Execution:
 
     mode: str
     max_in_flight: int
+    threads: int
     compute_workers: int | None
     precision: HostPrecision
     on_host: bool
@@ -51,14 +53,15 @@ class Execution:
 
     @contextmanager
     def team(self, trace: Trace) -> Iterator[Team]:
-        """Threads that share in one batch, as many as may; meanwhile torch's are shared out among them.
+        """Threads that share in one batch, as many as may; torch's are shared out among them, or among lanes.
 
         Members with a thread each do more than torch's own threads in one: many of a step's operations are
         too small to be divided.
         """
-        alone = not self.on_host or self.in_device or self._lanes > 1
-        size = 1 if alone else self.compute_workers or torch.get_num_threads()
-        with _shared_threads(size), Team(size, trace.span) as team:
+        in_lanes = self._lanes if self.on_host and not self.in_device else 1
+        alone = not self.on_host or self.in_device or in_lanes > 1
+        size = 1 if alone else self.compute_workers or self.threads
+        with self._shared_threads(max(in_lanes, size)), Team(size, trace.span) as team:
             yield team
 
     def run(
@@ -85,7 +88,7 @@ class Execution:
             lanes = self._lanes
             # Only where partitions are swapped does drawing wait for the disk.
             ahead = max(lanes, team.size) + 1 if self.swapped else 0
-            with self._products(), _shared_threads(lanes):
+            with self._products():
                 if lanes == 1:
                     run_rounds(
                         source, stages, trace, team=team, ahead=ahead, on_error=on_error, watchdog=watchdog
@@ -95,7 +98,7 @@ class Execution:
                         source, stages, trace, lanes=lanes, ahead=ahead, on_error=on_error, watchdog=watchdog
                     )
         else:
-            with _shared_threads(_THREADED_STAGES):
+            with self._shared_threads(_THREADED_STAGES):
                 run_threaded(
                     source,
                     stages,
@@ -114,15 +117,17 @@ class Execution:
         """Number of batches to compute at once, each with its share of torch's threads."""
         if self.mode == "inline":
             return 1
-        return min(self.compute_workers or torch.get_num_threads(), self.max_in_flight)
+        return min(self.compute_workers or self.threads, self.max_in_flight)
 
+    @contextmanager
+    def _shared_threads(self, users: int) -> Iterator[None]:
+        """Meanwhile torch has its share of threads for each of so many users at once.
 
-@contextmanager
-def _shared_threads(users: int) -> Iterator[None]:
-    """Meanwhile torch has its share of threads for each of so many users at once."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(max(1, threads // users))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+        The share does not follow from how many torch has: another run of the process may have changed that.
+        """
+        before = torch.get_num_threads()
+        torch.set_num_threads(max(1, self.threads // users))
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from marius_py.errors import StalledError
+from marius_py.team import TEAM_THREAD
 
 log = logging.getLogger(__name__)
 
@@ -118,8 +119,15 @@ class Watchdog:
         busy = [name for name in old if not noted[name][1].startswith((_WAIT, "idle"))]
         if IO_THREAD in noted and IO_THREAD not in old:
             busy = [name for name in busy if noted[name][1] not in _WAITS_FOR_IO]
-        # Who waits for the disk, or for a batch, is old too: blame what it waits for.
-        busy.sort(key=lambda name: (name != IO_THREAD, noted[name][1] in _WAITS_FOR_IO, -ages[name]))
+        # Who waits for the disk, for a batch or for its team is old too: blame what it waits for.
+        busy.sort(
+            key=lambda name: (
+                name != IO_THREAD,
+                noted[name][1] in _WAITS_FOR_IO,
+                not name.startswith(TEAM_THREAD),
+                -ages[name],
+            )
+        )
         waiting = [name for name in noted if not noted[name][1].startswith("idle")]
         if not busy and waiting and all(name in old for name in waiting):
             busy = sorted(waiting, key=lambda name: -ages[name])

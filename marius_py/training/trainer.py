@@ -61,7 +61,8 @@ class TrainerSettings:
         rate: factor of the learning rate over the run; None: always 1.
         patience: end after so many validations in a row without a new best MRR; None: never.
         device_buffer: keep the buffer where batches are computed, not in RAM.
-        compute_workers: batches that the CPU computes at once, which share torch's threads, at most
+        threads: of the CPU's kernels; None: as many as torch has now.
+        compute_workers: batches that the CPU computes at once, which share these threads, at most
             `max_in_flight`; with one in flight, threads that share in it; None: one for each thread.
         precision: of the CPU's matrix products: "bfloat16" rounds their factors, where the CPU has units for
             that; sums, rows and everything else are float32.
@@ -75,6 +76,7 @@ class TrainerSettings:
     rate: RateSchedule | None = None
     patience: int | None = None
     device_buffer: bool = False
+    threads: int | None = None
     compute_workers: int | None = None
     precision: HostPrecision = "float32"
 
@@ -157,6 +159,7 @@ class Trainer:
         execution = Execution(
             mode=settings.mode,
             max_in_flight=settings.max_in_flight,
+            threads=settings.threads or torch.get_num_threads(),
             compute_workers=settings.compute_workers,
             precision=settings.precision,
             on_host=device.type == "cpu",

@@ -367,7 +367,7 @@ def test_the_way_of_a_batch_to_a_device_and_back_changes_nothing(
     taken = []
     recordings = Recordings(enabled=False, keep=True, most=0)
 
-    def by_device(buffer: Any, model: Any, on_done: Any, rate: Any) -> Any:
+    def by_device(buffer: Any, model: Any, on_done: Any, rate: Any, team=None) -> Any:
         taken.append(1)
         return training_stages(buffer, model, torch.device("cpu"), recordings, on_done, rate)
 

@@ -140,6 +140,19 @@ def test_threads_that_share_in_a_batch_make_the_same_run_each_time(settings: dic
     assert losses[0] == pytest.approx(alone, rel=1e-4)
 
 
+def test_how_many_threads_share_in_a_batch_is_not_torchs_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another run of the process, in another thread, changes torch's number meanwhile."""
+    sizes: set[int] = set()
+    settings = replace(THREADED, threads=3)
+    model = make_model()
+    gradients = model.gradients
+    model.gradients = lambda batch, team: (sizes.add(team.size), gradients(batch, team))[1]  # type: ignore[method-assign]
+    setup = Setup(settings, model=model)
+    torch.set_num_threads(1)
+    setup.train(1)
+    assert sizes == {3}
+
+
 def test_same_seed_gives_the_same_run_twice_and_learns() -> None:
     first, second = Setup(INLINE, mask_known=True), Setup(INLINE, mask_known=True)
     history = first.train(6)
