@@ -26,8 +26,14 @@ class Trained:
         self.loss += loss * edges
 
 
+_MOVED = ("bytes_read", "bytes_written", "loads")
+"""Counters of the I/O thread, which works on between segments."""
+
+
 class Accounting:
     """Adds what each segment of an epoch moved, waited and computed to the epoch's sums.
+
+    What the I/O thread moves between two segments counts in the second one.
 
     Args:
         buffer: counts loads and bytes, and notes when it waited for a read.
@@ -42,16 +48,18 @@ class Accounting:
         self._trace = trace
         self._threaded = threaded
         self._wait_disk_s = 0.0
+        self._moved: dict[str, float] = {}
 
     @contextmanager
     def segment(self, state: RunState) -> Iterator[Trained]:
         """Count a part of the epoch under way: what is trained in the block goes into what is yielded."""
-        before, started, trained = self._counters(), time.perf_counter(), Trained()
+        before, started, trained = self._counters() | self._moved, time.perf_counter(), Trained()
         yield trained
         self._note_waits()
         seconds = time.perf_counter() - started
-        current = state.current
-        grown = {name: value - before[name] for name, value in self._counters().items()}
+        current, after = state.current, self._counters()
+        self._moved = {name: after[name] for name in _MOVED}
+        grown = {name: value - before[name] for name, value in after.items()}
         state.current = replace(
             current,
             loss=current.loss + trained.loss,

@@ -282,15 +282,29 @@ class Trainer:
         swaps_before = np.cumsum([0] + [len(step.admit) for step in schedule.steps]).tolist()
         while state.position.step < len(schedule.steps):
             self._run_segment(schedule, swaps_before)
-            if state.position.step < len(schedule.steps):
-                self._commits.commit(state)
-            if self._interrupted.is_set():
-                self._commits.commit(state)
+            is_interrupted = self._interrupted.is_set()
+            if is_interrupted or state.position.step < len(schedule.steps):
+                self._commit_within()
+            if is_interrupted:
                 raise InterruptedRunError(
                     f"interrupted in epoch {epoch + 1}, after {state.position.step} of "
                     f"{len(schedule.steps)} steps; the state is committed: go on with resume=true"
                 )
         self._finish_epoch(epoch, schedule)
+
+    def _commit_within(self) -> None:
+        """Commit inside an epoch, to which what it moves and how long it takes belong.
+
+        The commit itself cannot tell how long it took: its state is that of when the rows were written.
+        """
+        with self._accounting.segment(self.state):
+            self._flush()
+        with self._accounting.segment(self.state):
+            self._commits.commit(self.state)
+
+    def _flush(self) -> None:
+        with stage_of("flush", self._watchdog), self._trace.span("flush"):
+            self._buffer.flush()
 
     def _check_schedule(self, schedule: Schedule) -> None:
         """Note the schedule; inside an epoch it must be the one that the position was reached in."""
@@ -349,8 +363,8 @@ class Trainer:
 
     def _finish_epoch(self, epoch: int, schedule: Schedule) -> None:
         state = self.state
-        with self._accounting.segment(state), stage_of("flush", self._watchdog), self._trace.span("flush"):
-            self._buffer.flush()
+        with self._accounting.segment(state):
+            self._flush()
         current = state.current
         line = replace(
             current,

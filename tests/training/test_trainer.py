@@ -198,6 +198,19 @@ def test_an_epoch_after_the_first_loads_only_what_it_swaps() -> None:
     assert [line["loads"] for line in history] == [schedule.loads, schedule.swaps, schedule.swaps]
 
 
+@pytest.mark.parametrize("settings", [INLINE, THREADED], ids=["inline", "threaded"])
+@pytest.mark.parametrize("swaps", [1, 3])
+def test_what_commits_inside_an_epoch_move_belongs_to_it(settings: TrainerSettings, swaps: int) -> None:
+    setup = Setup(replace(settings, commits=CommitRhythm(swaps=swaps)))
+    written, write = [], setup.store.write
+    setup.store.write = lambda *words: written.append(write(*words)) or written[-1]
+    history = setup.train(3)
+    schedule = build_schedule(PARTITIONS, 3, order="beta", seed=0)
+    assert [line["loads"] for line in history] == [schedule.loads, schedule.swaps, schedule.swaps]
+    assert sum(line["bytes_written"] for line in history) == sum(written[PARTITIONS:])  # the first initialise
+    assert len(written) > PARTITIONS + 3 * (schedule.swaps + 3)
+
+
 def test_everything_in_memory_reads_each_partition_once() -> None:
     history = Setup(TrainerSettings(PARTITIONS, "threaded")).train(3)
     assert [line["loads"] for line in history] == [PARTITIONS, 0, 0]
