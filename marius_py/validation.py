@@ -38,12 +38,11 @@ LEAST_EDGES = 500
 DECLINE = 0.1
 """Share of the best validation MRR that a run may lose until its end before that is said."""
 
-LUCK_SHARE, LUCK = 0.5, 0.02
-"""By how much an MRR must exceed that of ranks by chance to say that something was learnt: the smaller of a
-share of it and a number."""
+LUCK = 1.5
+"""Up to so many times the MRR of ranks by chance may be luck, if the mean rank is no better either."""
 
 LEAST_QUESTIONS = 100
-"""Ranks from which one can tell; the standard error of a few says nothing."""
+"""Ranks from which one can tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,18 +177,24 @@ def decline_of(validations: Sequence[tuple[int, float]]) -> str | None:
     )
 
 
-def chance_of(metrics: Mapping[str, Any], num_nodes: int, history: Sequence[Mapping[str, Any]]) -> str | None:
-    """What to say of a run that ranks hardly better than by chance; None: it does better.
+def chance_of(metrics: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> str | None:
+    """What to say of a run that ranks hardly better than by chance; None: it does better, or none can tell.
 
-    Ranks by chance are uniform over N nodes: their MRR is (1 + 1/2 + … + 1/N) / N.
+    By chance a rank is uniform over the n candidates of its question: the mean rank is (n + 1) / 2, of which
+    a mean of m ranks is off by a share of about 1 / √(3 m), and the MRR is (1 + 1/2 + … + 1/n) / n. `amr` is
+    the share of the mean rank in that by chance, and so says how many candidates there are without known
+    answers.
 
     Args:
-        metrics: full ones, of edges that were not trained.
-        num_nodes: N.
+        metrics: of edges that were not trained, of any protocol.
         history: lines of the epochs, at least one.
     """
-    chance = (math.log(num_nodes) + 0.5772 + 0.5 / num_nodes) / num_nodes
-    if metrics["count"] < LEAST_QUESTIONS or metrics["mrr"] > chance + min(LUCK_SHARE * chance, LUCK):
+    count, amri = metrics["count"], metrics.get("amri")  # lines of older versions have none
+    if count < LEAST_QUESTIONS or amri is None or amri > 2 / math.sqrt(3 * count):
+        return None
+    candidates = 2 * metrics["mean_rank"] / metrics["amr"] - 1
+    chance = (math.log(candidates) + 0.5772 + 0.5 / candidates) / candidates
+    if metrics["mrr"] > LUCK * chance:
         return None
     first, last = (float(line["loss"]) for line in (history[0], history[-1]))
     return (

@@ -192,32 +192,36 @@ def test_a_run_that_forgot_what_it_knew_is_told(validations: list[tuple[int, flo
         assert f"after epoch {max(validations, key=lambda one: one[1])[0]} " in message
 
 
-@pytest.mark.parametrize(
-    ("num_nodes", "mrr", "count", "said"),
-    [
-        (8_000, 0.0010, 8_000, True),
-        (8_000, 0.0030, 8_000, False),
-        (86_000_000, 3e-7, 8_000, True),
-        (86_000_000, 4e-7, 8_000, False),
-        (100, 0.05, 1_000, True),
-        (100, 0.08, 1_000, False),
-        (10, 0.30, 500, True),
-        (10, 0.30, 50, False),  # too few to tell
-        (4, 0.9, 500, False),
-    ],
-)
-def test_a_run_that_ranks_by_chance_is_told(num_nodes: int, mrr: float, count: int, said: bool) -> None:
+def _metrics(ranks: np.ndarray, candidates: int) -> dict[str, Any]:
+    expected = (candidates + 1) / 2
+    return {
+        "mrr": float(np.mean(1 / ranks)),
+        "mean_rank": float(np.mean(ranks)),
+        "amr": float(np.mean(ranks)) / expected,
+        "amri": 1 - (float(np.mean(ranks)) - 1) / (expected - 1) if candidates > 1 else None,
+        "count": len(ranks),
+    }
+
+
+@pytest.mark.parametrize("candidates", [2, 10, 30, 1_000, 86_000_000])
+def test_a_run_that_ranks_by_chance_is_told(candidates: int) -> None:
     history = [{"loss": 6.9078}, {"loss": 5.0}, {"loss": 2.25}]
-    message = chance_of({"mrr": mrr, "count": count}, num_nodes, history)
-    assert (message is not None) == said
-    assert message is None or "was 6.908 in the first epoch and 2.250 in the last" in message
-
-
-def test_ranks_by_chance_have_that_mrr() -> None:
-    ranks = np.random.default_rng(0).integers(1, 51, 1_000_000)
-    message = chance_of({"mrr": 0.0, "count": 1000}, 50, [{"loss": 1.0}])
+    ranks = np.random.default_rng(0).integers(1, candidates + 1, 20_000)
+    message = chance_of(_metrics(ranks, candidates), history)
     assert message is not None
-    assert f"{np.mean(1 / ranks):.3f}" in message
+    assert "was 6.908 in the first epoch and 2.250 in the last" in message
+    by_chance = float(message.split(", and ")[1].split(" ")[0])
+    assert by_chance == pytest.approx(np.mean(1 / np.arange(1, min(candidates, 10**6) + 1)), abs=0.02)
+
+
+def test_one_that_has_learnt_something_is_not() -> None:
+    rng = np.random.default_rng(0)
+    half = rng.integers(1, 1_501, 300)  # knows in which half of 3,000 the answer lies
+    found = np.where(rng.random(2_000) < 0.02, 1, rng.integers(1, 10**6, 2_000))  # knows one of fifty answers
+    few = rng.integers(1, 1_001, 99)
+    only = np.ones(500, int)
+    for ranks, candidates in ((half, 3_000), (found, 10**6), (few, 1_000), (only, 1)):
+        assert chance_of(_metrics(ranks, candidates), [{"loss": 1.0}]) is None
 
 
 @pytest.mark.parametrize("rate", [1e-6, 0.1])

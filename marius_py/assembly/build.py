@@ -181,7 +181,7 @@ def _train(
                 test = join.evaluate("test") if edges.num_edges("test") else None
                 valid = join.full_validation(history)
                 best = join.best(history)
-            warn_of_chance(test or valid, graph.num_nodes, history)
+            warn_of_chance([test, valid, history[-1].get("valid")], history)
         result = {"test": test, "train": summarize(history), "versions": versions()}
         result |= {"valid": valid} if valid else {}
         result |= {"best": best} if best else {}
@@ -208,9 +208,10 @@ def warn_of_decline(config: TrainConfig, history: list[dict[str, Any]], folder: 
         log.warning(declined)
 
 
-def warn_of_chance(metrics: dict[str, Any] | None, num_nodes: int, history: list[dict[str, Any]]) -> None:
-    """Say that a run ranks hardly better than by chance."""
-    nothing = None if metrics is None else chance_of(metrics, num_nodes, history)
+def warn_of_chance(measured: list[dict[str, Any] | None], history: list[dict[str, Any]]) -> None:
+    """Say that a run ranks hardly better than by chance, by the metrics of the most ranks at its end."""
+    metrics = max(filter(None, measured), key=lambda one: int(one["count"]), default=None)
+    nothing = None if metrics is None else chance_of(metrics, history)
     if nothing is not None:
         log.warning(nothing)
 
