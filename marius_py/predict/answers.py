@@ -162,7 +162,7 @@ def predict(
     if given.size:
         scores = score_edges(run, ids[given], memory_bytes=memory_bytes)
         found.append((given, TopK(np.zeros((given.size, 1), np.int64), scores[:, None], None)))
-    return queries.named(found, beta)
+    return queries.named(found)
 
 
 def score(
@@ -286,7 +286,7 @@ class _Queries:
         """Numbers of the queries that ask for a part, or for "nothing"."""
         return np.flatnonzero(self.asked == (PARTS.index(part) if part in PARTS else -1))
 
-    def named(self, found: list[tuple[Ids, TopK]], beta: float | None) -> list[Prediction]:
+    def named(self, found: list[tuple[Ids, TopK]]) -> list[Prediction]:
         """Answers as names, by query and rank."""
         relations = self._run.relation_names if (self.asked == 1).any() else []
         asks_node = [best.ids[self.asked[numbers] != 1].reshape(-1) for numbers, best in found]
@@ -303,9 +303,7 @@ class _Queries:
                     names = list(self.names[number])
                     if asked >= 0:
                         names[asked] = relations[answer] if asked == 1 else nodes[answer]
-                    share = None
-                    if beta is not None and best.log_total is not None:
-                        share = float(np.exp(beta * value - best.log_total[row]))
+                    share = None if best.probabilities is None else float(best.probabilities[row, rank - 1])
                     answers.append(Prediction(number, *map(str, names), rank, value, share))  # type: ignore[call-arg, arg-type]
         return sorted(answers, key=lambda one: (one.query, one.rank))
 

@@ -18,7 +18,7 @@ from marius_py.errors import ConfigError
 from marius_py.evaluation.ranking.candidates import AllNodes, Float32, Ids
 from marius_py.evaluation.ranking.known import KnownAnswers, KnownFinder, QueryBlock
 from marius_py.evaluation.ranking.scorer import ModelScorer
-from marius_py.predict.topk import TILE_CANDIDATES, Float64, TopK, top_k
+from marius_py.predict.topk import TILE_CANDIDATES, Float64, Softmax, TopK, top_k
 from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.types import SPLITS, Side
 
@@ -130,12 +130,12 @@ def complete_nodes(
         k: how many; at most N are given.
         filter_known: leave out nodes that make an edge of any split.
         allow_self: whether a query's own node may be an answer.
-        beta: inverse temperature for softmax denominators; None: none.
+        beta: inverse temperature of the softmax; None: no probabilities.
         memory_bytes: bound of the working memory.
         progress: called with (nodes done, nodes in all passes).
 
     Returns:
-        Ids, scores and denominators in the order of the queries.
+        Ids, scores and probabilities in the order of the queries.
     """
     check_memory(memory_bytes)
     k = min(check_k(k), run.num_nodes)
@@ -143,7 +143,7 @@ def complete_nodes(
     found = TopK(
         np.full((distinct.size, k), -1, np.int64),
         np.full((distinct.size, k), -math.inf),
-        None if beta is None else np.empty(distinct.size),
+        None if beta is None else np.empty((distinct.size, k)),
     )
     scorer = ModelScorer(run.model, run.dim)
     whole = make_block(distinct, run)
@@ -156,11 +156,11 @@ def complete_nodes(
             blocks = node_blocks(run, memory_bytes, passed)
             part = top_k(scorer, query_rows(run, scorer, block), blocks, k, known=known, beta=beta)
             found.ids[start:stop], found.scores[start:stop] = part.ids, part.scores
-            if found.log_total is not None and part.log_total is not None:
-                found.log_total[start:stop] = part.log_total
+            if found.probabilities is not None and part.probabilities is not None:
+                found.probabilities[start:stop] = part.probabilities
     order = inverse.reshape(-1)
-    total = None if found.log_total is None else found.log_total[order]
-    return TopK(found.ids[order], found.scores[order], total)
+    shares = None if found.probabilities is None else found.probabilities[order]
+    return TopK(found.ids[order], found.scores[order], shares)
 
 
 def left_out(
@@ -241,10 +241,12 @@ def complete_relations(
     scores[np.isnan(scores)] = -math.inf
     order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     best = np.take_along_axis(scores, order, axis=1)
-    total = None
+    shares = None
     if beta is not None:
-        total = np.logaddexp.reduce(beta * scores, axis=1)
-    return TopK(np.where(best > -math.inf, order, -1), best, total)
+        softmax = Softmax(heads.size, beta)
+        softmax.add(0, torch.from_numpy(scores))
+        shares = softmax.of(best)
+    return TopK(np.where(best > -math.inf, order, -1), best, shares)
 
 
 def _hide_known(run: RunReader, heads: Ids, tails: Ids, scores: Float64, memory_bytes: int) -> None:

@@ -1,8 +1,11 @@
 """The k best candidates of every query, exactly, in one pass over the table (floor 4).
 
-In: query rows, a scorer, blocks of candidate rows. Out: ids and float64 scores, and on request the log of the
-softmax's denominator. Fast scores only sort out what surely is not among the best; all that may be is scored
+In: query rows, a scorer, blocks of candidate rows. Out: ids and float64 scores, and on request their
+probabilities. Fast scores only sort out what surely is not among the best; all that may be is scored
 again by `Scorer.exact`, so the result does not depend on how the work was cut. Ties go to the smaller id.
+
+A softmax multiplies the rounding of a score by 1/T. Therefore its fast scores are computed in float64, and
+the exact ones of the best take their places, so that each probability is a share of a sum that holds it.
 """
 
 from __future__ import annotations
@@ -37,13 +40,13 @@ class TopK:
     Attributes:
         ids: (Q, k) int64 candidates; −1 where a query has fewer than k.
         scores: (Q, k) float64; −inf where a query has fewer than k.
-        log_total: (Q,) float64, log Σ exp(β·score) over all candidates that were not left out; None unless
-            asked for.
+        probabilities: (Q, k) float64, softmax of β·score over all candidates that were not left out; 0 where
+            a query has fewer than k. None unless asked for.
     """
 
     ids: Ids
     scores: Float64
-    log_total: Float64 | None
+    probabilities: Float64 | None
 
 
 def top_k(
@@ -63,25 +66,26 @@ def top_k(
         blocks: (first id, rows (n, D)) ascending; every first id a multiple of `TILE_CANDIDATES`.
         k: how many, at least 1.
         known: pairs to leave out, cut into tiles of `TILE_CANDIDATES`.
-        beta: inverse temperature of a softmax whose denominators are wanted; None: not wanted.
+        beta: inverse temperature of the softmax; None: no probabilities are wanted.
 
     Returns:
         At most k candidates a query. A candidate whose score is NaN or −inf is never among them.
     """
     best = _Best(queries.shape[0], k)
     norms = torch.linalg.vector_norm(queries, dim=1, dtype=torch.float64)
-    total = None if beta is None else LogSum(queries.shape[0], beta)
+    softmax = None if beta is None else Softmax(queries.shape[0], beta)
+    dtype = torch.float32 if softmax is None else torch.float64
 
     def work(first: int, tiles: list[_Tile]) -> None:
         last = min(first + TILE_QUERIES, queries.shape[0])
         with torch.no_grad():
             for tile in tiles:
                 scores, left_out = tile_scores(
-                    scorer, queries[first:last], tile.rows, first, tile.number, known
+                    scorer, queries[first:last], tile.rows, first, tile.number, known, dtype
                 )
-                if total is not None:
-                    total.add(first, scores)
                 tile.update(best, scores, left_out, queries, norms, first, last)
+                if softmax is not None:
+                    softmax.add(first, scores)
 
     # Each query belongs to one worker, and each worker has one torch thread: whole tiles in parallel need no
     # barrier after every operation, which on a busy machine costs more than the operation.
@@ -96,7 +100,7 @@ def top_k(
             _finish(running)
             running = [pool.submit(work, first, tiles) for first in range(0, queries.shape[0], TILE_QUERIES)]
         _finish(running)
-    return TopK(best.ids, best.scores, None if total is None else total.result())
+    return TopK(best.ids, best.scores, None if softmax is None else softmax.of(best.scores))
 
 
 def _finish(running: list[Future[None]]) -> None:
@@ -123,7 +127,13 @@ def _workers(device: torch.device) -> Iterator[ThreadPoolExecutor]:
 
 
 def tile_scores(
-    scorer: Scorer, queries: Tensor, tile: Tensor, first: int, number: int, known: KnownAnswers | None
+    scorer: Scorer,
+    queries: Tensor,
+    tile: Tensor,
+    first: int,
+    number: int,
+    known: KnownAnswers | None,
+    dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
     """Fast scores of one tile, −inf at pairs to leave out.
 
@@ -134,11 +144,17 @@ def tile_scores(
         first: number of the first query.
         number: number of the tile of `TILE_CANDIDATES`.
         known: pairs to leave out.
+        dtype: to compute in; a decoder with float32 parameters of its own computes in float32 anyhow.
 
     Returns:
         Scores (q, n), and the places (query − first, column) that were left out.
     """
-    scores = scorer.scores(queries, tile)
+    try:
+        scores = scorer.scores(queries.to(dtype), tile.to(dtype))
+    except RuntimeError:
+        if dtype == queries.dtype:
+            raise
+        scores = scorer.scores(queries, tile)
     if known is None:
         return scores, None
     rows, columns = known.in_tile(first, first + queries.shape[0], number)
@@ -147,8 +163,8 @@ def tile_scores(
     return scores, left_out
 
 
-class LogSum:
-    """log Σ exp(β·score) by query, added up tile by tile without overflow.
+class Softmax:
+    """Σ exp(β·(score − best score)) by query, added up tile by tile; its terms are at most 1.
 
     Args:
         num_queries: Q.
@@ -157,18 +173,28 @@ class LogSum:
 
     def __init__(self, num_queries: int, beta: float) -> None:
         self._beta = beta
-        self._value = np.full(num_queries, -math.inf)
+        self._best = np.full(num_queries, np.finfo(np.float64).min)
+        self._sum = np.zeros(num_queries)
 
     def add(self, first: int, scores: Tensor) -> None:
         """Add a tile's scores (q, n) of the queries from `first`; NaN adds nothing."""
-        scaled = torch.nan_to_num(scores, nan=-math.inf, posinf=math.inf, neginf=-math.inf) * self._beta
-        part = torch.logsumexp(scaled, dim=1).double().cpu().numpy()
-        span = slice(first, first + len(part))
-        self._value[span] = np.logaddexp(self._value[span], part)
+        scores = torch.nan_to_num(scores.double(), nan=-math.inf, neginf=-math.inf)
+        span = slice(first, first + scores.shape[0])
+        best = np.maximum(self._best[span], scores.amax(1).cpu().numpy())
+        terms = (scores - torch.from_numpy(best).to(scores.device).unsqueeze(1)).mul_(self._beta).exp_()
+        self._sum[span] = self._sum[span] * self._term(self._best[span], best) + terms.sum(1).cpu().numpy()
+        self._best[span] = best
 
-    def result(self) -> Float64:
-        """(Q,) float64; −inf where nothing was added."""
-        return self._value
+    def of(self, scores: Float64) -> Float64:
+        """Probabilities (Q, k) of scores (Q, k) that were added."""
+        terms = self._term(np.nan_to_num(scores, neginf=-math.inf), self._best[:, None])
+        # The best score itself adds 1; less is the sum of a query without any answer.
+        return terms / np.maximum(self._sum, 1)[:, None]
+
+    def _term(self, scores: Float64, best: Float64) -> Float64:
+        with np.errstate(over="ignore"):
+            terms: Float64 = np.exp(self._beta * (scores - best))
+        return terms
 
 
 class _Best:
@@ -222,13 +248,16 @@ class _Tile:
         first: int,
         last: int,
     ) -> None:
-        """Bring the best of queries [first, last) up to date with this tile's fast scores (q, n)."""
+        """Bring the best of queries [first, last) up to date with this tile's fast scores (q, n).
+
+        Exact scores take the places of the fast ones that could not decide.
+        """
         k = best.ids.shape[1]
         worst = torch.from_numpy(best.scores[first:last, -1].copy()).to(scores.device)
         if bool(torch.isinf(worst).any()) and scores.shape[1] > k:
             worst = torch.maximum(worst, self._first_bound(scores, queries[first:last], k))
-        low = self._scorer.band(worst, norms[first:last], self._largest, torch.float32)[0]
-        bound = torch.nextafter(low.float(), low.new_tensor(-math.inf, dtype=torch.float32))
+        low = self._scorer.band(worst, norms[first:last], self._largest, scores.dtype)[0]
+        bound = torch.nextafter(low.to(scores.dtype), scores.new_tensor(-math.inf))
         maybe = _at_least(scores, bound)
         if self._odd is not None:
             maybe[:, self._odd] = True
@@ -239,6 +268,7 @@ class _Tile:
         for begin in range(0, row.numel(), _PAIRS):
             part, place = row[begin : begin + _PAIRS], column[begin : begin + _PAIRS]
             exact = self._exact(queries, part + first, place)
+            scores[part.to(scores.device), place.to(scores.device)] = torch.from_numpy(exact).to(scores)
             numbers = (part + first).numpy()
             # Ids ascend from tile to tile, so an equal score that comes later loses the tie.
             enters = exact > best.scores[numbers, -1]

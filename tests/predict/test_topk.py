@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from marius_py.evaluation.ranking.known import KnownAnswers
 from marius_py.evaluation.ranking.scorer import ModelScorer
 from marius_py.predict import topk
-from marius_py.predict.topk import LogSum, top_k
+from marius_py.predict.topk import Softmax, top_k
 from tests.evaluation.ranking.helpers import DistanceModel, DotModel
 
 
@@ -71,9 +71,10 @@ def test_equals_brute_force(model, seed, num_nodes, k, grid, masked):
     taken = found.ids >= 0
     expected = np.take_along_axis(scores, np.where(taken, found.ids, 0), axis=1)
     np.testing.assert_allclose(found.scores[taken], expected[taken], rtol=1e-12, atol=1e-12)
-    with np.errstate(divide="ignore"):
-        total = np.log(np.exp(0.7 * scores).sum(1))
-    np.testing.assert_allclose(found.log_total, total, rtol=1e-5, atol=1e-5)
+    weights = np.exp(0.7 * scores)
+    shares = np.take_along_axis(weights, np.where(taken, found.ids, 0), axis=1) * taken
+    total = np.where(taken.any(1), weights.sum(1), 1)[:, None]
+    np.testing.assert_allclose(found.probabilities, shares / total, rtol=1e-12)
 
 
 def test_close_scores_are_told_apart():
@@ -88,6 +89,48 @@ def test_close_scores_are_told_apart():
     np.testing.assert_allclose(found.scores, exact, rtol=1e-14)
 
 
+@pytest.mark.parametrize("scale", [1, 1e25], ids=["ordinary", "beyond float32"])
+@pytest.mark.parametrize("temperature", [1, 1e-4, 1e-5])
+@pytest.mark.parametrize("model", MODELS)
+def test_probabilities_are_exact_at_any_temperature(model, temperature, scale):
+    """Candidates so close that a rounding to float32, divided by T, would change their shares."""
+    make, reference = MODELS[model]
+    rng = np.random.default_rng(1)
+    queries = rng.normal(size=(5, 6)).astype(np.float32)
+    rows = queries[rng.integers(0, 5, size=300)] + (1e-4 * rng.normal(size=(300, 6))).astype(np.float32)
+    queries, rows = queries * np.float32(scale), rows * np.float32(scale)
+    scores = reference(queries.astype(np.float64), rows.astype(np.float64))
+    weights = np.exp((scores - scores.max(1, keepdims=True)) / temperature)
+    expected = np.sort(weights / weights.sum(1, keepdims=True), axis=1)[:, ::-1]
+    for k in (1, 4, 300):
+        found = top_k(
+            ModelScorer(make(), 6), torch.from_numpy(queries), blocks(rows, 4096), k, beta=1 / temperature
+        ).probabilities
+        if scale == 1:
+            np.testing.assert_allclose(found, expected[:, :k], rtol=1e-6, atol=1e-12)
+        assert (found >= 0).all()
+        assert (found <= 1).all()
+        assert (found.sum(1) <= 1 + 1e-12).all()
+    np.testing.assert_allclose(found.sum(1), 1, rtol=1e-12)
+
+
+def test_probabilities_of_a_decoder_that_computes_in_float32_only():
+    class Weighted(DotModel):
+        similarity = "other"
+
+        def compare(self, query, candidates):
+            return torch.bmm(query @ torch.eye(6), candidates.transpose(1, 2))
+
+    model = Weighted(np.ones((1, 6)))
+    rng = np.random.default_rng(2)
+    queries, rows = (torch.from_numpy(rng.normal(size=(n, 6)).astype(np.float32)) for n in (3, 50))
+    with pytest.raises(RuntimeError):
+        model.compare(queries[None].double(), rows[None].double())
+    found = top_k(ModelScorer(model, 6), queries, blocks(rows.numpy(), 4096), 4, beta=1.0)
+    expected = torch.softmax(queries @ rows.T, dim=1).sort(1, descending=True)[0][:, :4]
+    np.testing.assert_allclose(found.probabilities, expected, rtol=1e-5)
+
+
 def test_rows_that_are_not_finite():
     rows = np.ones((20, 6), np.float32)
     rows[3], rows[7, 0], rows[9] = np.nan, np.inf, 2
@@ -97,10 +140,13 @@ def test_rows_that_are_not_finite():
     assert found.ids[0, :3].tolist() == [7, 9, 0]
     assert 3 not in found.ids[0]
     assert (found.ids[0, 19:] == -1).all()
+    assert found.probabilities[0].tolist() == [1.0] + [0.0] * 24
 
 
 def test_sums_do_not_overflow():
-    total = LogSum(2, 1.0)
-    total.add(0, torch.tensor([[1e4, 1e4], [-1e4, float("nan")]]))
-    total.add(0, torch.tensor([[1e4, 0.0], [-1e4, -float("inf")]]))
-    np.testing.assert_allclose(total.result(), [1e4 + np.log(3), -1e4 + np.log(2)])
+    softmax = Softmax(3, 1.0)
+    softmax.add(0, torch.tensor([[1e4, 1e4], [-1e4, float("nan")], [-float("inf"), float("nan")]]))
+    softmax.add(0, torch.tensor([[1e4, 0.0], [-1e4, -float("inf")]]))
+    softmax.add(2, torch.tensor([[-float("inf"), float("nan")]]))
+    found = softmax.of(np.array([[1e4, 0.0], [-1e4, -np.inf], [-np.inf, -np.inf]]))
+    np.testing.assert_allclose(found, [[1 / 3, 0], [1 / 2, 0], [0, 0]])
