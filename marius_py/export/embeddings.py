@@ -17,7 +17,15 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError
-from marius_py.export.formats import new_folder, number_lines, write_pbg, write_projector, write_safetensors
+from marius_py.export.formats import (
+    check_words,
+    new_folder,
+    number_lines,
+    words,
+    write_pbg,
+    write_projector,
+    write_safetensors,
+)
 from marius_py.export.formats import one_line as _lines
 from marius_py.run.reader import RunReader, open_run
 from marius_py.storage.replacing import Replacing
@@ -28,6 +36,7 @@ Progress = Callable[[str, int, int | None, str], None]
 Float32 = NDArray[np.float32]
 
 _SUFFIX = {"npy": ".npy", "parquet": ".parquet", "tsv": ".tsv", "word2vec": ".txt"}
+_NAME_BLOCK = 1 << 16
 
 
 class _Writer(Protocol):
@@ -51,14 +60,16 @@ def export(
     - npy: `output` (N, D) float32, and one name a line in STEM.names.txt;
     - parquet: columns `name` and `embedding` (a fixed-size list of D float32);
     - tsv: a line a node, the name and D numbers between tabs, shortest digits that read back equal;
-    - word2vec: a first line "N D", then name and numbers between blanks; blanks in names become "_";
+    - word2vec: a first line "N D", then name and numbers between blanks; blanks in names become "_", and
+      names that would become equal are refused;
     - safetensors: tensors `nodes` and `relations` in one file, and names in STEM.names.txt and
       STEM.relations.names.txt;
     - pbg: a folder that is checkpoint and entity folder of PyTorch-BigGraph, with dynamic relations;
     - projector: a log folder for TensorBoard's embedding projector.
 
-    Otherwise relations go to STEM.relations.SUFFIX in the same format; of a reciprocal run the inverses
-    follow, their names ending in "^-1". A decoder without relation parameters writes none.
+    Otherwise relations go to STEM.relations.SUFFIX in the same format, SUFFIX that of `output` or else the
+    format's; of a reciprocal run the inverses follow, their names ending in "^-1". A decoder without relation
+    parameters writes none.
 
     Args:
         run: an open run, or the path of a run folder.
@@ -74,7 +85,8 @@ def export(
 
     Raises:
         ConfigError: unknown format, a file exists, or no such folder.
-        FormatError: a name holds a tab or line break, which a text format cannot carry.
+        FormatError: a name holds a tab or line break, which a text format cannot carry, or two names become
+            the same word of word2vec.
         StorageError: reading or writing failed; no file was changed.
     """
     if format not in FORMATS:
@@ -114,6 +126,9 @@ def export(
     beside = target.with_name(f"{target.stem}.relations{target.suffix or _SUFFIX[format]}")
     targets = _files(target, format) + (_files(beside, format) if with_relations else [])
     _check_targets(targets, overwrite)
+    if format == "word2vec":
+        check_words("nodes", lambda: _name_blocks(run))
+        check_words("relations", lambda: [names if with_relations else []])
     with Replacing(targets) as temporary:
         writer = _open(format, temporary, target, run.num_nodes, run.dim)
         _copy(writer, _blocks(run, block_bytes, progress))
@@ -175,6 +190,11 @@ def _blocks(
             progress("export", stop, run.num_nodes, "nodes")
 
 
+def _name_blocks(run: RunReader) -> Iterator[list[str]]:
+    for start in range(0, run.num_nodes, _NAME_BLOCK):
+        yield run.node_names(start, min(start + _NAME_BLOCK, run.num_nodes))
+
+
 def _copy(writer: _Writer, blocks: Iterable[tuple[Sequence[str], Float32]]) -> None:
     try:
         for names, rows in blocks:
@@ -231,21 +251,15 @@ class _Text:
     """Lines of a name and numbers."""
 
     def __init__(self, path: Path, num_rows: int, dim: int, *, word2vec: bool) -> None:
-        self._separator = " " if word2vec else "\t"
+        self._separator, self._named = (" ", words) if word2vec else ("\t", _lines)
         self._file: BinaryIO = path.open("wb")
         if word2vec:
             self._file.write(f"{num_rows} {dim}\n".encode())
 
     def write(self, names: Sequence[str], rows: Float32) -> None:
         texts = number_lines(rows, self._separator).decode("ascii").splitlines(keepends=True)
-        checked = _lines(names)
-        if self._separator == " ":
-            checked = [name.replace(" ", "_") for name in checked]
-        self._file.write(
-            "".join(
-                f"{name}{self._separator}{text}" for name, text in zip(checked, texts, strict=True)
-            ).encode()
-        )
+        named = zip(self._named(names), texts, strict=True)
+        self._file.write("".join(f"{name}{self._separator}{text}" for name, text in named).encode())
 
     def close(self) -> None:
         self._file.close()

@@ -1,5 +1,7 @@
 """Formats of other programs (floor 4): a run in; safetensors, PyTorch-BigGraph, TensorBoard projector out.
 
+Also what names become in lines of text and in word2vec's words.
+
 Blocks of embeddings stream through, as in `export`, which calls these. PyTorch-BigGraph and the projector
 take a folder: it is built beside its place and renamed at the end, so it appears whole or not at all.
 """
@@ -10,7 +12,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,6 +21,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+import xxhash
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
@@ -245,3 +248,45 @@ def one_line(names: Sequence[str]) -> Sequence[str]:
         if "\n" in name or "\t" in name or "\r" in name:
             raise FormatError(f"the name {name!r} holds a tab or line break; export it as parquet")
     return names
+
+
+def words(names: Sequence[str]) -> list[str]:
+    """The names as word2vec's words, which hold no blanks."""
+    return [name.replace(" ", "_") for name in one_line(names)]
+
+
+def check_words(what: str, blocks: Callable[[], Iterable[Sequence[str]]]) -> None:
+    """Refuse names that become the same word; read before anything is written.
+
+    Keeps eight bytes a name with a blank or underscore: only those can meet.
+
+    Args:
+        what: "nodes" or "relations".
+        blocks: reads the distinct names; called once more where hashes of words are equal.
+
+    Raises:
+        FormatError: two names differ only in blanks and underscores.
+    """
+    parts = [np.fromiter((place for place, _ in _hashed(names)), np.uint64) for names in blocks()]
+    hashes = np.sort(np.concatenate(parts))
+    repeated = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
+    if not repeated:
+        return
+    name_of: dict[str, str] = {}
+    for names in blocks():
+        for place, name in _hashed(names):
+            word = name.replace(" ", "_")
+            if place in repeated and name_of.setdefault(word, name) != name:
+                leave = ", or leave them out with --no-relations" if what == "relations" else ""
+                raise FormatError(
+                    f"the {what} {name_of[word]!r} and {name!r} would both be the word {word!r}: "
+                    "format=word2vec writes blanks as '_'; take a format that keeps them, such as tsv, npy, "
+                    f"or parquet{leave}"
+                )
+
+
+def _hashed(names: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Hash of the word, and the name, of each name that may share its word with another."""
+    for name in names:
+        if " " in name or "_" in name:
+            yield xxhash.xxh3_64_intdigest(name.replace(" ", "_").encode()), name

@@ -92,6 +92,42 @@ def test_names_that_no_line_can_hold(tmp_path):
         _lines(["a\nb"])
 
 
+@pytest.mark.parametrize("clash", [("a b", "a_b"), ("a b_c", "a_b c")])
+def test_names_that_become_one_word_are_refused(tmp_path, clash):
+    first, second = sorted(clash)
+    names = [first, "x", "y y", "z_z", second, "Zürich"]
+    folder, graph, _, _ = write_run(tmp_path, names=names)
+    with pytest.raises(FormatError, match="would both be the word 'a_b") as error:
+        export(folder, tmp_path / "v.vec", "word2vec")
+    assert all(repr(name) in str(error.value) for name in clash)
+    assert not list(tmp_path.glob("v*"))
+    for format in ("tsv", "npy", "parquet"):
+        export(folder, tmp_path / f"v.{format}", format)
+        assert read(tmp_path / f"v.{format}", format)[0] == graph.node_names()
+
+
+def test_relations_that_become_one_word_are_refused(tmp_path, written, monkeypatch):
+    with load(written[0]) as run:
+        monkeypatch.setattr(run, "relations", lambda: (["a b", "a_b"], np.zeros((2, 4), np.float32)))
+        with pytest.raises(FormatError, match=r"the relations 'a b' and 'a_b' .* --no-relations"):
+            export(run, tmp_path / "v.vec", "word2vec")
+        assert export(run, tmp_path / "v.vec", "word2vec", relations=False) == [tmp_path / "v.vec"]
+
+
+def test_equal_hashes_of_different_words_are_no_clash(tmp_path, written, monkeypatch):
+    monkeypatch.setattr("xxhash.xxh3_64_intdigest", lambda word: 7)
+    assert export(written[0], tmp_path / "v.vec", "word2vec")
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [("e.vec", "e.relations.vec"), ("e", "e.relations.txt"), ("e.tsv", "e.relations.tsv")],
+)
+def test_relations_take_the_ending_of_the_output(tmp_path, written, output, expected):
+    files = export(written[0], tmp_path / output, "word2vec")
+    assert [path.name for path in files] == [output, expected]
+
+
 def test_a_decoder_without_relations(tmp_path):
     folder = write_run(tmp_path, decoder="dot", dr=0)[0]
     assert export(folder, tmp_path / "v.parquet", "parquet") == [tmp_path / "v.parquet"]
