@@ -258,7 +258,11 @@ class Evaluator:
     def _details(self, counts: Counts, edges: Edges, degrees: DegreeReader | None) -> dict[str, Any]:
         if self._category is None:
             tails, heads = count_multiplicity(
-                lambda: self._blocks("train"), self._num_nodes, self._num_relations, self._memory_bytes // 2
+                lambda: self._blocks("train"),
+                self._edges.num_edges("train"),
+                self._num_nodes,
+                self._num_relations,
+                self._memory_bytes // 2,
             )
             self._category = categorize(tails, heads)
         extra: dict[str, Any] = {

@@ -377,6 +377,12 @@ def test_given_edges_are_filtered_too():
     assert metrics.mrr == pytest.approx(0.558333, abs=5e-7)
 
 
+def test_repeated_edges_leave_the_category():
+    edges = ArrayEdges(5, HAND_TRAIN * 2, None, HAND_TEST)
+    metrics = Evaluator(HandModel(), ArrayReader(np.eye(5)), edges, 5, 1).evaluate("test", details=True)
+    assert metrics.category_of == {0: "1-1"}
+
+
 def test_degree_bands(hand):
     class Degrees:
         def degrees(self, start, stop):
