@@ -77,6 +77,7 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
         partitions=_number(config.storage.partitions),
         capacity=_number(config.storage.capacity),
         order=partial(order_of, config, num_edges=graph.num_edges["train"]),
+        reads_known=make_batch_settings(config, model.compiled).reads_known,
     )
     return found, machine
 

@@ -20,6 +20,7 @@ from marius_py.data.rounds import FEWEST, EpochOrder
 from marius_py.errors import ConfigError, StorageError
 from marius_py.ordering import build_schedule, simulate
 from marius_py.partitioning import Partitioning
+from marius_py.planning.moved import edge_bytes, partition_bytes
 from marius_py.storage.aligned import allocate
 from marius_py.storage.hdf5_nodes import create_node_store
 from marius_py.storage.protocols import Checkpoint, NodeTable
@@ -65,12 +66,12 @@ class Plan:
         capacity: c; = p: everything in memory.
         batch_size: edges a batch.
         order: what an epoch follows, and how often.
-        slot_bytes: of one partition with its optimizer state.
+        partition_bytes: that reading or writing a partition with its optimizer state moves, at most.
         buffer_bytes: memory of the c + 1 slots (c if everything is in memory).
-        table_bytes: all partitions once.
-        disk_bytes: the run's node file: every partition twice.
+        table_bytes: slots of all partitions once.
+        disk_bytes: the run's node file: every slot twice.
         loads: partitions read an epoch.
-        bytes_read: an epoch.
+        bytes_read: an epoch, of partitions and edges.
         bytes_written: an epoch, its commit included.
         compute_s: seconds of training an epoch.
         exposed_s: seconds an epoch waits for the disk, its commit included.
@@ -81,7 +82,7 @@ class Plan:
     capacity: int
     batch_size: int
     order: EpochOrder
-    slot_bytes: int
+    partition_bytes: int
     buffer_bytes: int
     table_bytes: int
     disk_bytes: int
@@ -110,6 +111,7 @@ def plan_epoch(
     *,
     batch_size: int,
     order: Callable[[NodeTable, int], EpochOrder] = _fewest_loads,
+    reads_known: bool = False,
 ) -> Plan:
     """What an epoch costs with given partitions and capacity; an epoch between others, not the first.
 
@@ -120,38 +122,44 @@ def plan_epoch(
         machine: rates.
         batch_size: edges a batch.
         order: (table, capacity) → what an epoch follows.
+        reads_known: whether all edges between the residents are read too (`BatchSettings.reads_known`).
     """
     p = table.partitioning.num_partitions
-    size = table.slot_bytes
+    sizes = partition_bytes(table)
     loads = read = written = 0
+    edges_read = edge_bytes(table, num_edges, None)
+    committed: Sequence[int] = range(p)
     compute_s, exposed_s = num_edges / machine.edge_rate, 0.0
     chosen = order(table, capacity)
     if capacity < p:
         schedule = build_schedule(p, capacity, order=chosen.name, seed=0, rounds=chosen.rounds)
+        loads, committed = schedule.swaps, schedule.final
+        read = sum(sizes[part] for step in schedule.steps for part in step.admit)
+        edges_read = edge_bytes(table, num_edges, schedule if reads_known else None)
         epoch = simulate(
             schedule,
             compute_rate=p * p / compute_s if compute_s else 1.0,
-            partition_bytes=size,
-            read_rate=machine.read_rate,
+            partition_bytes=sizes,
+            read_rate=machine.read_rate * read / (read + edges_read),  # one thread reads both
             write_rate=machine.write_rate,
             cold=False,
         )
-        loads = sum(len(step.admit) for step in schedule.steps)
-        read, written = int(epoch.bytes_read), int(epoch.bytes_written)
+        written = int(epoch.bytes_written)
         exposed_s = epoch.idle_s
-    commit = capacity * size
+    commit = sum(sizes[part] for part in committed)
     exposed_s += commit / machine.write_rate
+    slot = table.slot_bytes
     return Plan(
         partitions=p,
         capacity=capacity,
         batch_size=batch_size,
         order=chosen,
-        slot_bytes=size,
-        buffer_bytes=(capacity + (capacity < p)) * size,
-        table_bytes=p * size,
-        disk_bytes=2 * p * size,
+        partition_bytes=max(sizes),
+        buffer_bytes=(capacity + (capacity < p)) * slot,
+        table_bytes=p * slot,
+        disk_bytes=2 * p * slot,
         loads=loads,
-        bytes_read=read,
+        bytes_read=read + edges_read,
         bytes_written=written + commit,
         compute_s=compute_s,
         exposed_s=exposed_s,
@@ -170,6 +178,7 @@ def choose_plan(
     partitions: int | None = None,
     capacity: int | None = None,
     order: Callable[[NodeTable, int], EpochOrder] = _fewest_loads,
+    reads_known: bool = False,
 ) -> Plan:
     """The fastest plan that fits in memory.
 
@@ -183,6 +192,7 @@ def choose_plan(
         partitions: p if it is given.
         capacity: c if it is given.
         order: (table, capacity) → what an epoch follows.
+        reads_known: as for `plan_epoch`.
 
     Raises:
         ConfigError: not even two partitions and a spare slot fit in memory with 64 partitions.
@@ -195,7 +205,17 @@ def choose_plan(
         table = NodeTable(Partitioning(num_nodes, p), *row_floats)
         chosen = _capacity(table, machine.memory_bytes) if capacity is None else capacity
         if chosen is not None:
-            plans.append(plan_epoch(table, chosen, num_edges, machine, batch_size=batch_size, order=order))
+            plans.append(
+                plan_epoch(
+                    table,
+                    chosen,
+                    num_edges,
+                    machine,
+                    batch_size=batch_size,
+                    order=order,
+                    reads_known=reads_known,
+                )
+            )
     if not plans:
         smallest = NodeTable(Partitioning(num_nodes, min(max(candidates), num_nodes)), *row_floats).slot_bytes
         raise ConfigError(
@@ -270,7 +290,7 @@ def plan_lines(plan: Plan, machine: Machine) -> list[tuple[str, str]]:
         ("partitions p", str(plan.partitions)),
         ("capacity c", f"{plan.capacity}{' (everything in memory)' if in_memory else ''}"),
         ("batch", f"{plan.batch_size} edges"),
-        ("partition", f"{_size(plan.slot_bytes)} with optimizer state"),
+        ("partition", f"{_size(plan.partition_bytes)} with optimizer state"),
         ("buffer", f"{_size(plan.buffer_bytes)} of memory; {_size(machine.memory_bytes)} may be taken"),
         ("disk", f"{_size(plan.disk_bytes)}; {_size(machine.disk_free_bytes)} free{enough}"),
         ("disk rates", f"read {_size(machine.read_rate)}/s, write {_size(machine.write_rate)}/s, measured"),

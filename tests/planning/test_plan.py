@@ -1,5 +1,6 @@
 """Plans follow from rates by arithmetic; the command's output is a file that marius-train takes."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -7,9 +8,11 @@ import pytest
 import yaml
 
 from marius_py import cli, load_config
+from marius_py.assembly.build import train
 from marius_py.errors import ConfigError
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
+from marius_py.planning.configured import plan as make_plan
 from marius_py.planning.plan import Machine, choose_plan, measure_disk, plan_epoch
 from marius_py.prepare import prepare_arrays
 from marius_py.storage.protocols import NodeTable
@@ -29,13 +32,22 @@ def table(num_nodes, p, dim=64, state=64):
     return NodeTable(Partitioning(num_nodes, p), dim, state)
 
 
+def random_edges(num_nodes, count):
+    rng = np.random.default_rng(0)
+    return np.stack(
+        [rng.integers(num_nodes, size=count), np.zeros(count, int), rng.integers(num_nodes, size=count)],
+        axis=1,
+    )
+
+
 def test_everything_in_memory():
     shape = table(100_000, 8)
     plan = plan_epoch(shape, 8, 1_000_000, MACHINE, batch_size=100)
-    assert (plan.loads, plan.bytes_read) == (0, 0)
+    assert (plan.loads, plan.bytes_read) == (0, 1_000_000 * 12)
     assert plan.buffer_bytes == plan.table_bytes == 8 * shape.slot_bytes
-    assert plan.bytes_written == plan.table_bytes  # the commit
-    assert plan.epoch_s == pytest.approx(10 + plan.table_bytes / 5e8)
+    assert plan.partition_bytes == 2 * 782 * 4096 < shape.slot_bytes  # 12,500 rows of 256 bytes, twice
+    assert plan.bytes_written == 8 * plan.partition_bytes  # the commit
+    assert plan.epoch_s == pytest.approx(10 + plan.bytes_written / 5e8)
 
 
 @pytest.mark.parametrize(("rate", "hidden"), [(1e4, True), (1e8, False)])
@@ -43,12 +55,43 @@ def test_swaps(rate, hidden):
     shape = table(1_000_000, 16)
     plan = plan_epoch(shape, 4, 10_000_000, replace(MACHINE, edge_rate=rate), batch_size=100)
     loads = sum(len(step.admit) for step in build_schedule(16, 4, seed=0).steps)
+    size = 2 * 3907 * 4096  # 62,500 rows of 256 bytes, twice
     assert plan.loads == loads
-    assert plan.bytes_read == loads * shape.slot_bytes
-    assert plan.bytes_written == (loads + 4) * shape.slot_bytes
+    assert plan.bytes_read == loads * size + 10_000_000 * 12
+    assert plan.bytes_written == (loads + 4) * size
     assert plan.buffer_bytes == 5 * shape.slot_bytes
     assert plan.io_hidden is hidden
-    assert plan.epoch_s >= max(1e7 / rate, loads * shape.slot_bytes * (1 / 1e9 + 1 / 5e8) * 0.9)
+    assert plan.epoch_s >= max(1e7 / rate, loads * size * (1 / 1e9 + 1 / 5e8) * 0.9)
+
+
+def test_edges_share_the_time_of_the_disk():
+    shape, fast = table(1_000_000, 16), replace(MACHINE, edge_rate=1e12)
+    few, many, known = (
+        plan_epoch(shape, 4, num_edges, fast, batch_size=100, reads_known=reads_known)
+        for num_edges, reads_known in ((1, False), (10_000_000, False), (10_000_000, True))
+    )
+    for less, more in ((few, many), (many, known)):
+        assert more.bytes_read > less.bytes_read
+        assert more.exposed_s - less.exposed_s == pytest.approx(
+            (more.bytes_read - less.bytes_read) / 1e9, rel=0.1
+        )
+
+
+@pytest.mark.parametrize("capacity", [3, 8])
+@pytest.mark.parametrize("known", ["true", "false"])
+def test_an_epoch_moves_what_was_planned(capacity, known, tmp_path, monkeypatch):
+    """Partitions of 101 and 100 rows: a tenth of their slots, in whole pages."""
+    monkeypatch.setattr("marius_py.planning.configured._PROBE_S", 0.02)
+    prepare_arrays(random_edges(801, 20_000), tmp_path / "graph", partitions=8, split=(1.0, 0.0, 0.0))
+    words = ["model.decoder=distmult", "model.dim=24", "negatives.count=8", f"negatives.mask_known={known}"]
+    words += ["storage.partitions=8", f"storage.capacity={capacity}", "training.epochs=2", "device=cpu"]
+    config = load_config([f"graph={tmp_path / 'graph'}", f"output={tmp_path / 'run'}", *words])
+    planned, _ = make_plan(config)
+    train(config)
+    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert planned.loads == line["loads"]
+    assert planned.bytes_written == pytest.approx(line["bytes_written"], rel=0.01)
+    assert planned.bytes_read == pytest.approx(line["bytes_read"], rel=0.01)
 
 
 def test_the_choice_fits_and_is_the_fastest():
@@ -80,11 +123,7 @@ def test_the_disk_is_measured_and_left_clean(tmp_path):
 
 def test_command(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("marius_py.planning.configured._PROBE_S", 0.02)
-    rng = np.random.default_rng(0)
-    edges = np.stack(
-        [rng.integers(500, size=4000), np.zeros(4000, int), rng.integers(500, size=4000)], axis=1
-    )
-    prepare_arrays(edges, tmp_path / "graph", partitions=4)
+    prepare_arrays(random_edges(500, 4000), tmp_path / "graph", partitions=4)
     words = [f"graph={tmp_path / 'graph'}", "model.decoder=distmult", "model.dim=16"]
     assert cli.plan([*words, f"output={tmp_path / 'run'}"]) == 0
     text = capsys.readouterr().out
