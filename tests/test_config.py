@@ -48,7 +48,7 @@ COMMANDS: list[tuple[type[Any], list[str]]] = [
 ]
 
 MODULE = """
-from marius_py.nn.decoders import DistMult
+from marius_py.nn.decoders import ComplEx, DistMult
 from marius_py.nn.losses import Loss
 from marius_py.nn.optimizers import SGD
 
@@ -56,6 +56,9 @@ class MyDecoder(DistMult):
     def __init__(self, dim, gamma=1.0):
         super().__init__(dim)
         self.gamma = gamma
+
+class MyComplEx(ComplEx):
+    pass
 
 class MyLoss(Loss):
     def __init__(self, *, alpha):
@@ -519,6 +522,45 @@ def test_own_classes_by_path_with_arguments(parts: str) -> None:
 )
 def test_arguments_of_a_decoder_in_every_form(words: list[str]) -> None:
     assert load_config(["graph=g", *words]).model.decoder == Component("transe", {"norm": "l1"})
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("model.decoder=marius_py.nn.ComplEx", "model.decoder=complex"),
+        ("model.decoder=marius_py.nn.decoders:RotatE", "model.decoder=rotate"),
+        (
+            "model.decoder={_target_: marius_py.nn.RESCAL, block: 4}",
+            "model.decoder={_target_: rescal, block: 4}",
+        ),
+        ("model.init=marius_py.nn.initializers.Uniform", "model.init=uniform"),
+        ("negatives.sampler=marius_py.nn.UniformNegatives", "negatives.sampler=uniform"),
+        ("loss=marius_py.nn.LogisticLoss", "loss=logistic"),
+        ("optimizer=marius_py.nn.Adam", "optimizer=adam"),
+        ("optimizer.name=marius_py.nn.optimizers.SGD", "optimizer.name=sgd"),
+    ],
+)
+def test_a_built_in_part_has_one_name(path: str, name: str) -> None:
+    assert load_config(["graph=g", path]) == load_config(["graph=g", name])
+
+
+def test_every_class_has_a_registry_of_its_built_in_ones() -> None:
+    from marius_py.nn import registry
+
+    keys = [
+        (key, item) for key, owner, item in keys_of(TrainConfig) if type_of(owner, item.name) is Component
+    ]
+    assert len(keys) == 4
+    for key, item in keys:
+        assert item.default_factory().target in getattr(registry, item.metadata["registry"]), key  # type: ignore[misc,operator]
+
+
+@pytest.mark.parametrize("path", ["userparts.MyComplEx", "marius_py.nn.Decoder", "marius_py.nn.NoSuch"])
+def test_other_classes_keep_their_path(path: str, parts: str) -> None:
+    config = TrainConfig(model=ModelConfig(decoder=Component(path)))
+    assert config.model.decoder.target == path
+    assert regularization_of(config).n3 == (0, 0)
+    assert "userparts" not in sys.modules
 
 
 def test_regularizers_with_a_weight_are_made() -> None:

@@ -17,8 +17,11 @@ import torch
 from marius_py.config import (
     AUTO,
     Components,
+    ModelConfig,
+    OptimizerConfig,
     TrainConfig,
     check_buffer,
+    plain,
 )
 from marius_py.config.regularization import regularization_of
 from marius_py.data.batches import BatchSettings
@@ -268,6 +271,14 @@ def identity(config: TrainConfig, graph: Graph, partitioning: Partitioning) -> d
     }
 
 
+def _named_now(key: str, value: Any) -> Any:
+    """A setting of a commit; earlier ones hold built-in parts by path, where configurations have names."""
+    if key in ("model.decoder", "model.init"):
+        name = key.removeprefix("model.")
+        return plain(ModelConfig(**{name: value}))[name]
+    return OptimizerConfig(name=value).name if key == "optimizer.name" else value
+
+
 def check_resumable(committed: Mapping[str, Any], wanted: Mapping[str, Any], folder: Path) -> None:
     """Refuse to go on with a run under settings that its files do not fit.
 
@@ -278,7 +289,7 @@ def check_resumable(committed: Mapping[str, Any], wanted: Mapping[str, Any], fol
     changed = [
         f"{key} (the run has {old[key]!r}, now {new[key]!r})"
         for key in new
-        if key in old and old[key] != new[key]
+        if key in old and _named_now(key, old[key]) != new[key]
     ]
     if committed.get("graph") != wanted["graph"]:
         changed.append(f"the graph (the run has {committed.get('graph')}, now {wanted['graph']})")

@@ -13,9 +13,10 @@ import re
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
+from marius_py.config.built_in import short_name
 from marius_py.errors import ConfigError
 
 T = TypeVar("T")
@@ -71,6 +72,7 @@ def setting(
     below: float | None = None,
     choices: tuple[str, ...] = (),
     path: bool = False,
+    registry: str = "",
 ) -> Any:
     """Declare a field of a configuration dataclass.
 
@@ -81,6 +83,7 @@ def setting(
         low, high: inclusive ends of the range; `above`, `below`: exclusive ones.
         choices: the allowed names of a string whose type is not a Literal of them.
         path: the string is a file or folder name, so any character is taken as it stands.
+        registry: of a class, the dictionary of `marius_py.nn.registry` that names the built-in ones.
     """
     metadata = {
         "text": text,
@@ -91,6 +94,7 @@ def setting(
         "below": below,
         "choices": choices,
         "path": path,
+        "registry": registry,
     }
     if isinstance(default, (dict, list)):
         raise TypeError("a mutable default is shared between instances; give a tuple or a Component")
@@ -286,15 +290,25 @@ def unknown_key(key: str, known: Iterable[str]) -> ConfigError:
 def check_fields(config: Any, prefix: str) -> None:
     """Check every leaf of a dataclass that was made directly in Python; ConfigError as `build` raises it.
 
-    Called by `__post_init__`, so that a value out of range cannot enter by any door. Lists become tuples.
+    Called by `__post_init__`, so that a value out of range cannot enter by any door. Lists become tuples, and
+    paths of built-in classes their names.
     """
     for item in fields(config):
         if not item.metadata:
             continue
         value = getattr(config, item.name)
         checked = coerce(value, type_of(type(config), item.name), join(prefix, item.name), item)
+        checked = _by_short_name(checked, item.metadata["registry"])
         if checked is not value:
             object.__setattr__(config, item.name, checked)
+
+
+def _by_short_name(value: Any, registry: str) -> Any:
+    if not registry:
+        return value
+    if isinstance(value, Component):
+        return replace(value, target=short_name(value.target, registry))
+    return short_name(value, registry)
 
 
 class Checked:

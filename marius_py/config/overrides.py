@@ -11,6 +11,7 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from marius_py.config.built_in import short_name
 from marius_py.config.fields import Component, keys_of, suggest, type_of, unknown_key
 from marius_py.config.groups import conf_dir, group_options, groups_of
 from marius_py.config.schema import TrainConfig
@@ -21,6 +22,9 @@ OPEN = ("model.decoder", "model.init", "negatives.sampler", "loss", "optimizer")
 
 NESTED = OPEN[:3]
 """Those of them that are keys inside a section, not groups of files."""
+
+_REGISTRIES = {"loss": "LOSSES", "optimizer": "OPTIMIZERS"}
+"""Those that are groups of files, and what names the built-in classes: each has a file there."""
 
 VERBATIM = ("input.delimiter",)
 """Keys besides those of paths whose value is quoted: hydra would trim a tab, and fail at a semicolon."""
@@ -121,9 +125,12 @@ def _choose(group: str, prefix: str, value: str, sweep: bool, folders: Sequence[
     bare = value.strip("'\"")
     if sweep and "," in value:
         return [f"{prefix}{group}={value}"]
-    if group in ("loss", "optimizer") and "." in bare and _IDENTIFIER.match(bare):
+    if group in _REGISTRIES and "." in bare and _IDENTIFIER.match(bare):
+        name = short_name(bare, _REGISTRIES[group])
+        if name != bare:
+            return [f"{prefix}{group}={name}"]
         return [f"{group}=custom", f"{group}.{'_target_' if group == 'loss' else 'name'}={bare}"]
-    if group in ("loss", "optimizer") and value.startswith("{"):
+    if group in _REGISTRIES and value.startswith("{"):
         raise ConfigError(
             f"{group}={value}: choose the class with {group}=mypkg.MyClass, its arguments with "
             f"{group}.argument=value"

@@ -43,6 +43,7 @@ class ModelConfig(Checked):
     decoder: Component = setting(
         Component("complex"),
         "score function: dot, distmult, complex, transe, rotate, rescal or a class of yours",
+        registry="DECODERS",
     )
     dim: int = setting(
         128, "width of a node's embedding; even for complex and rotate", unit="floats a node", low=1
@@ -67,6 +68,7 @@ class ModelConfig(Checked):
     init: Component = setting(
         Component("xavier_normal"),
         "initial embeddings: normal, uniform, xavier_normal, xavier_uniform or a class",
+        registry="INITIALIZERS",
     )
 
     def check(self) -> None:
@@ -96,6 +98,7 @@ class NegativesConfig(Checked):
     sampler: Component = setting(
         Component("degree"),
         "degree (by degree_fraction, the rest uniform), uniform, all (resident nodes) or a class",
+        registry="SAMPLERS",
     )
     mask_known: bool = setting(True, "leave out negatives that form a known training edge")
     weigh: bool = setting(True, "let resident negatives count so that they stand for the whole graph")
@@ -130,7 +133,11 @@ class OptimizerConfig(Checked):
     PREFIX: ClassVar[str] = "optimizer"
     SPREAD: ClassVar[str] = "arguments"
 
-    name: str = setting("adagrad", "adagrad, adagrad_row, adam, sgd or the dotted path of a class of yours")
+    name: str = setting(
+        "adagrad",
+        "adagrad, adagrad_row, adam, sgd or the dotted path of a class of yours",
+        registry="OPTIMIZERS",
+    )
     lr: float = setting(0.1, "learning rate", unit="step size", above=0.0)
     schedule: ScheduleConfig = section(ScheduleConfig)
     arguments: Mapping[str, Any] = setting(None, "further arguments of the optimizer's class")
@@ -383,7 +390,9 @@ class TrainConfig(Checked):
         (), "who is told of each epoch: csv, tensorboard, mlflow, wandb or classes of yours"
     )
     model: ModelConfig = section(ModelConfig)
-    loss: Component = setting(Component("softmax"), "softmax, logistic, margin or a class of yours")
+    loss: Component = setting(
+        Component("softmax"), "softmax, logistic, margin or a class of yours", registry="LOSSES"
+    )
     negatives: NegativesConfig = section(NegativesConfig)
     optimizer: OptimizerConfig = section(OptimizerConfig)
     training: TrainingConfig = section(TrainingConfig)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 
 from marius_py.assembly import build
 from marius_py.assembly.build import train, warn_of_decline
+from marius_py.assembly.parts import check_resumable
 from marius_py.config import TrainConfig, load_config
 from marius_py.errors import ConfigError, StorageError
 from marius_py.prepare import prepare
@@ -109,3 +111,27 @@ def test_what_goes_by_validation_is_refused_before_anything_is_written(
         train(load_config([*again, *words]))
     assert (run / "config.yaml").read_bytes() == before
     assert train(load_config(again))["train"]["epochs"] == 2
+
+
+@pytest.mark.parametrize(
+    ("key", "before", "is_same"),
+    [
+        ("model.decoder", {"_target_": "marius_py.nn.ComplEx"}, True),
+        ("model.decoder", {"_target_": "marius_py.nn.DistMult"}, False),
+        ("model.decoder", {"_target_": "mine.ComplEx"}, False),
+        ("optimizer.name", "marius_py.nn.optimizers.Adagrad", True),
+        ("optimizer.name", "marius_py.nn.Adam", False),
+        ("model.init", {"_target_": "marius_py.nn.initializers.XavierNormal"}, True),
+    ],
+)
+def test_a_run_that_named_a_built_in_part_by_its_path_goes_on(
+    key: str, before: object, is_same: bool, tmp_path: Path
+) -> None:
+    now = {
+        "model.decoder": {"_target_": "complex"},
+        "optimizer.name": "adagrad",
+        "model.init": {"_target_": "xavier_normal"},
+    }
+    committed, wanted = {"settings": {**now, key: before}, "graph": 1}, {"settings": now, "graph": 1}
+    with nullcontext() if is_same else pytest.raises(ConfigError, match=f"changed settings: {key}"):
+        check_resumable(committed, wanted, tmp_path)
