@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-pytestmark = pytest.mark.slow
+slow = pytest.mark.slow
 
 
 def _run(*words: str | Path, cwd: Path, code: int = 0) -> str:
@@ -34,6 +35,14 @@ def _run(*words: str | Path, cwd: Path, code: int = 0) -> str:
         f"{words}: code {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     )
     return done.stdout + done.stderr
+
+
+def test_the_source_distribution_holds_what_its_tests_and_readers_need() -> None:
+    """Without the root's conftest.py, pytest stops at the Triton kernels where there is no Triton."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    included = set(settings["tool"]["hatch"]["build"]["targets"]["sdist"]["include"])
+    assert not [name for name in included if not (ROOT / name[1:]).exists()]
+    assert {f"/{path.name}" for pattern in ("*.py", "*.md") for path in ROOT.glob(pattern)} <= included
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +76,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin"
 
 
+@slow
 def test_wheel_holds_conf_and_types(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     files = {
@@ -78,11 +88,13 @@ def test_wheel_holds_conf_and_types(wheel: Path) -> None:
     assert not [name for name in names if name.startswith(("tests/", "conf/", "scripts/", "benchmarks/"))]
 
 
+@slow
 def test_installed_package_is_the_wheel(installed: Path, tmp_path: Path) -> None:
     where = _run(installed / "python", "-c", "import marius_py; print(marius_py.__file__)", cwd=tmp_path)
     assert Path(where.strip()).is_relative_to(installed.parent)
 
 
+@slow
 def test_help_and_bad_keys(installed: Path, tmp_path: Path) -> None:
     assert "model.dim=128" in _run(installed / "marius-train", "--help", cwd=tmp_path)
     assert "did you mean model.dim?" in _run(installed / "marius-train", "model.dimm=3", cwd=tmp_path, code=2)
@@ -92,6 +104,7 @@ def test_help_and_bad_keys(installed: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@slow
 def test_demo_evaluate_and_export_from_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     out = _run(installed / "marius-train", "output=run", "training.epochs=1", cwd=tmp_path)
     assert "mrr" in out
@@ -104,6 +117,7 @@ def test_demo_evaluate_and_export_from_an_empty_folder(installed: Path, tmp_path
     assert (tmp_path / "nodes.tsv").stat().st_size > 0
 
 
+@slow
 def test_own_edge_list_from_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     rows = [f"person {i % 37}\tknows\tperson {(i * 7 + 3) % 41}\n" for i in range(1500)]
     (tmp_path / "edges of mine.tsv").write_text("".join(rows))
