@@ -1,7 +1,8 @@
 """Classes named in a configuration (floor 5): found, checked for their base, arguments bound, made.
 
-In: components, by registered name or dotted path. Out: objects of the model floor. All of it happens before
-any data is opened, so that a misspelt argument costs seconds, not an epoch. torch is imported on first use.
+In: components, by registered name or dotted path. Out: objects of the model floor, and trackers. All of it
+happens before any data is opened, so that a misspelt argument costs seconds, not an epoch. torch is imported
+on first use.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
     from marius_py.nn.schedules import RateSchedule
 
 B = TypeVar("B")
+
+_MOVED = {
+    "marius_py.trackers": "it is marius_py.tracking now, and the package's own trackers have names (csv, …); "
+    "trackers=[csv] beside resume=true replaces those of a saved run"
+}
+"""Modules of earlier versions that saved runs and users' modules may name, and the way out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +224,8 @@ def _import(target: str, key: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"{key}={target}: no module named {error.name}; install it, or run the command in its folder"
-        ) from error
+        way_out = _MOVED.get(str(error.name), "install it, or run the command in its folder")
+        raise ConfigError(f"{key}={target}: no module named {error.name}; {way_out}") from error
     except Exception as error:
         raise ConfigError(
             f"{key}={target}: importing {module_name} failed: {type(error).__name__}: {error}"

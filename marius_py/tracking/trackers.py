@@ -13,12 +13,13 @@ import importlib
 import io
 import logging
 import os
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from marius_py.config import Component
+from marius_py.config.registry import make
 from marius_py.errors import ConfigError
 from marius_py.storage.files import replace, write_temporary
 
@@ -248,31 +249,9 @@ def make_trackers(names: Sequence[str]) -> Trackers:
     """Make trackers by registered name or dotted path.
 
     Raises:
-        ConfigError: an unknown name, a class that is no Tracker, or a library is missing.
+        ConfigError: an unknown name, a class that is no Tracker or cannot be made, or a library is missing.
     """
-    return Trackers([_make(name) for name in names])
-
-
-def _make(name: str) -> Tracker:
-    kind: Any = TRACKERS.get(name)
-    if kind is None:
-        module, _, attribute = name.rpartition(".")
-        if not module:
-            raise ConfigError(
-                f"trackers: there is no {name!r}; allowed: {', '.join(TRACKERS)}, or a dotted path"
-            )
-        if os.getcwd() not in sys.path and "" not in sys.path:
-            sys.path.append(os.getcwd())
-        try:
-            kind = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
-            raise ConfigError(f"trackers: {name} cannot be imported: {error}") from error
-    if not (isinstance(kind, type) and issubclass(kind, Tracker)):
-        raise ConfigError(f"trackers: {name} is no class derived from marius_py.tracking.Tracker")
-    try:
-        return kind()
-    except TypeError as error:
-        raise ConfigError(f"trackers: {name} cannot be made without arguments: {error}") from error
+    return Trackers([make(Component(name), Tracker, TRACKERS, "trackers", {}) for name in names])
 
 
 def _library(module: str, package: str) -> Any:

@@ -162,6 +162,28 @@ def test_a_decoder_that_cannot_be_made(tmp_path, decoder, message):
         load(folder)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = nope", "cannot be imported.*NameError: name 'nope'"),
+        ("def f(:", "cannot be imported.*SyntaxError"),
+        (
+            "import os\nfrom marius_py.nn import DistMult\n\n\nclass Mine(DistMult):\n"
+            "    def __init__(self, dim):\n        os.environ['NO_SUCH']",
+            "refuses its arguments.*KeyError: 'NO_SUCH'",
+        ),
+    ],
+)
+def test_a_users_own_decoder_that_fails(tmp_path, monkeypatch, text, message):
+    name = f"failing_{len(text)}"
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = write_run(tmp_path, decoder=f"{name}.Mine")[0]
+    with pytest.raises(ConfigError, match=message):
+        load(folder)
+
+
 def test_a_users_own_decoder(tmp_path):
     folder = write_run(tmp_path, decoder="marius_py.nn.decoders.DistMult")[0]
     with load(folder) as run:

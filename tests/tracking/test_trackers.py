@@ -1,6 +1,7 @@
 """Trackers see every epoch and the result; one that fails does not end the run; names are checked first."""
 
 import csv
+import re
 import sys
 from types import SimpleNamespace
 
@@ -37,6 +38,16 @@ class Recorder(Tracker):
 class Failing(Recorder):
     def log(self, epoch, values):
         raise OSError("no space")
+
+
+class Unlucky(Recorder):
+    def __init__(self):
+        raise KeyError("WHERE_TO")
+
+
+class Needy(Recorder):
+    def __init__(self, where):
+        self.where = where
 
 
 def test_a_run(tmp_path, caplog):
@@ -131,14 +142,49 @@ def test_the_csv_file_is_replaced_whole(tmp_path, monkeypatch, caplog):
 def test_names_are_checked_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "mlflow", None)
     for name, message in (
-        ("excel", "there is no 'excel'; allowed: csv"),
+        ("excel", "trackers=excel is unknown: it takes one of csv"),
         ("mlflow", "pip install mlflow"),
         ("collections.OrderedDict", "no class derived from"),
-        ("no_such_module.X", "cannot be imported"),
+        ("no_such_module.X", "no module named no_such_module"),
     ):
         with pytest.raises(ConfigError, match=message):
             marius_py.train(marius_py.TrainConfig(trackers=(name,), output=str(tmp_path / "run")))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "message"),
+    [
+        ("x = undefined", "own.Mine", "importing own failed: NameError: name 'undefined' is not defined"),
+        ("def (", "own.Mine", "importing own failed: SyntaxError"),
+        ("", "own.Mine", "own has no Mine"),
+        ("", "..Mine", "importing . failed"),
+        (
+            "from marius_py.trackers import Tracker",
+            "own.Mine",
+            "marius_py.trackers; it is marius_py.tracking",
+        ),
+        ("", "marius_py.trackers.CsvTracker", "trackers=[csv] beside resume=true"),
+    ],
+)
+def test_classes_that_cannot_be_imported_are_refused(tmp_path, monkeypatch, module, name, message):
+    (tmp_path / "own.py").write_text(module)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "own", raising=False)
+    with pytest.raises(ConfigError, match=f"^trackers={re.escape(name)}: .*{re.escape(message)}"):
+        make_trackers([name])
+    sys.modules.pop("own", None)
+
+
+def test_classes_that_cannot_be_made_are_refused():
+    with pytest.raises(ConfigError, match=r"Unlucky cannot be made: KeyError: 'WHERE_TO'"):
+        make_trackers([f"{__name__}.Unlucky"])
+    with pytest.raises(ConfigError, match=r"Needy cannot be made: missing a required argument: 'where'"):
+        make_trackers([f"{__name__}.Needy"])
+
+
+def test_a_class_is_named_with_a_dot_or_a_colon():
+    assert make_trackers([f"{__name__}:Recorder", f"{__name__}.Recorder"])
 
 
 def test_mlflow_and_wandb_are_called_as_they_ask(tmp_path, monkeypatch):

@@ -71,8 +71,10 @@ def make_decoder(description: Any, dim: int) -> Decoder:
         raise ConfigError(f"the run's decoder {target} is no class derived from {Decoder.__module__}.Decoder")
     try:
         return kind(dim, **arguments)
-    except TypeError as error:
-        raise ConfigError(f"the run's decoder {target} refuses its arguments {arguments}: {error}") from error
+    except Exception as error:  # whatever a user's class raises
+        raise ConfigError(
+            f"the run's decoder {target} refuses its arguments {arguments}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _import(target: str) -> Any:
@@ -83,7 +85,8 @@ def _import(target: str) -> Any:
     module, _, name = target.rpartition(":" if ":" in target else ".")
     try:
         return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # whatever a user's module raises
         raise ConfigError(
-            f"the run's decoder {target} cannot be imported ({error}); install it, or work in its folder"
+            f"the run's decoder {target} cannot be imported ({type(error).__name__}: {error}); install it, "
+            "or work in its folder"
         ) from error
