@@ -80,7 +80,7 @@ def test_with_a_graph_a_run_begins_with_a_warning(
     settings = dict(word.split("=") for word in SMALL)
     with marius_py.train(graph, run, settings, resume=True) as opened:
         assert opened.epochs == 2
-    warned = [one.message for one in caplog.records if one.levelname == "WARNING"]
+    warned = [one.message for one in caplog.records if one.name == "marius_py.resuming.resume"]
     assert warned == [f"resume=true: {run} holds no run to go on with; a new one begins there on {graph}"]
     caplog.clear()
     marius_py.train(graph, run, {"training.epochs": 3}, resume=True).close()
