@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -58,10 +59,9 @@ class Execution:
         Members with a thread each do more than torch's own threads in one: many of a step's operations are
         too small to be divided.
         """
-        in_lanes = self._lanes if self.on_host and not self.in_device else 1
-        alone = not self.on_host or self.in_device or in_lanes > 1
-        size = 1 if alone else self.compute_workers or self.threads
-        with self._shared_threads(max(in_lanes, size)), Team(size, trace.span) as team:
+        shares = self._in_ram and self._lanes == 1
+        size = self.compute_workers or self.threads if shares else 1
+        with self._shared_threads(max(self._lanes, size)), Team(size, trace.span) as team:
             yield team
 
     def run(
@@ -84,19 +84,13 @@ class Execution:
         elif self.in_device and self.draws_quickly:
             # The device runs ahead of the host by itself; threads would hand the interpreter's lock about.
             run_lanes(source, stages, trace, lanes=1, on_error=on_error, watchdog=watchdog)
-        elif self.on_host and not self.in_device:
+        elif self._in_ram:
             lanes = self._lanes
             # Only where partitions are swapped does drawing wait for the disk.
             ahead = max(lanes, team.size) + 1 if self.swapped else 0
+            on_cores = partial(run_rounds, team=team) if lanes == 1 else partial(run_lanes, lanes=lanes)
             with self._products():
-                if lanes == 1:
-                    run_rounds(
-                        source, stages, trace, team=team, ahead=ahead, on_error=on_error, watchdog=watchdog
-                    )
-                else:
-                    run_lanes(
-                        source, stages, trace, lanes=lanes, ahead=ahead, on_error=on_error, watchdog=watchdog
-                    )
+                on_cores(source, stages, trace, ahead=ahead, on_error=on_error, watchdog=watchdog)
         else:
             with self._shared_threads(_THREADED_STAGES):
                 run_threaded(
@@ -113,9 +107,14 @@ class Execution:
         return product_units(self.precision if self.on_host else "float32")
 
     @property
+    def _in_ram(self) -> bool:
+        """Whether the CPU computes on a buffer of its own."""
+        return self.on_host and not self.in_device
+
+    @property
     def _lanes(self) -> int:
-        """Number of batches to compute at once, each with its share of torch's threads."""
-        if self.mode == "inline":
+        """Number of batches that the CPU computes at once, each with its share of torch's threads."""
+        if self.mode == "inline" or not self._in_ram:
             return 1
         return min(self.compute_workers or self.threads, self.max_in_flight)
 
