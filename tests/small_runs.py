@@ -12,14 +12,24 @@ from marius_py.storage.protocols import Checkpoint, NodeTable
 NAMES = ["New York", 'the "Louvre"', "Zürich", "Oslo", "Österreich", "NA", "東京", "Lima", "Bern", "Rome"]
 
 
-def write_run(folder, *, decoder="distmult", dim=4, reciprocal=False, partitions=3, dr=None, names=NAMES):
+def write_run(
+    folder,
+    *,
+    decoder="distmult",
+    dim=4,
+    reciprocal=False,
+    partitions=3,
+    dr=None,
+    names=NAMES,
+    relations=("likes", "knows it"),
+):
     """Write folder/graph and folder/run; return (run folder, graph, rows (N, D), relations)."""
-    rng = np.random.default_rng(5)
+    rng, relation_names = np.random.default_rng(5), relations
     lines = []
     for i in range(60):
         head, tail = rng.integers(len(names), size=2)
-        lines.append(f"{names[head]}\t{('likes', 'knows it')[i % 2]}\t{names[tail]}\n")
-    lines += [f"{name}\tlikes\t{names[0]}\n" for name in names]
+        lines.append(f"{names[head]}\t{relation_names[i % 2]}\t{names[tail]}\n")
+    lines += [f"{name}\t{relation_names[0]}\t{names[0]}\n" for name in names]
     unique = sorted(set(lines))
     (folder / "train.tsv").write_text("".join(unique[5:]), encoding="utf-8")
     (folder / "test.tsv").write_text("".join(unique[:5]), encoding="utf-8")

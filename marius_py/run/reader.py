@@ -34,7 +34,8 @@ CONFIG_META, RESULT_META = "config", "result"
 SNAPSHOT_FOLDER = "snapshots"
 DEMO_GRAPH = "graph"
 INVERSE_SUFFIX = "^-1"
-"""Appended to a relation's name where a run keeps separate rows for its inverse."""
+"""Appended to a relation's name where a run keeps separate rows for its inverse; once more for all of them
+where a relation of the graph has such a name already."""
 
 R = TypeVar("R", bound="RunReader")
 
@@ -138,6 +139,14 @@ class RunReader:
             self._relation_names = self.graph.relation_names()
         return list(self._relation_names)
 
+    @property
+    def inverse_suffix(self) -> str:
+        """What the names of inverse relations end in: "^-1", repeated until no relation has such a name."""
+        known, suffix = set(self.relation_names), INVERSE_SUFFIX
+        while any(name + suffix in known for name in known):
+            suffix += INVERSE_SUFFIX
+        return suffix
+
     def node_ids(self, names: Sequence[str]) -> NDArray[np.int64]:
         """Ids (n,) of node names.
 
@@ -216,7 +225,7 @@ class RunReader:
             ConfigError: unknown name, or `inverse` in a run without reciprocal relations.
         """
         known = self.relation_names
-        base = name.removesuffix(INVERSE_SUFFIX)
+        base = name.removesuffix(self.inverse_suffix)
         if not inverse and name not in known and base != name and base in known:
             name, inverse = base, True
         if inverse and not self.model.reciprocal:
@@ -231,7 +240,8 @@ class RunReader:
         """Names and parameters (R, Dr) of all relations; in a reciprocal run (2R, Dr), inverses last."""
         names = self.relation_names
         if self.model.reciprocal:
-            names += [name + INVERSE_SUFFIX for name in names]
+            suffix = self.inverse_suffix
+            names += [name + suffix for name in names]
         return names, self.model.relations.cpu().numpy().copy()
 
     def to_numpy(self) -> NDArray[np.float32]:

@@ -50,8 +50,21 @@ def test_inverse_relations(tmp_path, written):
         index = graph.relation_ids(["likes"])[0]
         np.testing.assert_array_equal(run.relation("likes", inverse=True), relations[2 + index])
         assert run.relations()[0][2:] == [name + "^-1" for name in graph.relation_names()]
+        np.testing.assert_array_equal(run.relation("likes^-1"), relations[2 + index])
     with load(written[0]) as run, pytest.raises(ConfigError, match="reciprocal=false"):
         run.relation("likes", inverse=True)
+
+
+def test_no_inverse_is_named_as_a_relation_of_the_graph(tmp_path):
+    folder, graph, _, relations = write_run(tmp_path, reciprocal=True, relations=("likes", "likes^-1"))
+    index = graph.relation_ids(["likes", "likes^-1"]).tolist()
+    with load(folder) as run:
+        names = run.relations()[0]
+        assert sorted(names) == ["likes", "likes^-1", "likes^-1^-1", "likes^-1^-1^-1"]
+        np.testing.assert_array_equal(run.relation("likes^-1"), relations[index[1]])
+        np.testing.assert_array_equal(run.relation("likes", inverse=True), relations[2 + index[0]])
+        for name in names:
+            np.testing.assert_array_equal(run.relation(name), relations[names.index(name)])
 
 
 @pytest.mark.parametrize("reciprocal", [False, True])
