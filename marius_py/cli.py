@@ -175,6 +175,7 @@ def _run_prepare(config: Any) -> float | None:
             quoting=source.quoting,
             delimiter=source.delimiter,
             split=source.split,
+            undirected=source.undirected,
             partitions=config.partitions,
             seed=config.seed,
             overwrite=config.overwrite,

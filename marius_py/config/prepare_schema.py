@@ -36,6 +36,9 @@ class InputConfig(Checked):
         low=0.0,
         high=1.0,
     )
+    undirected: bool = setting(
+        False, "a random split keeps an edge and its reverse together: for edges listed in both directions"
+    )
 
     def check(self) -> None:
         """Columns, delimiter and shares have to make sense together."""
@@ -60,6 +63,11 @@ class InputConfig(Checked):
             )
         if self.split is not None and (self.valid is not None or self.test is not None):
             raise ConfigError("input.split is for a single file: leave it out, or input.valid and input.test")
+        if self.undirected and (self.valid is not None or self.test is not None):
+            raise ConfigError(
+                "input.undirected=true is for a random split of a single file: leave it out, or input.valid "
+                "and input.test"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

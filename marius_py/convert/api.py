@@ -42,6 +42,7 @@ def graph_from(
     partitions: int | None = None,
     seed: int = 0,
     split: Sequence[float] | None = None,
+    undirected: bool = False,
     overwrite: bool = False,
     progress: ProgressHook | None = None,
 ) -> Graph:
@@ -68,7 +69,7 @@ def graph_from(
         relation: name of the edge attribute of a NetworkX graph, which all edges then need; None: "relation"
             if they have it.
         node_names: of a PyG `Data`, by number.
-        partitions, seed, split, overwrite, progress: as for `prepare`.
+        partitions, seed, split, undirected, overwrite, progress: as for `prepare`.
 
     Returns:
         The graph, opened.
@@ -110,6 +111,7 @@ def graph_from(
         partitions=partitions,
         seed=seed,
         split=split,
+        undirected=undirected,
         overwrite=overwrite,
         progress=progress,
         **names,

@@ -1,12 +1,13 @@
-"""Name tables of a prepared graph (floor 1): names by id range, ids by name.
+"""Name tables of a prepared graph (floor 4): written in id order, read by id range, searched by name.
 
-In: nodes.parquet or relations.parquet, which hold one column `name` in id order. Out: lists of text, arrays
-of ids. Row groups have `ROW_GROUP` rows, so a range of ids reads only its own row groups.
+nodes.parquet and relations.parquet hold one column `name` in id order. In: blocks of names, a range of ids,
+or names. Out: the file and its hash, lists of text, arrays of ids. Row groups have `ROW_GROUP` rows, so a
+range of ids reads only its own row groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,54 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import xxhash
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, StorageError
+from marius_py.storage.file_io import os_errors_as_storage, sync_path
 
 ROW_GROUP = 1 << 16
+
+
+def write_names(path: Path, data_type: Any, blocks: Iterable[Any]) -> str:
+    """Write a name table, block by block.
+
+    Args:
+        path: Parquet file to create.
+        data_type: Arrow type of the names, large_string or int64.
+        blocks: Arrow arrays of that type in id order, `ROW_GROUP` names each but the last.
+
+    Returns:
+        Hex hash of all names in id order.
+
+    Raises:
+        StorageError: writing failed.
+    """
+    digest = xxhash.xxh3_128(str(data_type).encode())
+    schema = pa.schema([pa.field("name", data_type, nullable=False)])
+    with os_errors_as_storage("write", path):
+        with pq.ParquetWriter(
+            path,
+            schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=False,
+            write_statistics=False,
+        ) as writer:
+            for block in blocks:
+                _update(digest, block)
+                writer.write_table(pa.table([block], schema=schema), row_group_size=ROW_GROUP)
+        sync_path(path)
+    return digest.hexdigest()
+
+
+def _update(digest: Any, block: Any) -> None:
+    if pa.types.is_integer(block.type):
+        digest.update(np.ascontiguousarray(block.to_numpy()))
+        return
+    offsets = np.frombuffer(block.buffers()[1], dtype=np.int64)[block.offset : block.offset + len(block) + 1]
+    digest.update(np.diff(offsets))
+    digest.update(memoryview(block.buffers()[2])[int(offsets[0]) : int(offsets[-1])])
 
 
 def read_names(path: Path, start: int, stop: int, count: int) -> list[str]:

@@ -43,6 +43,7 @@ def prepare(
     delimiter: str | None = None,
     quoting: bool | None = None,
     split: Sequence[float] | None = None,
+    undirected: bool = False,
     overwrite: bool = False,
     progress: ProgressHook | None = None,
 ) -> Graph:
@@ -68,6 +69,8 @@ def prepare(
         quoting: for text, RFC 4180 quotes; None: for CSV only.
         split: shares of train, valid and test of the random split; None: 0.9, 0.05, 0.05. Exact to the edge
             unless copies prevent it.
+        undirected: the random split takes an edge and its reverse (same relation) for copies, for graphs
+            whose edges are listed in both directions. Both are kept.
         overwrite: replace a prepared graph at `output` (atomically, at the end).
         progress: called as progress(stage, done, total, unit).
 
@@ -83,6 +86,7 @@ def prepare(
     shares = DEFAULT_SPLIT if split is None else split
     output = Path(output)
     check_output(output, overwrite)
+    check_undirected(undirected, valid, test)
     options: dict[str, Any] = {
         "format": format,
         "delimiter": delimiter,
@@ -106,7 +110,7 @@ def prepare(
             graph = NumberedGraph(
                 spill=spill,
                 splits=choose_splits(
-                    spill, counts, shares if len(present) == 1 else None, seed, train, report
+                    spill, counts, shares if len(present) == 1 else None, seed, train, report, undirected
                 ),
                 num_nodes=len(ingest.nodes),
                 num_relations=len(ingest.relations) if ingest.relations is not None else 1,
@@ -127,6 +131,15 @@ def check_arguments(partitions: int | None, seed: int) -> None:
         raise ConfigError(f"partitions is {partitions!r}; allowed: a whole number from 1 to {MAX_PARTITIONS}")
     if not _is_whole(seed, 0, (1 << 64) - 1):
         raise ConfigError(f"seed is {seed!r}; allowed: a whole number from 0 to 2^64 - 1")
+
+
+def check_undirected(undirected: bool, valid: object, test: object) -> None:
+    """Refuse `undirected` where the splits are given with a ConfigError."""
+    if undirected and (valid is not None or test is not None):
+        raise ConfigError(
+            "undirected is for a random split, which it keeps from parting an edge and its reverse: leave it "
+            "out, or valid and test"
+        )
 
 
 def _is_whole(value: object, low: int, high: int) -> bool:
@@ -169,9 +182,11 @@ def choose_splits(
     seed: int,
     path: object,
     progress: ProgressHook,
+    undirected: bool,
 ) -> GivenSplits | RandomSplits:
-    """How the final rows of a spill fall into splits: all of them at random by `shares`, or (None) as given,
-    `counts` of train, valid, test."""
+    """How the final rows of a spill fall into splits: at random by `shares`, edges beside their reverses if
+    `undirected`; or (None) as given, `counts` of train, valid, test."""
     if shares is not None:
-        return RandomSplits.draw(spill, random_counts(counts[0], shares, path), seed, progress)
+        wanted = random_counts(counts[0], shares, path)
+        return RandomSplits.draw(spill, wanted, seed, progress, undirected=undirected)
     return GivenSplits((counts[0], counts[1], counts[2]))

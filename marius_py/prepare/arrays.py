@@ -17,7 +17,13 @@ from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError
 from marius_py.graph import Graph, open_graph
-from marius_py.prepare.api import DEFAULT_SPLIT, check_arguments, choose_splits, partitioning_for
+from marius_py.prepare.api import (
+    DEFAULT_SPLIT,
+    check_arguments,
+    check_undirected,
+    choose_splits,
+    partitioning_for,
+)
 from marius_py.prepare.assemble import NumberedGraph, assemble
 from marius_py.prepare.dictionary import EdgeSpill
 from marius_py.prepare.folder import building, check_output
@@ -45,6 +51,7 @@ def prepare_arrays(
     partitions: int | None = None,
     seed: int = 0,
     split: Sequence[float] | None = None,
+    undirected: bool = False,
     overwrite: bool = False,
     progress: ProgressHook | None = None,
 ) -> Graph:
@@ -63,7 +70,7 @@ def prepare_arrays(
         num_relations: R likewise.
         node_names: N distinct, non-empty names by number; None: the numbers.
         relation_names: R likewise.
-        partitions, seed, split, overwrite, progress: as for `prepare`.
+        partitions, seed, split, undirected, overwrite, progress: as for `prepare`.
 
     Returns:
         The graph, opened.
@@ -78,6 +85,7 @@ def prepare_arrays(
     random_counts(1 << 20, shares, "the graph")
     output = Path(output)
     check_output(output, overwrite)
+    check_undirected(undirected, valid, test)
     names = _names(node_names, "node_names"), _names(relation_names, "relation_names")
     limits = _limit(num_nodes, names[0], "num_nodes"), _limit(num_relations, names[1], "num_relations")
     dtype = np.dtype(np.int64) if limits[0] is None else edge_dtype(limits[0])
@@ -91,7 +99,7 @@ def prepare_arrays(
             random = shares if valid is None and test is None else None
             graph = NumberedGraph(
                 spill=spill,
-                splits=choose_splits(spill, counts, random, seed, "the graph", report),
+                splits=choose_splits(spill, counts, random, seed, "the graph", report, undirected),
                 num_nodes=reader.num_nodes(),
                 num_relations=reader.num_relations(),
                 has_relations=reader.width == 3,

@@ -8,7 +8,6 @@ pass, and what moved where follows from N, the number of new nodes and a seed (`
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,25 +16,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
-import xxhash
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError
 from marius_py.graph import Graph, open_graph
-from marius_py.graph.manifest import EDGES_FILE, GRAPH_FILE, NODES_FILE, RELATIONS_FILE, manifest_bytes
 from marius_py.graph.names import ROW_GROUP
 from marius_py.partitioning import Partitioning
-from marius_py.prepare.assemble import _file_facts, _update
 from marius_py.prepare.blocks import NameKind
 from marius_py.prepare.dictionary import EdgeSpill, Ingest
-from marius_py.prepare.duplicates import count_duplicates
 from marius_py.prepare.folder import building, check_output
+from marius_py.prepare.graph_files import GraphContent, write_graph
 from marius_py.prepare.progress import ProgressHook, silent
 from marius_py.prepare.sources import open_source
-from marius_py.prepare.survey import Survey
-from marius_py.storage.edge_writer import BLOCK_ROWS, EdgeWriter, edge_dtype
-from marius_py.storage.file_io import os_errors_as_storage, replace_file, sync_path
+from marius_py.storage.edge_writer import BLOCK_ROWS, edge_dtype
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.protocols import Edges
 from marius_py.streams import Purpose, stream
@@ -215,51 +208,30 @@ class _Extension:
     def write(self, folder: Path) -> None:
         """Write all files of the new graph, graph.json last."""
         old, shift = self._old, self._shift
-        partitioning = Partitioning(shift.num_nodes, old.partitioning.num_partitions)
         num_relations = max(len(self._relation_names), 1)
-        survey = Survey(partitioning, num_relations)
         with old.edges() as store:
-            total = sum(store.num_edges(split) for split in SPLITS) + len(self._spill)
-            done = 0
-            for split, edges in self._edges(store):
-                survey.add(split, edges)
-                done += len(edges)
-                self._progress("count", done, total, "edges")
-            hashes = (
-                _write_table(folder / NODES_FILE, self._type, self._name_blocks()),
-                _write_table(folder / RELATIONS_FILE, pa.large_string(), self._relation_blocks()),
+            content = GraphContent(
+                partitioning=Partitioning(shift.num_nodes, old.partitioning.num_partitions),
+                num_relations=num_relations,
+                has_relations=old.has_relations,
+                seed=old.seed,
+                node_type=self._type,
+                node_names=self._name_blocks,
+                relation_type=pa.large_string(),
+                relation_names=self._relation_blocks,
+                num_edges=sum(store.num_edges(split) for split in SPLITS) + len(self._spill),
+                edges=lambda: self._edges(store),
+                release=self._spill.close,
+                report={
+                    EXTENDED: {
+                        "fingerprint": old.fingerprint,
+                        "num_nodes": old.num_nodes,
+                        "num_relations": old.num_relations,
+                        "seed": self._seed,
+                    }
+                },
             )
-            content = [shift.num_nodes, num_relations, old.has_relations, *hashes, survey.content()]
-            fingerprint = xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True).encode())
-            with EdgeWriter(
-                folder / EDGES_FILE,
-                partitioning,
-                survey.bucket_counts,
-                num_valid=survey.counts["valid"],
-                num_test=survey.counts["test"],
-                degrees=survey.degrees,
-                fingerprint=fingerprint,
-            ) as writer:
-                done = 0
-                for split, edges in self._edges(store):
-                    writer.append(split, edges)
-                    done += len(edges)
-                    self._progress("sort", done, total, "edges")
-                self._spill.close()
-                writer.finish()
-        facts = {
-            "num_nodes": shift.num_nodes,
-            "num_relations": num_relations,
-            "has_relations": old.has_relations,
-            "num_partitions": partitioning.num_partitions,
-            "num_edges": survey.counts,
-            "fingerprint": fingerprint,
-            "seed": old.seed,
-            "names_are_integers": pa.types.is_integer(self._type),
-            "report": self._report(folder, survey),
-            "files": {name: _file_facts(folder / name) for name in (NODES_FILE, RELATIONS_FILE, EDGES_FILE)},
-        }
-        replace_file(folder / GRAPH_FILE, manifest_bytes(facts))
+            write_graph(folder, content, self._progress)
         logger.info(
             "%d nodes, %d relations and %d edges added",
             len(shift.new), num_relations - max(old.num_relations, 1), sum(self._counts),
@@ -308,42 +280,3 @@ class _Extension:
         names = pa.array(self._relation_names, pa.large_string())
         for start in range(0, len(names), ROW_GROUP):
             yield names.slice(start, ROW_GROUP)
-
-    def _report(self, folder: Path, survey: Survey) -> dict[str, Any]:
-        with Hdf5EdgeStore(folder / EDGES_FILE) as store:
-            duplicates = count_duplicates(store)
-        report: dict[str, Any] = {"self_loops": dict(survey.self_loops), "duplicate_edges": duplicates}
-        for key, unknown in (
-            ("unknown_nodes", survey.unknown_nodes),
-            ("unknown_relations", survey.unknown_relations),
-        ):
-            report[key] = {
-                split: {"count": len(unknown(split)), "examples": []} for split in ("valid", "test")
-            }
-        report[EXTENDED] = {
-            "fingerprint": self._old.fingerprint,
-            "num_nodes": self._old.num_nodes,
-            "num_relations": self._old.num_relations,
-            "seed": self._seed,
-        }
-        return report
-
-
-def _write_table(path: Path, data_type: Any, blocks: Iterator[Any]) -> str:
-    """Write a name table block by block; returns the hash of its names."""
-    digest = xxhash.xxh3_128(str(data_type).encode())
-    schema = pa.schema([pa.field("name", data_type, nullable=False)])
-    with os_errors_as_storage("write", path):
-        with pq.ParquetWriter(
-            path,
-            schema,
-            compression="zstd",
-            compression_level=1,
-            use_dictionary=False,
-            write_statistics=False,
-        ) as writer:
-            for block in blocks:
-                _update(digest, block)
-                writer.write_table(pa.table([block], schema=schema), row_group_size=ROW_GROUP)
-        sync_path(path)
-    return digest.hexdigest()

@@ -2,7 +2,8 @@
 
 In: rows in input order. Out: blocks labelled by split, the same ones at every pass. Given splits are ranges
 of rows. A random split is decided by a seeded hash of the edge, so that copies of an edge (same head,
-relation and tail) share a split: what training has seen must not be what a test asks for.
+relation and tail; in an undirected graph, its reverse too) share a split: what training has seen must not be
+what a test asks for.
 
 Shares are met by two passes over the spill. The first counts rows by the leading bits of their hash, in bins;
 bins go whole to test, then to valid, as long as they fit what is still wanted. The second pass counts the
@@ -66,12 +67,14 @@ class RandomSplits:
             everything is train.
         keys: (n,) uint64 ascending hashes of the edges that are decided one by one.
         labels: (n,) uint8 their splits.
+        undirected: an edge and its reverse are copies of each other.
     """
 
     seed: int
     bins: NDArray[np.uint8] | None
     keys: NDArray[np.uint64]
     labels: NDArray[np.uint8]
+    undirected: bool
 
     @classmethod
     def draw(
@@ -81,6 +84,8 @@ class RandomSplits:
         seed: int,
         progress: ProgressHook,
         block_rows: int = BLOCK_ROWS,
+        *,
+        undirected: bool = False,
     ) -> RandomSplits:
         """Choose `counts` rows for train, valid and test: exactly so many where no edge has a copy.
 
@@ -89,15 +94,19 @@ class RandomSplits:
         wanted = {_TEST: counts[2], _VALID: counts[1]}
         nothing = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint8)
         if not any(wanted.values()):
-            return cls(seed, None, *nothing)
+            return cls(seed, None, *nothing, undirected)
+
+        def key_blocks(stage: str) -> Iterator[NDArray[np.uint64]]:
+            return _key_blocks(spill, seed, undirected, block_rows, progress, stage)
+
         sizes = np.zeros(1 << BIN_BITS, dtype=np.int64)
-        for keys in _key_blocks(spill, seed, block_rows, progress, "split"):
+        for keys in key_blocks("split"):
             add_counts(sizes, _bin_of(keys))
         bins, missing = _assign_bins(sizes, wanted)
         if not (bins == _OPEN).any():
-            return cls(seed, bins, *nothing)
+            return cls(seed, bins, *nothing, undirected)
         found, copies = nothing[0], np.empty(0, dtype=np.int64)
-        for keys in _key_blocks(spill, seed, block_rows, progress, "split exactly"):
+        for keys in key_blocks("split exactly"):
             new = keys[bins[_bin_of(keys)] == _OPEN]
             found, copies = _merge_counts(found, copies, new)
         labels = np.full(len(found), _TRAIN, dtype=np.uint8)
@@ -114,7 +123,7 @@ class RandomSplits:
                     given,
                     wanted[label],
                 )
-        return cls(seed, bins, found, labels)
+        return cls(seed, bins, found, labels, undirected)
 
     def blocks(self, spill: EdgeSpill, block_rows: int) -> Iterator[tuple[str, Edges]]:
         """Yield (split, rows (n, 3)) over all rows, within a split in input order."""
@@ -123,7 +132,7 @@ class RandomSplits:
             if self.bins is None:
                 yield SPLITS[_TRAIN], rows
                 continue
-            keys = _keys(rows, self.seed)
+            keys = _keys(rows, self.seed, self.undirected)
             chosen = self.bins[_bin_of(keys)]
             one_by_one = np.flatnonzero(chosen == _OPEN)
             if len(one_by_one):
@@ -134,12 +143,16 @@ class RandomSplits:
                     yield split, rows.take(part, axis=0)
 
 
-def _keys(rows: Edges, seed: int) -> NDArray[np.uint64]:
-    """Seeded 64-bit hashes (n,) of rows: the finalizer of SplitMix64 over their unseeded ones."""
+def _keys(rows: Edges, seed: int, undirected: bool) -> NDArray[np.uint64]:
+    """Seeded 64-bit hashes (n,) of rows: the finalizer of SplitMix64 over their unseeded ones.
+
+    With `undirected` a row and its reverse have the same.
+    """
     seeded = np.uint64(stream_seed(seed, Purpose.SPLIT))
     keys = np.empty(len(rows), dtype=np.uint64)
     for start in range(0, len(rows), _HASH_ROWS):
-        part = edge_keys(rows[start : start + _HASH_ROWS])
+        block = rows[start : start + _HASH_ROWS]
+        part = edge_keys(_ends_sorted(block) if undirected else block)
         part ^= seeded
         part *= np.uint64(0xBF58_476D_1CE4_E5B9)
         part ^= part >> np.uint64(27)
@@ -149,16 +162,22 @@ def _keys(rows: Edges, seed: int) -> NDArray[np.uint64]:
     return keys
 
 
+def _ends_sorted(rows: Edges) -> Edges:
+    """Rows (n, 3) with the smaller of both ends as the head."""
+    ends = rows[:, ::2]
+    return np.stack((ends.min(axis=1), rows[:, 1], ends.max(axis=1)), axis=1)
+
+
 def _bin_of(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
     return (keys >> _SHIFT).view(np.int64)
 
 
 def _key_blocks(
-    spill: EdgeSpill, seed: int, block_rows: int, progress: ProgressHook, stage: str
+    spill: EdgeSpill, seed: int, undirected: bool, block_rows: int, progress: ProgressHook, stage: str
 ) -> Iterator[NDArray[np.uint64]]:
     for begin in range(0, len(spill), block_rows):
         stop = min(begin + block_rows, len(spill))
-        yield _keys(spill.read(begin, stop), seed)
+        yield _keys(spill.read(begin, stop), seed, undirected)
         progress(stage, stop, len(spill), "edges")
 
 

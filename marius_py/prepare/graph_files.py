@@ -1,0 +1,190 @@
+"""From edges under their final ids to a prepared graph's files (floor 4).
+
+In: the content of a graph, its edges readable twice, block by block. Out: nodes.parquet, relations.parquet,
+edges.h5 and, last, graph.json in a folder, and a log of what a user should know about the data. The first
+pass over the edges counts, the second sorts them into buckets.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import xxhash
+
+from marius_py.graph.manifest import EDGES_FILE, GRAPH_FILE, NODES_FILE, RELATIONS_FILE, manifest_bytes
+from marius_py.graph.names import read_names, write_names
+from marius_py.partitioning import Partitioning
+from marius_py.prepare.duplicates import count_duplicates
+from marius_py.prepare.progress import ProgressHook
+from marius_py.prepare.reverses import ReversedEdges
+from marius_py.prepare.survey import Survey
+from marius_py.storage.edge_writer import EdgeWriter
+from marius_py.storage.file_io import file_checksum, replace_file
+from marius_py.storage.hdf5_edges import Hdf5EdgeStore
+from marius_py.storage.protocols import Edges
+
+logger = logging.getLogger(__name__)
+
+_EXAMPLES = 5
+_EASY = (
+    ": their ranks will look better than those of pairs that are new; of edges that are listed in both "
+    "directions, a random split with input.undirected=true keeps both together"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphContent:
+    """A graph under its final ids.
+
+    Attributes:
+        partitioning: its nodes and their ranges.
+        num_relations: R.
+        has_relations: False when the input had two columns.
+        seed: of the ids and the split.
+        node_type: Arrow type of the nodes' names.
+        node_names: yields the names in id order, in blocks as `write_names` wants them.
+        relation_type, relation_names: likewise of the relations.
+        num_edges: E of all splits.
+        edges: yields (split, rows (n, 3)) over all edges; called twice, with the same answer.
+        release: called when the edges have been read for the second time.
+        report: further entries of graph.json's report.
+    """
+
+    partitioning: Partitioning
+    num_relations: int
+    has_relations: bool
+    seed: int
+    node_type: Any
+    node_names: Callable[[], Iterator[Any]]
+    relation_type: Any
+    relation_names: Callable[[], Iterator[Any]]
+    num_edges: int
+    edges: Callable[[], Iterator[tuple[str, Edges]]]
+    release: Callable[[], None]
+    report: Mapping[str, Any] = field(default_factory=dict)
+
+
+def write_graph(folder: Path, content: GraphContent, progress: ProgressHook) -> None:
+    """Write all files of a graph into `folder`; graph.json last.
+
+    Raises:
+        StorageError: a write failed; the folder then holds no graph.
+    """
+    survey = Survey(content.partitioning, content.num_relations)
+    reversed_edges = ReversedEdges()
+    for split, edges in _counted(content, "count", progress):
+        survey.add(split, edges)
+        if split != "train":
+            reversed_edges.sample(split, edges)
+    hashes = (
+        write_names(folder / NODES_FILE, content.node_type, content.node_names()),
+        write_names(folder / RELATIONS_FILE, content.relation_type, content.relation_names()),
+    )
+    fingerprint = _fingerprint(content, survey, hashes)
+    with EdgeWriter(
+        folder / EDGES_FILE,
+        content.partitioning,
+        survey.bucket_counts,
+        num_valid=survey.counts["valid"],
+        num_test=survey.counts["test"],
+        degrees=survey.degrees,
+        fingerprint=fingerprint,
+    ) as writer:
+        for split, edges in _counted(content, "sort", progress):
+            writer.append(split, edges)
+            if split == "train":
+                reversed_edges.look(edges)
+        content.release()
+        writer.finish()
+    report = _report(folder, content, survey, reversed_edges)
+    _log_report(report)
+    facts = {
+        "num_nodes": content.partitioning.num_nodes,
+        "num_relations": content.num_relations,
+        "has_relations": content.has_relations,
+        "num_partitions": content.partitioning.num_partitions,
+        "num_edges": survey.counts,
+        "fingerprint": fingerprint,
+        "seed": content.seed,
+        "names_are_integers": pa.types.is_integer(content.node_type),
+        "report": report,
+        "files": {name: _file_facts(folder / name) for name in (NODES_FILE, RELATIONS_FILE, EDGES_FILE)},
+    }
+    replace_file(folder / GRAPH_FILE, manifest_bytes(facts))
+
+
+def _counted(content: GraphContent, stage: str, progress: ProgressHook) -> Iterator[tuple[str, Edges]]:
+    done = 0
+    for split, edges in content.edges():
+        yield split, edges
+        done += len(edges)
+        progress(stage, done, content.num_edges, "edges")
+
+
+def _fingerprint(content: GraphContent, survey: Survey, hashes: tuple[str, str]) -> str:
+    known = [
+        content.partitioning.num_nodes,
+        content.num_relations,
+        content.has_relations,
+        *hashes,
+        survey.content(),
+    ]
+    return xxhash.xxh3_128_hexdigest(json.dumps(known, sort_keys=True).encode())
+
+
+def _report(
+    folder: Path, content: GraphContent, survey: Survey, reversed_edges: ReversedEdges
+) -> dict[str, Any]:
+    """What a user should know about the data; the edges themselves are never changed."""
+    report: dict[str, Any] = {"self_loops": dict(survey.self_loops)}
+    for key, file, count, unknown in (
+        ("unknown_nodes", NODES_FILE, content.partitioning.num_nodes, survey.unknown_nodes),
+        ("unknown_relations", RELATIONS_FILE, content.num_relations, survey.unknown_relations),
+    ):
+        report[key] = {}
+        for split in ("valid", "test"):
+            ids = unknown(split)
+            examples = [read_names(folder / file, i, i + 1, count)[0] for i in ids[:_EXAMPLES].tolist()]
+            report[key][split] = {"count": len(ids), "examples": examples}
+    with Hdf5EdgeStore(folder / EDGES_FILE) as store:
+        report["duplicate_edges"] = count_duplicates(store)
+    report["reversed_edges"] = reversed_edges.report()
+    return {**report, **content.report}
+
+
+def _log_report(report: dict[str, Any]) -> None:
+    for key, what in (("unknown_nodes", "nodes"), ("unknown_relations", "relations")):
+        for split, found in report[key].items():
+            if found["count"]:
+                logger.warning(
+                    "%d %s of %s occur in no train edge (%s%s); they are kept and will be ranked untrained",
+                    found["count"],
+                    what,
+                    split,
+                    ", ".join(found["examples"]),
+                    ", …" if found["count"] > len(found["examples"]) else "",
+                )
+    for key, what in (("duplicate_edges", "edges that repeat another"), ("self_loops", "self-loops")):
+        for split, count in report[key].items():
+            if count:
+                logger.info("%s has %d %s; they are kept", split, count, what)
+    for split, found in report["reversed_edges"].items():
+        if found["reversed"]:
+            much = 2 * found["reversed"] >= found["sampled"]
+            logger.log(
+                logging.WARNING if much else logging.INFO,
+                "%.0f %% of the %s edges stand in train the other way round%s",
+                100 * found["reversed"] / found["sampled"],
+                split,
+                _EASY if much else "",
+            )
+
+
+def _file_facts(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "xxh3": file_checksum(path)}
