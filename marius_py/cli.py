@@ -173,6 +173,7 @@ def _run_prepare(config: Any) -> float | None:
             columns=_columns(source.columns),
             header="auto" if source.header is None else source.header,
             quoting=source.quoting,
+            comment=source.comment,
             delimiter=source.delimiter,
             split=source.split,
             undirected=source.undirected,

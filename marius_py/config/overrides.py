@@ -26,7 +26,7 @@ NESTED = OPEN[:3]
 _REGISTRIES = {"loss": "LOSSES", "optimizer": "OPTIMIZERS"}
 """Those that are groups of files, and what names the built-in classes: each has a file there."""
 
-VERBATIM = ("input.delimiter",)
+VERBATIM = ("input.delimiter", "input.comment")
 """Keys besides those of paths whose value is quoted: hydra would trim a tab, and fail at a semicolon."""
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")

@@ -28,6 +28,9 @@ class InputConfig(Checked):
     )
     header: bool | None = setting(None, "the first line holds column names; null = if it looks so")
     quoting: bool | None = setting(None, "fields may stand in double quotes; null = for CSV only")
+    comment: str | None = setting(
+        None, "character with which lines at the top begin that are no edges; null = there are none"
+    )
     delimiter: str | None = setting(None, "one character between columns; null = by the format")
     split: tuple[float, ...] | None = setting(
         None,
@@ -53,6 +56,11 @@ class InputConfig(Checked):
             raise ConfigError(
                 f"input.delimiter={self.delimiter!r} is not one character: quote it for the shell, "
                 "'input.delimiter=;'; for a tab, input.format=tsv"
+            )
+        if self.comment is not None and len(self.comment) != 1:
+            raise ConfigError(
+                f"input.comment={self.comment!r} is not one character: quote it for the shell, "
+                "'input.comment=#'"
             )
         if self.split is not None and (
             len(self.split) != 3 or abs(sum(self.split) - 1) > 1e-6 or self.split[0] <= 0

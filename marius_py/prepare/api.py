@@ -42,6 +42,7 @@ def prepare(
     format: str = "auto",
     delimiter: str | None = None,
     quoting: bool | None = None,
+    comment: str | None = None,
     split: Sequence[float] | None = None,
     undirected: bool = False,
     overwrite: bool = False,
@@ -63,10 +64,12 @@ def prepare(
         columns: positions from 0 or header names in the order head, (relation,) tail; None: by names such as
             head, relation, tail or source, type, target, else the two or three columns in that order.
         header: whether text files begin with a header; "auto": when the first line names a head and a tail
-            by such words.
+            by such words, or stands alone above lines whose heads and tails are whole numbers.
         format: "tsv", "csv", "parquet", "npy", "npz", or "auto" by the file's name.
         delimiter: for text; None: tab for TSV, comma for CSV.
         quoting: for text, RFC 4180 quotes; None: for CSV only.
+        comment: for text, the character with which lines at the top begin that are no edges, such as "#" in
+            files of SNAP; None: there are none.
         split: shares of train, valid and test of the random split; None: 0.9, 0.05, 0.05. Exact to the edge
             unless copies prevent it.
         undirected: the random split takes an edge and its reverse (same relation) for copies, for graphs
@@ -91,6 +94,7 @@ def prepare(
         "format": format,
         "delimiter": delimiter,
         "quoting": quoting,
+        "comment": comment,
         "header": header,
         "columns": columns,
     }

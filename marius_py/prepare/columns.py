@@ -1,9 +1,10 @@
 """Which columns are head, relation and tail, and whether the first line is a header (floor 4).
 
-In: the cells of a file's first line (or its schema's names) and the user's `columns` and `header`. Out:
-`Columns`, positions by role. Names decide when one is a usual word for the head and another for the tail; a
-first line of text is then a header. What is left over must plainly be no relation (`NO_RELATION`): a relation
-that is left out by mistake, or a weight that is read as one, would silently make another graph.
+In: the cells of a file's first line (or its schema's names), those of some lines below it, and the user's
+`columns` and `header`. Out: `Columns`, positions by role. Names decide when one is a usual word for the head
+and another for the tail; a first line of text is then a header, as it is when only its ends are no numbers.
+What is left over must plainly be no relation (`NO_RELATION`): a relation that is left out by mistake, or a
+weight that is read as one, would silently make another graph.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ NO_RELATION = (
 """Names of columns that are left out beside a known head and tail: they plainly are no relation."""
 
 _PLAIN_NAME = re.compile(r"[^\W\d][\w-]*")
+_WHOLE_NUMBER = re.compile(r"\s*[+-]?[0-9]+\s*")
+_DELIMITERS = {",": "a comma", "\t": "a tab", " ": "a blank", ";": "a semicolon", "|": "a bar"}
+_COMMENTS = ("#", "%")
 logger = logging.getLogger(__name__)
 
 
@@ -89,7 +93,11 @@ class UnclearColumnsError(FormatError):
 
 
 def resolve_columns(
-    cells: Sequence[str], columns: Sequence[ColumnKey] | None, header: Header, where: str
+    cells: Sequence[str],
+    columns: Sequence[ColumnKey] | None,
+    header: Header,
+    where: str,
+    following: Sequence[Sequence[str]] = (),
 ) -> Columns:
     """Decide the columns of a file.
 
@@ -98,8 +106,10 @@ def resolve_columns(
         columns: two or three positions (from 0, negative from the end) or header names in the order head,
             (relation,) tail; None: by the header's words if they tell head and tail (`WORDS`), otherwise in
             that order.
-        header: whether the first line is a header; "auto": when it has usual words for head and tail.
+        header: whether the first line is a header; "auto": when it has usual words for head and tail, or when
+            these two are no whole numbers and in all `following` lines, two or more, they are.
         where: file and line for messages.
+        following: the cells of some lines after the first.
 
     Raises:
         FormatError: not two or three columns, a chosen column that the file lacks, or names that tell head
@@ -109,7 +119,7 @@ def resolve_columns(
     if header not in (True, False, "auto"):
         raise ConfigError(f"header is {header!r}; allowed: true, false, auto")
     if columns is None:
-        return _by_words_or_order(cells, header, where)
+        return _by_words_or_order(cells, header, where, following)
     keys = list(columns)
     if len(keys) not in (2, 3) or not all(
         isinstance(key, (int, str)) and not isinstance(key, bool) for key in keys
@@ -131,6 +141,7 @@ def resolve_columns(
         has_header = _is_word(cells[positions[0]], "head") and _is_word(cells[positions[-1]], "tail")
         if has_header and len(positions) == 3 and not _is_word(cells[positions[1]], "relation"):
             logger.info("%s: taken for a header; if it is an edge, set input.header=false", where)
+        has_header = has_header or _heads_numbers(cells, following, positions[0], positions[-1], where)
     relation = positions[1] if len(positions) == 3 else None
     return Columns(positions[0], relation, positions[-1], has_header, len(cells))
 
@@ -204,7 +215,9 @@ def _listed(names: Sequence[str], positions: Sequence[int]) -> str:
     return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 
 
-def _by_words_or_order(cells: Sequence[str], header: Header, where: str) -> Columns:
+def _by_words_or_order(
+    cells: Sequence[str], header: Header, where: str, following: Sequence[Sequence[str]]
+) -> Columns:
     if header is not False:
         try:
             named = recognise_columns(cells)
@@ -214,15 +227,52 @@ def _by_words_or_order(cells: Sequence[str], header: Header, where: str) -> Colu
             log_left_out(cells, named, where)
             return Columns(named.head, named.relation, named.tail, True, len(cells))
     if len(cells) not in (2, 3):
-        hint = "; is the delimiter right?" if len(cells) == 1 else ""
         choice = "" if len(cells) == 1 else f": choose with input.columns=[0,1,2] {_ELSEWHERE}"
         raise FormatError(
             f"{where} has {len(cells)} column{'s' if len(cells) != 1 else ''}; edges need two (head, tail) "
-            f"or three (head, relation, tail){choice}{hint}"
+            f"or three (head, relation, tail){choice}{_other_reading(cells)}"
         )
-    if header is True:
+    has_header = header is True or (
+        header == "auto" and _heads_numbers(cells, following, 0, len(cells) - 1, where)
+    )
+    if has_header:
         log_order(cells, where, "input.columns chooses others")
-    return Columns(0, 1 if len(cells) == 3 else None, len(cells) - 1, header is True, len(cells))
+    return Columns(0, 1 if len(cells) == 3 else None, len(cells) - 1, has_header, len(cells))
+
+
+def _heads_numbers(
+    cells: Sequence[str], following: Sequence[Sequence[str]], head: int, tail: int, where: str
+) -> bool:
+    """Whether a first line must be a header because only its head and tail are no numbers."""
+    found = (
+        len(following) > 1
+        and not any(_WHOLE_NUMBER.fullmatch(cells[i]) for i in (head, tail))
+        and all(
+            len(row) == len(cells) and all(_WHOLE_NUMBER.fullmatch(row[i]) for i in (head, tail))
+            for row in following
+        )
+    )
+    if found:
+        logger.warning(
+            "%s: taken for a header, as %r and %r are no numbers and what stands below them are; if it is an "
+            "edge, set input.header=false",
+            where, cells[head], cells[tail],
+        )  # fmt: skip
+    return found
+
+
+def _other_reading(cells: Sequence[str]) -> str:
+    """What may be wrong with a first line of so many cells: a comment, or another delimiter."""
+    sign = cells[0][:1]
+    if sign in _COMMENTS:
+        return f"; if lines at the top that begin with {sign} are comments, set input.comment='{sign}'"
+    if len(cells) > 1:
+        return ""
+    for delimiter, name in _DELIMITERS.items():
+        if len(cells[0].split(delimiter)) in (2, 3):
+            way = "input.format=tsv" if delimiter == "\t" else f"'input.delimiter={delimiter}'"
+            return f"; is the delimiter {name}? Set {way}"
+    return "; is the delimiter right?"
 
 
 _ELSEWHERE = (

@@ -125,7 +125,7 @@ def extend_graph(
         seed: of the places of new nodes.
         overwrite: replace a prepared graph at `output`.
         progress: called as progress(stage, done, total, unit).
-        reading: format, delimiter, quoting, header, columns; as for `prepare`.
+        reading: format, delimiter, quoting, comment, header, columns; as for `prepare`.
 
     Raises:
         ConfigError, FormatError, StorageError: as for `prepare`; or the new edges have relations and the

@@ -36,6 +36,7 @@ def open_source(
     quoting: bool | None = None,
     header: Header = "auto",
     columns: Sequence[ColumnKey] | None = None,
+    comment: str | None = None,
     block_bytes: int | None = None,
 ) -> EdgeSource:
     """Open an edge list.
@@ -47,6 +48,7 @@ def open_source(
         quoting: for text, whether RFC 4180 quotes are in force; None: for CSV only.
         header: for text, whether the first line is a header; see `resolve_columns`.
         columns: columns to use; see `resolve_columns`.
+        comment: for text, the character with which lines at the top begin that are no edges.
         block_bytes: bytes of text read at a time; None: 32 MiB.
 
     Raises:
@@ -67,9 +69,10 @@ def open_source(
             quoting=kind == "csv" if quoting is None else quoting,
             header=header,
             columns=keys,
+            comment=comment,
             block_bytes=block_bytes,
         )
-    given = {"delimiter": delimiter, "quoting": quoting}
+    given = {"delimiter": delimiter, "quoting": quoting, "comment": comment}
     for name, value in given.items():
         if value is not None:
             raise ConfigError(f"{name} is {value!r}, but {path} is read as {kind}; {name} is for tsv and csv")

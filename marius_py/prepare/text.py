@@ -5,6 +5,7 @@ so that no name changes on the way:
 
 * UTF-8, with or without byte-order mark; lines end in LF or CRLF, the last one may lack its end; empty lines
   are skipped; a CR elsewhere, a NUL, an empty name, or a line with another number of columns is an error.
+* Lines at the top that begin with the sign for comments, where there is one, count as empty lines.
 * With quoting off (the default for TSV) a quote is a character like any other.
 * With quoting on (the default for CSV) RFC 4180 holds strictly: a cell may be enclosed in double quotes, and
   then holds delimiters, line ends, and quotes written twice; a quote anywhere else is an error.
@@ -16,7 +17,9 @@ the longest line) and an error can be traced to its line.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,9 @@ from marius_py.prepare.records import first_problem, iterate_records, split_reco
 
 BLOCK_BYTES = 1 << 25
 MAX_ROW_BYTES = 1 << 28
+_AFTER_FIRST = 5
+"""Lines after the first that help to tell whether it is a header."""
+
 _BOM = b"\xef\xbb\xbf"
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 
@@ -45,6 +51,7 @@ class TextSource:
         quoting: whether RFC 4180 quoting is in force.
         header: as `resolve_columns`.
         columns: as `resolve_columns`.
+        comment: the character with which lines at the top begin that are no edges; None: there are none.
         block_bytes: bytes read at a time; None: BLOCK_BYTES.
 
     Raises:
@@ -62,13 +69,19 @@ class TextSource:
         quoting: bool,
         header: Header = "auto",
         columns: list[ColumnKey] | None = None,
+        comment: str | None = None,
         block_bytes: int | None = None,
     ) -> None:
         if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '\r\n\0"':
             raise ConfigError(
                 f"delimiter is {delimiter!r}; allowed: one ASCII character other than a quote or line end"
             )
+        if comment is not None and (len(comment) != 1 or not comment.isascii() or comment in '\r\n\0"'):
+            raise ConfigError(
+                f"comment is {comment!r}; allowed: one ASCII character other than a quote or line end"
+            )
         self.path = path
+        self._comment = b"" if comment is None else comment.encode()
         self._delimiter = delimiter.encode()
         self._quoting = quoting
         self._block_bytes = BLOCK_BYTES if block_bytes is None else block_bytes
@@ -100,20 +113,33 @@ class TextSource:
                 yield block
 
     def _inspect(self, header: Header, columns: list[ColumnKey] | None) -> Columns:
+        first = list(islice(self._records(), 1 + _AFTER_FIRST))
+        if not first:
+            raise FormatError(f"{self.path} is empty; it should hold one edge a line")
+        (where, content), *below = first
+        cells = split_record(content, self._delimiter, self._quoting, where)
+        following: list[list[str]] = []
+        for place, content in below:
+            try:
+                following.append(split_record(content, self._delimiter, self._quoting, place))
+            except FormatError:  # which reading the blocks raises, unless an earlier line is wrong too
+                following.append([])
+        return resolve_columns(cells, columns, header, where, following)
+
+    def _records(self) -> Iterator[tuple[str, bytes]]:
+        """(file and line, content) of each record that is not empty."""
         line = 1
         for chunk in self._chunks():
             for record in iterate_records(chunk, self._quoting):
                 if record.content:
-                    where = f"{self.path}, line {line + record.line}"
-                    cells = split_record(record.content, self._delimiter, self._quoting, where)
-                    return resolve_columns(cells, columns, header, where)
+                    yield f"{self.path}, line {line + record.line}", record.content
             line += chunk.count(b"\n")
-        raise FormatError(f"{self.path} is empty; it should hold one edge a line")
 
     def _chunks(self) -> Iterator[bytes]:
-        """The decompressed file, cut after line ends, without byte-order mark."""
-        carry, mark = b"", _BOM
+        """The decompressed file, cut after line ends, without byte-order mark; comments are empty lines."""
+        mark = _BOM
         with _open(self.path) as (raw, stream):
+            carry = self._read_comments(stream) if self._comment else b""
             while True:
                 data = self._read(stream)
                 self.position = self.size if not data else min(raw.tell(), self.size)
@@ -132,6 +158,21 @@ class TextSource:
                 if cut:
                     yield chunk[:cut].removeprefix(mark)
                     mark = b""
+
+    def _read_comments(self, stream: Any) -> bytes:
+        """The file's beginning, to where its comments are over at least; they are empty lines now."""
+        lines = rb"(?:%b)?(?:%b[^\n]*\n|\r?\n)*" % (_BOM, re.escape(self._comment))
+        start, at = b"", 0
+        while data := self._read(stream):
+            start += data
+            top = re.match(lines, start)
+            at = 0 if top is None else top.end()
+            if b"\n" in start[at:] or len(start) - at > MAX_ROW_BYTES:
+                break
+        rest = start[at:]
+        if b"\n" not in rest and rest.startswith(self._comment):
+            rest = b""
+        return start[:at].startswith(_BOM) * _BOM + b"\n" * start.count(b"\n", 0, at) + rest
 
     def _read(self, stream: Any) -> bytes:
         try:

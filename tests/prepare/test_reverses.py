@@ -89,7 +89,9 @@ def test_a_random_split_of_both_directions_warns_and_undirected_mends_it(
 
 def test_few_reverses_are_told_without_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     train = write_rows(tmp_path / "t.tsv", [("a", "r", "b"), ("b", "r", "c"), ("c", "r", "a")])
-    test = write_rows(tmp_path / "v.tsv", [("b", "s", "a"), ("a", "r", "b"), ("a", "r", "a"), ("b", "r", "c")])
+    test = write_rows(
+        tmp_path / "v.tsv", [("b", "s", "a"), ("a", "r", "b"), ("a", "r", "a"), ("b", "r", "c")]
+    )
     with caplog.at_level(logging.INFO):
         graph = prepare(train, tmp_path / "g", test=test, partitions=1)
     assert graph.report["reversed_edges"]["test"] == {"sampled": 3, "reversed": 1}

@@ -116,6 +116,10 @@ def test_misplaced_quotes_are_errors(tmp_path: Path, row: bytes, text: str) -> N
         (b"a\tr\tb\nc\tr\td\re\tr\tf\n", r"line 2: a carriage return inside the line"),
         (b"a\tr\tb\nc\tr\td\r\r\n", r"line 2: a carriage return inside the line"),
         (b"a\n", r"line 1 has 1 column; .*is the delimiter right\?"),
+        (b"a,r,b\n", r"line 1 has 1 column; .*is the delimiter a comma\? Set 'input\.delimiter=,'"),
+        (b"a b\n", r"line 1 has 1 column; .*is the delimiter a blank\? Set 'input\.delimiter= '"),
+        (b"# web graph\n0\t1\n", r"line 1 has 1 column; .*are comments, set input\.comment='#'"),
+        (b"% a\tb\tc\td\n0\t1\n", r"line 1 has 4 columns; .*are comments, set input\.comment='%'"),
         (b"\na\tb\tc\td\n", r"line 2 has 4 columns; .*choose with input\.columns=\[0,1,2\]"),
         ("a\tr\tb\n".encode("utf-16"), r"line 1: a NUL character .*looks like UTF-16"),
         (b"", r"is empty"),
@@ -144,6 +148,52 @@ def test_long_lines_are_read_and_absurd_ones_refused(tmp_path: Path, monkeypatch
     monkeypatch.setattr("marius_py.prepare.text.MAX_ROW_BYTES", 100_000)
     with pytest.raises(FormatError, match="is this an edge list"):
         read(path, block_bytes=1000)
+
+
+@pytest.mark.parametrize("quoting", [False, True])
+@pytest.mark.parametrize("block_bytes", [1, 2, 3, 7, 10, 1 << 20])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'# a graph\n# "head\ttail\n0\t1\n#2\t3\n',
+        b"\n#\r\n\r\n#x\r\n\n0\t1\r\n#2\t3",
+        b"\xef\xbb\xbf# a graph\n0\t1\n#2\t3\n",
+        b"0\t1\n#2\t3\n",
+        b"\xef\xbb\xbf0\t1\n#2\t3",
+        gzip.compress(b"#" * 50 + b"\n0\t1\n#2\t3\n"),
+    ],
+)
+def test_comments_at_the_top_are_skipped(
+    tmp_path: Path, content: bytes, block_bytes: int, quoting: bool
+) -> None:
+    path = put(tmp_path, content)
+    found = read(path, comment="#", quoting=quoting, block_bytes=block_bytes)
+    assert found == [("0", "1"), ("#2", "3")]
+
+
+@pytest.mark.parametrize("block_bytes", [2, 1 << 20])
+def test_comments_count_as_lines(tmp_path: Path, block_bytes: int) -> None:
+    path = put(tmp_path, b"% one\n% two\na b\nc\n")
+    with pytest.raises(FormatError, match=r"line 4: 1 column instead of 2"):
+        read(path, comment="%", delimiter=" ", block_bytes=block_bytes)
+    for content in (b"# only\n# comments\n", b"#", b"# without a line's end"):
+        with pytest.raises(FormatError, match="is empty"):
+            read(put(tmp_path, content), comment="#", block_bytes=block_bytes)
+
+
+@pytest.mark.parametrize("comment", ["", "//", "\n", '"', "é"])
+def test_a_comment_is_told_by_one_character(tmp_path: Path, comment: str) -> None:
+    with pytest.raises(ConfigError, match="comment is"):
+        read(put(tmp_path, PLAIN), comment=comment)
+
+
+def test_a_file_of_snap_is_read_by_one_setting(tmp_path: Path) -> None:
+    content = b"# Directed graph\n# Nodes: 4 Edges: 3\n# FromNodeId\tToNodeId\n0\t1\n0\t2\n3\t1\n"
+    path = put(tmp_path, gzip.compress(content), "web.txt.gz")
+    settings = compose(PrepareConfig, [f"input.train={path}", "input.comment=#", f"output={tmp_path / 'g'}"])
+    assert settings.input.comment == "#"
+    graph = prepare(path, tmp_path / "g", comment=settings.input.comment, split=(1, 0, 0))
+    assert all_edges(graph) == Counter([("0", "1"), ("0", "2"), ("3", "1")])
 
 
 HEADED = b"tail\tkind\tweight\thead\nb\tr\t0.5\ta\nd\ts\t1\tc\n"
@@ -286,6 +336,28 @@ def test_a_header_of_other_names_is_read_in_order_and_logged(
         assert "head 'x', relation 'y', tail 'z'" in line
         assert read(path, header="auto") == [("x", "y", "z"), ("a", "r", "b")]
     assert caplog.messages == [line]
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "expected"),
+    [
+        (b"user,movie\n1,2\n-3,4\n", {}, [("1", "2"), ("-3", "4")]),
+        (b"user,sees,movie\n1,often,2\n3,never,4\n", {}, [("1", "often", "2"), ("3", "never", "4")]),
+        (b"w,user,movie\n.5,1,2\n.1,3,4\n", {"columns": [1, 2]}, [("1", "2"), ("3", "4")]),
+        # no header: an end that is a number, one line only below, another name below, another width
+        (b"1,movie\n1,2\n3,4\n", {}, [("1", "movie"), ("1", "2"), ("3", "4")]),
+        (b"a,b\n1,2\n", {}, [("a", "b"), ("1", "2")]),
+        (b"a,b\n1,2\n3,c\n", {}, [("a", "b"), ("1", "2"), ("3", "c")]),
+        (b"a,b\n1,2\n3,4\n", {"header": False}, [("a", "b"), ("1", "2"), ("3", "4")]),
+        (b"a,r,b\n1,r,2\n3,s,c\n", {}, [("a", "r", "b"), ("1", "r", "2"), ("3", "s", "c")]),
+    ],
+)
+def test_names_above_numbers_are_a_header(
+    tmp_path: Path, content: bytes, options: Any, expected: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert read(put(tmp_path, content, "e.csv"), **options) == expected
+    taken = len(expected) < content.count(b"\n")
+    assert ("taken for a header, as 'user' and 'movie' are no numbers" in caplog.text) == taken
 
 
 def test_the_page_lists_the_names_that_are_known() -> None:
