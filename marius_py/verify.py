@@ -32,7 +32,7 @@ from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, read_checkpoint
 from marius_py.storage.file_io import file_checksum
 from marius_py.storage.files import TEMPORARY_SUFFIX, read_whole
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
-from marius_py.storage.lock import LOCK_NAME, is_alive, lock_owner
+from marius_py.storage.lock import LOCK_NAME, is_locked, lock_owner
 from marius_py.storage.node_file import NODES_NAME, read_facts
 from marius_py.storage.verify import Finding, verify_node_store
 
@@ -119,7 +119,7 @@ def verify_run(folder: Path) -> list[Finding]:
     nodes = folder / CHECKPOINT_FOLDER
     findings = verify_node_store(nodes)
     meta = _committed(nodes)
-    live = _is_live(folder)
+    live = is_locked(folder)
     if _is_anothers(folder, nodes, meta):
         problem = f"{nodes / CHECKPOINT_NAME} is another run's: neither {NODES_NAME} nor {CONFIG_FILE} fit it"
         return [Finding(str(nodes / CHECKPOINT_NAME), problem, "restore it from a copy of this run")]
@@ -135,11 +135,6 @@ def verify_run(folder: Path) -> list[Finding]:
         elif not live:
             findings += _strays(snapshot.parent, [])
     return findings
-
-
-def _is_live(folder: Path) -> bool:
-    owner = lock_owner(folder)
-    return owner is not None and is_alive(owner)
 
 
 def _committed(nodes: Path) -> dict[str, Any] | None:

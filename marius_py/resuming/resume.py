@@ -29,7 +29,7 @@ from marius_py.run.results import CHECKPOINT_FOLDER, METRICS_FILE, RESULT_FILE, 
 from marius_py.storage.files import TEMPORARY_SUFFIX, remove
 from marius_py.storage.hdf5_nodes import has_commit
 from marius_py.storage.hdf5_store import Hdf5PartitionStore
-from marius_py.storage.lock import LOCK_NAME, FolderLock, describe_owner, is_alive, lock_owner
+from marius_py.storage.lock import LOCK_NAME, FolderLock, describe_owner, is_locked, lock_owner
 from marius_py.storage.protocols import Checkpoint
 
 log = logging.getLogger(__name__)
@@ -90,11 +90,10 @@ def check_free(folder: Path, *, resume: bool, trains: bool = False) -> None:
         raise ConfigError(f"output={folder} is a file: give the name of a folder, new or empty") from None
     except OSError as error:
         raise StorageError(f"the run folder {folder} cannot be read: {error.strerror}") from error
-    owner = lock_owner(folder)
-    if owner is not None and is_alive(owner):
+    if is_locked(folder):
         raise StorageError(
-            f"output={folder} is in use: {describe_owner(owner)} trains there; wait for it or stop it, "
-            "or give another output"
+            f"output={folder} is in use: {describe_owner(lock_owner(folder))} trains there; wait for it or "
+            "stop it, or give another output"
         )
     others = [name for name in taken if name != LOCK_NAME]
     if others and trains and is_snapshot(folder):
@@ -114,17 +113,25 @@ def check_free(folder: Path, *, resume: bool, trains: bool = False) -> None:
 def check_begun(folder: Path, graph: str | None) -> None:
     """Refuse to resume where there is nothing to go on with and nothing to begin with; warn if there is.
 
-    A folder that shows that epochs were committed, but holds them no longer, is never begun anew.
+    A folder that shows that epochs were committed, but holds them no longer, is never begun anew. Nor does
+    the demo graph come into the folder of a run on another one.
 
     Args:
         folder: the run folder.
         graph: the setting `graph`.
 
     Raises:
-        ConfigError: neither a run in `folder` nor a graph. StorageError: what a run had committed is gone.
+        ConfigError: neither a run in `folder` nor a graph, or no graph for a run that has one. StorageError:
+        what a run had committed is gone.
     """
     nodes = folder / CHECKPOINT_FOLDER
     if has_commit(nodes):
+        trained_on = None if graph is not None else (saved_settings(folder) or {}).get("graph")
+        if trained_on is not None:
+            raise ConfigError(
+                f"graph=null is the demo graph, and the run in {folder} was trained on {trained_on}: leave "
+                "out graph, or give that one"
+            )
         return
     later = [name for name in (METRICS_FILE, RESULT_FILE, SNAPSHOT_FOLDER) if (folder / name).exists()]
     if later:

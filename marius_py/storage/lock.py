@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from marius_py.errors import StorageError
 logger = logging.getLogger(__name__)
 
 LOCK_NAME = "writer.lock"
+_PAUSES = (0.005, 0.02, 0.0)
+"""Seconds after each try at a lock: who looks whether it is free holds it for microseconds."""
 
 
 class FolderLock:
@@ -65,20 +68,14 @@ class FolderLock:
         os.close(descriptor)
 
     def _take(self, descriptor: int) -> None:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            owner = _owner(descriptor)
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                raise StorageError(
-                    f"{self.path.parent} is in use: {describe_owner(owner)} writes to it; "
-                    "wait for it or stop it, or use another folder"
-                ) from error
-            # No flock on this file system: the recorded process decides.
-            if owner is not None and is_alive(owner):
-                raise StorageError(
-                    f"{self.path.parent} is in use: {describe_owner(owner)} writes to it"
-                ) from error
+        for wait in _PAUSES:
+            if _can_take(descriptor, fcntl.LOCK_EX):
+                return
+            time.sleep(wait)
+        raise StorageError(
+            f"{self.path.parent} is in use: {describe_owner(_owner(descriptor))} writes to it; "
+            "wait for it or stop it, or use another folder"
+        )
 
     def _is_named(self, descriptor: int) -> bool:
         try:
@@ -100,6 +97,36 @@ class FolderLock:
         except OSError as error:
             # The lock holds without its text, say on a full disk.
             logger.warning("cannot write to %s: %s", self.path, error.strerror)
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process writes to a folder, by its lock; that of a process which is gone is free."""
+    try:
+        descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        is_free = _can_take(descriptor, fcntl.LOCK_SH)
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a fork of this moment would hold it beyond our close
+        return not is_free
+    finally:
+        os.close(descriptor)
+
+
+def _can_take(descriptor: int, kind: int) -> bool:
+    """Take a flock of a kind without waiting, if it is free.
+
+    The kernel decides, whoever the file's text names; where the file system has no flock, the text does.
+    """
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return False
+        owner = _owner(descriptor)
+        return owner is None or not is_alive(owner)
+    return True
 
 
 def process_start(pid: int) -> int | None:

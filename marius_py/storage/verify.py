@@ -12,7 +12,7 @@ from pathlib import Path
 from marius_py.errors import MariusError
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, SIZE_LIMIT, decode, view_problems
 from marius_py.storage.files import TEMPORARY_SUFFIX, read_whole
-from marius_py.storage.lock import LOCK_NAME, is_alive, lock_owner
+from marius_py.storage.lock import LOCK_NAME, is_locked, lock_owner
 from marius_py.storage.node_file import NODES_NAME, read_facts
 from marius_py.storage.reader import open_node_reader
 
@@ -107,8 +107,7 @@ def _check_partition(folder: Path, part: int) -> str | None:
 
 
 def _leftovers(folder: Path) -> list[Finding]:
-    owner = lock_owner(folder)
-    if owner is not None and is_alive(owner):
+    if is_locked(folder):
         return []
     findings = []
     for name in (CHECKPOINT_NAME, NODES_NAME):
@@ -122,6 +121,7 @@ def _leftovers(folder: Path) -> list[Finding]:
                     harmless=True,
                 )
             )
+    owner = lock_owner(folder)
     if owner is not None:
         lock = folder / LOCK_NAME
         problem = f"{lock} is left from process {owner['pid']}, which is gone"

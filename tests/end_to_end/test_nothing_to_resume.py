@@ -57,6 +57,14 @@ def test_a_run_that_was_killed_before_its_first_commit_begins_anew_as_it_was(
         assert opened.dim == 6
 
 
+def test_the_demo_graph_comes_into_no_run_on_another(run_train: Train, graph: Path, tmp_path: Path) -> None:
+    run_train("training.epochs=1")
+    before = sorted((tmp_path / "run").rglob("*"))
+    with pytest.raises(ConfigError, match=f"graph=null is the demo graph, and the run in .* on {graph}"):
+        run_train("graph=null", resume=True)
+    assert sorted((tmp_path / "run").rglob("*")) == before
+
+
 @pytest.mark.parametrize("left", ["metrics.jsonl", "result.json", "snapshots"])
 def test_what_was_learnt_and_is_gone_is_not_learnt_anew(run_train: Train, tmp_path: Path, left: str) -> None:
     run_train("checkpoint.keep=1")

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ import pytest
 from marius_py.errors import StorageError
 from marius_py.partitioning import Partitioning
 from marius_py.storage.hdf5_nodes import create_node_store, open_node_store
-from marius_py.storage.lock import LOCK_NAME, FolderLock, is_alive, lock_owner, process_start
+from marius_py.storage.lock import LOCK_NAME, FolderLock, is_alive, is_locked, lock_owner, process_start
 from marius_py.storage.protocols import NodeTable
 
 HOLDER = """
@@ -48,6 +49,7 @@ def test_second_writer_is_refused_and_the_first_named(tmp_path: Path, holder: su
     owner = lock_owner(tmp_path)
     assert owner is not None
     assert is_alive(owner)
+    assert is_locked(tmp_path)
 
 
 def test_lock_of_a_killed_process_is_taken_over(
@@ -65,6 +67,31 @@ def test_lock_of_a_killed_process_is_taken_over(
     lock.release()
     lock.release()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_kernel_decides_who_writes_not_the_text(tmp_path: Path) -> None:
+    assert not is_locked(tmp_path)
+    elsewhere = {"pid": 7, "started": 1, "host": "3f2a1bc0ffee"}
+    (tmp_path / LOCK_NAME).write_text(json.dumps(elsewhere))
+    assert not is_locked(tmp_path)
+    lock = FolderLock(tmp_path)
+    lock.acquire()
+    lock.path.write_text("")
+    assert is_locked(tmp_path)
+    lock.release()
+    assert not is_locked(tmp_path)
+
+
+def test_who_looks_shuts_nobody_out(tmp_path: Path) -> None:
+    """Looking takes the lock for a moment, in which another process may begin to write."""
+    looking = os.open(tmp_path / LOCK_NAME, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    timer = threading.Timer(0.002, os.close, (looking,))
+    timer.start()
+    lock = FolderLock(tmp_path)
+    lock.acquire()
+    timer.join()
+    lock.release()
 
 
 def test_same_process_is_refused_too(tmp_path: Path) -> None:
@@ -107,8 +134,10 @@ def test_without_flock_the_recorded_process_decides(tmp_path: Path, monkeypatch:
     lock.acquire()
     with pytest.raises(StorageError, match=f"in use: process {os.getpid()}"):
         FolderLock(tmp_path).acquire()
+    assert is_locked(tmp_path)
     recycled = {"pid": os.getpid(), "started": 1, "host": socket.gethostname()}
     lock.path.write_text(json.dumps(recycled))
+    assert not is_locked(tmp_path)
     FolderLock(tmp_path).acquire()
 
 
