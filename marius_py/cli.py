@@ -276,6 +276,7 @@ _EVALUATE = HydraCommand(
         "marius-evaluate run=runs/mine 'compare=[runs/other,runs/third]' max_edges=2000",
     ),
     _run_evaluate,
+    sweep_output="${hydra:runtime.output_dir}/metrics.json",
 )
 _PREPARE = HydraCommand(
     "marius-prepare",

@@ -19,10 +19,10 @@ import pytest
 
 import marius_py.assembly.build
 from marius_py import __version__, cli
-from marius_py.commands import console
+from marius_py.commands import common, console
 from marius_py.commands.progress import Bars
 from marius_py.commands.watch import CommandWatcher
-from marius_py.config import TrainConfig
+from marius_py.config import TrainConfig, load_config, plain, read_yaml, write_yaml
 from marius_py.datasets import Dataset, fetch
 from marius_py.errors import (
     ConfigError,
@@ -32,6 +32,9 @@ from marius_py.errors import (
     PipelineError,
     StorageError,
 )
+from marius_py.predict import files
+from marius_py.run_state import RunState
+from marius_py.types import Position
 
 METRICS = {
     "mrr": 0.25,
@@ -235,6 +238,10 @@ def test_help_takes_less_than_a_second() -> None:
     assert min(seconds) < 1.0
 
 
+def test_formats_of_answers_are_those_that_can_be_written() -> None:
+    assert common.ANSWER_FORMATS == files.ANSWER_FORMATS
+
+
 def test_module_entry_point(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["train", "--version"]) == 0
     assert cli.main(["--help"]) == 0
@@ -289,6 +296,47 @@ def test_sweep_stops_at_the_first_failure(
     _failing(monkeypatch, StorageError("disk full"))
     assert cli.train(["-m", "graph=g", "model.dim=4,6"]) == 1
     assert "error: disk full" in capsys.readouterr().err
+
+
+def test_sweep_of_a_command_that_writes_a_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    modes: list[str] = []
+
+    def evaluate(config: Any, watcher: Any = None) -> dict[str, Any]:
+        modes.append(config.mode)
+        return METRICS
+
+    monkeypatch.setattr(marius_py.assembly.build, "evaluate", evaluate)
+    assert cli.evaluate(["-m", "run=r", "mode=full,sampled"]) == 0
+    assert modes == ["full", "sampled"]
+    found = sorted((tmp_path / "runs").glob("sweep-*/*/metrics.json"))
+    assert [path.parent.name for path in found] == ["0", "1"]
+    assert json.loads(found[0].read_text()) == METRICS
+
+
+def _saved_run(folder: Path) -> str:
+    words = ["graph=g", f"output={folder}", "loss=logistic", "negatives.count=50", "training.epochs=2"]
+    write_yaml(plain(load_config(words)), folder / "config.yaml")
+    return f"output={folder}"
+
+
+def test_sweep_that_resumes_takes_the_settings_of_each_run(runs: list[TrainConfig], tmp_path: Path) -> None:
+    (tmp_path / "r").mkdir()
+    output = _saved_run(tmp_path / "r")
+    assert cli.train(["-m", output, "resume=true", "training.epochs=3,4"]) == 0
+    assert [(one.graph, one.loss.target, one.negatives.count) for one in runs] == [("g", "logistic", 50)] * 2
+    assert [one.training.epochs for one in runs] == [3, 4]
+
+
+def test_show_the_settings_of_a_run_that_goes_on(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "r").mkdir()
+    output = _saved_run(tmp_path / "r")
+    assert cli.train(["--cfg", "job", output, "resume=true", "training.epochs=3"]) == 0
+    (tmp_path / "shown.yaml").write_text(capsys.readouterr().out)
+    shown = read_yaml(tmp_path / "shown.yaml")
+    assert shown == plain(load_config([output, "resume=true", "training.epochs=3"]))
+    assert shown["loss"]["_target_"] == "logistic"
 
 
 def test_groups_of_ones_own(runs: list[TrainConfig], tmp_path: Path) -> None:
@@ -376,6 +424,8 @@ def test_archive_that_lacks_a_file(tmp_path: Path) -> None:
 class _Trainer:
     def __init__(self) -> None:
         self.interrupted = 0
+        self.state = RunState()
+        self.epochs_done = 0
 
     def interrupt(self) -> None:
         self.interrupted += 1
@@ -397,6 +447,18 @@ def test_first_signal_commits_and_second_stops(number: signal.Signals) -> None:
         with pytest.raises(KeyboardInterrupt):
             _send(number)
     assert signal.getsignal(number) == before
+
+
+def test_a_signal_during_the_last_commit_ends_the_ranking_after_it() -> None:
+    trainer: Any = _Trainer()
+    trainer.state = RunState(position=Position(1, 0, 0), history=[{}])
+    with Bars() as bars, CommandWatcher(bars, 1) as watcher:
+        watcher.on_start(trainer, 100, 0)
+        watcher.on_stage("rank valid", 1, 2, "edges")
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert trainer.interrupted == 1
+        with pytest.raises(InterruptedRunError, match="resume=true"):
+            watcher.on_stage("rank test", 1, 2, "edges")
 
 
 def test_other_threads_leave_signals_alone() -> None:
@@ -461,6 +523,26 @@ def test_log_lines_reach_stderr(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert "no test metrics" in out
 
 
+@pytest.mark.parametrize("level", ["trace", "10", "Trace me"])
+def test_a_level_that_does_not_exist_is_refused(
+    level: str, runs: list[TrainConfig], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MARIUS_LOG", level)
+    assert cli.train(["graph=g"]) == 2
+    said = f"error: MARIUS_LOG={level} is unknown: it takes one of debug, info, warning, error\n"
+    assert capsys.readouterr().err == said
+    assert not runs
+
+
+@pytest.mark.parametrize(("level", "number"), [("", logging.INFO), ("Warning", logging.WARNING)])
+def test_level_of_the_log(
+    level: str, number: int, runs: list[TrainConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARIUS_LOG", level)
+    assert cli.train(["graph=g"]) == 0
+    assert logging.getLogger("marius_py").level == number
+
+
 # ------------------------------------------------------------------ the real thing, small
 
 SMALL = [
@@ -497,6 +579,39 @@ def test_prepare_train_evaluate_export(capsys: pytest.CaptureFixture[str], tmp_p
     assert cli.export(["run=1", "--format", "tsv", "--output", "nodes.tsv"]) == 2
     names = {line.split("\t")[0] for line in (tmp_path / "nodes.tsv").read_text().splitlines()}
     assert {"0", "28", "30"} <= names
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_edges_are_ranked_ends_the_run(
+    split: str,
+    number: signal.Signals,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """All is committed then; going on ranks what was to be ranked."""
+    _small_graph()
+    ranked: list[str] = []
+    signals: list[int] = []
+
+    def evaluate_split(folder: Path, graph: Any, edges: Any, model: Any, name: str, **how: Any) -> Any:
+        ranked.append(name)
+        if name == split and not signals:
+            signals.append(number)
+            _send(number)
+        return METRICS
+
+    monkeypatch.setattr("marius_py.assembly.joint.evaluate_split", evaluate_split)
+    settings = [*SMALL, "training.valid_every=1", "training.epochs=1"]
+    assert cli.train(settings) == 130
+    assert capsys.readouterr().err.splitlines()[-1].endswith("go on with resume=true")
+    assert ranked[-1] == split
+    assert not (tmp_path / "run=1" / "result.json").exists()
+    ranked.clear()
+    assert cli.train(["output=run=1", "resume=true"]) == 0
+    assert ranked == (["valid", "test"] if split == "valid" else ["test"])
+    assert (tmp_path / "run=1" / "result.json").exists()
 
 
 def test_interrupted_run_is_code_130_and_goes_on(tmp_path: Path) -> None:

@@ -426,6 +426,11 @@ def test_bad_settings_are_refused_by_name(words: tuple[str, ...], parts_of_messa
         ((), "input.train"),
         (("input.train=f",), "output"),
         (("dataset=fb15k_237", "input.train=f", "output=o"), "dataset"),
+        (("dataset=fb15k_237", "input.valid=f", "output=o"), "input.valid=f"),
+        (("dataset=fb15k_237", "input.test=f", "output=o"), "input.test=f"),
+        (("dataset=fb15k_237", "input.format=csv", "output=o"), "input.format=csv"),
+        (("dataset=fb15k_237", "input.split=[0.8,0.1,0.1]", "output=o"), "input.split=[0.8, 0.1, 0.1]"),
+        (("dataset=fb15k_237", "input.undirected=true", "output=o"), "input.undirected=True"),
         (("dataset=fb15k",), "did you mean fb15k_237?"),
         (("input.train=f", "output=o", "partitions=0"), "partitions=0"),
         (("input.train=f", "output=o", "input.columns=[a,b,c,d]"), "input.columns"),
@@ -440,6 +445,11 @@ def test_bad_settings_are_refused_by_name(words: tuple[str, ...], parts_of_messa
 )
 def test_bad_inputs_are_refused(words: tuple[str, ...], part: str) -> None:
     assert part in _error(*words, kind=PrepareConfig)
+
+
+def test_how_files_of_a_data_set_are_read_can_be_said() -> None:
+    words = ["dataset=fb15k_237", "input.header=false", "input.format=tsv", "output=o"]
+    assert compose(PrepareConfig, words).input.header is False
 
 
 def test_run_is_needed() -> None:

@@ -52,14 +52,14 @@ def flagged(parser: Parser, run: Callable[[argparse.Namespace], None], argv: Seq
 
 def guarded(run: Callable[[], None]) -> int:
     """Run, and turn whatever happens into one message on stderr and an exit code."""
-    _start_logging()
     try:
+        _start_logging()
         with _sigterm_interrupts():
             run()
     except ConfigError as error:
         return _report(error, USAGE)
     except (InterruptedRunError, KeyboardInterrupt) as error:
-        return _report(error, INTERRUPTED, "interrupted")
+        return _report(error, INTERRUPTED, str(error) or "interrupted")
     except StalledError as error:
         # The thread that hangs may hold locks which an orderly end would wait for.
         code = _report(error, FAILED)
@@ -113,7 +113,11 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 def _start_logging() -> None:
-    """INFO lines on stderr; another level by MARIUS_LOG, everything with MARIUS_DEBUG=1."""
+    """INFO lines on stderr; another level by MARIUS_LOG, everything with MARIUS_DEBUG=1.
+
+    Raises:
+        ConfigError: MARIUS_LOG names no level.
+    """
     for handler in [one for one in log.handlers if isinstance(one, _StderrHandler)]:
         log.removeHandler(handler)
     handler = _StderrHandler()
@@ -121,7 +125,11 @@ def _start_logging() -> None:
     log.addHandler(handler)
     log.propagate = False
     debug = os.environ.get("MARIUS_DEBUG", "") not in ("", "0")
-    log.setLevel("DEBUG" if debug else os.environ.get("MARIUS_LOG", "INFO").upper())
+    level = os.environ.get("MARIUS_LOG") or "info"
+    known = level.lower() in LEVELS
+    log.setLevel("DEBUG" if debug else level.upper() if known else "INFO")
+    if not known:
+        raise ConfigError(f"MARIUS_LOG={level} is unknown: it takes one of {', '.join(LEVELS)}")
 
 
 def set_log_level(level: str | None) -> None:

@@ -29,13 +29,22 @@ class _Flags:
 
 @dataclass(frozen=True, slots=True)
 class HydraCommand:
-    """A command that hydra configures."""
+    """A command that hydra configures.
+
+    Attributes:
+        name: as it is called.
+        kind: name of its configuration class in `marius_py.config`.
+        purpose, examples: for `--help`.
+        run: its work; returns the figure that a sweep goes by.
+        sweep_output: in a sweep without `output`, what it is; each job has a folder of its own.
+    """
 
     name: str
     kind: str
     purpose: str
     examples: tuple[str, ...]
     run: Callable[[Any], float | None]
+    sweep_output: str = "${hydra:runtime.output_dir}"
 
 
 def configured(command: HydraCommand, argv: Sequence[str] | None) -> int:
@@ -54,8 +63,15 @@ def configured(command: HydraCommand, argv: Sequence[str] | None) -> int:
         return OK
 
     def run() -> None:
+        from marius_py.config.overrides import keys_in
+        from marius_py.config.saved import yaml_text
+
         flags = _parse_flags(words, command.name)
-        if flags.hydra or flags.sweep:
+        if flags.hydra == ("--cfg", "job") and not flags.sweep and "resume" in keys_in(flags.overrides):
+            # hydra does not know of the settings that the run has.
+            composed = configs.compose(kind, flags.overrides, config_dir=flags.config_dir)
+            sys.stdout.write(yaml_text(configs.plain(composed)))
+        elif flags.hydra or flags.sweep:
             _through_hydra(command, kind, flags)
         else:
             command.run(configs.compose(kind, flags.overrides, config_dir=flags.config_dir))
@@ -96,11 +112,11 @@ def _through_hydra(command: HydraCommand, kind: type[Any], flags: _Flags) -> Non
     from marius_py.config.compose import NAMES, config_from
     from marius_py.config.explain import explain
     from marius_py.config.groups import conf_dir
-    from marius_py.config.overrides import prepare_overrides
+    from marius_py.config.overrides import keys_in, prepare_overrides
 
     overrides = prepare_overrides(kind, flags.overrides, sweep=flags.sweep, config_dir=flags.config_dir)
-    if flags.sweep and not any(word.startswith("output=") for word in flags.overrides):
-        overrides.append("output=${hydra:runtime.output_dir}")
+    if flags.sweep and "output" not in keys_in(flags.overrides):
+        overrides.append(f"output={command.sweep_output}")
 
     failures: list[BaseException] = []
     parent = os.getpid()
@@ -109,9 +125,10 @@ def _through_hydra(command: HydraCommand, kind: type[Any], flags: _Flags) -> Non
         if failures:
             return None
         try:
+            given = list(HydraConfig.get().overrides.task)
             if flags.sweep:
-                log.info("job %s: %s", HydraConfig.get().job.num, " ".join(HydraConfig.get().overrides.task))
-            return command.run(config_from(kind, composed))
+                log.info("job %s: %s", HydraConfig.get().job.num, " ".join(given))
+            return command.run(config_from(kind, composed, given, config_dir=flags.config_dir))
         except BaseException as error:
             if os.getpid() != parent:  # a launcher that forks: only hydra can carry the error over
                 raise

@@ -7,24 +7,30 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import FrameType, TracebackType
 from typing import Any
 
 from marius_py.assembly.build import Watcher
 from marius_py.commands.progress import Bars
+from marius_py.errors import InterruptedRunError
 from marius_py.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
+_COMMITTED = (
+    "interrupted between epochs, or after the last one; the state is committed: go on with resume=true"
+)
+
 
 class CommandWatcher(Watcher):
     """Draws an epoch's bar and turns the first Ctrl-C or SIGTERM into a commit and an orderly end.
 
-    The second one stops at once; the last commit is intact then, too. Use it in a `with` block, which puts
-    the previous handlers back. Outside the main thread signals are left to whoever started it.
+    Where all is committed, as while edges are ranked between epochs or at the end, it stops at once; so does
+    the second one anywhere, and the last commit is intact then, too. Use it in a `with` block, which puts the
+    previous handlers back. Outside the main thread signals are left to whoever started it.
 
     Args:
         bars: where progress is drawn.
@@ -38,7 +44,8 @@ class CommandWatcher(Watcher):
         self._done = 0
         self._num_edges = 0
         self._handlers: dict[signal.Signals, Any] = {}
-        self._interrupt: Callable[[], None] | None = None
+        self._trainer: Trainer | None = None
+        self._interrupted = False
 
     def __enter__(self) -> CommandWatcher:
         return self
@@ -52,7 +59,7 @@ class CommandWatcher(Watcher):
         """Take over the signals; an epoch has `num_edges` edges."""
         self._num_edges = num_edges
         self._epoch = epochs_done
-        self._interrupt = trainer.interrupt
+        self._trainer = trainer
         if threading.current_thread() is threading.main_thread():
             self._handlers = {one: signal.signal(one, self._on_signal) for one in SIGNALS}
 
@@ -72,14 +79,23 @@ class CommandWatcher(Watcher):
         self._epoch += 1
         self._done = 0
 
+    def on_stage(self, stage: str, done: int, total: int | None, unit: str) -> None:
+        """Stop where a signal came while the epoch before was committed: no further batch heeds it."""
+        if self._interrupted:
+            raise InterruptedRunError(_COMMITTED)
+
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
-        if self._interrupt is None:
+        trainer = self._trainer
+        if trainer is None or self._interrupted:
             raise KeyboardInterrupt
-        interrupt, self._interrupt = self._interrupt, None
+        state = trainer.state
+        if state.history and state.is_between_epochs and trainer.epochs_done == state.position.epoch:
+            raise KeyboardInterrupt(_COMMITTED)
+        self._interrupted = True
         log.warning(
             "%s: committing the state, then stopping; once more to stop now", signal.Signals(signum).name
         )
-        interrupt()
+        trainer.interrupt()
 
     def _restore(self) -> None:
         for one, handler in self._handlers.items():

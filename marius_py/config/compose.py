@@ -48,18 +48,36 @@ def load_config(overrides: Sequence[str] = (), *, config_dir: str | Path | None 
 def compose(kind: type[T], overrides: Sequence[str] = (), *, config_dir: str | Path | None = None) -> T:
     """Compose the settings of any command; see `load_config`."""
     given = prepare_overrides(kind, overrides, config_dir=config_dir)
-    values = _compose_plain(NAMES[kind], given, config_dir)
-    if kind is TrainConfig and values.get("resume") is True and values.get("output") is not None:
-        saved = saved_settings(Path(str(values["output"])))
+    return config_from(kind, _compose_plain(NAMES[kind], given, config_dir), given, config_dir=config_dir)
+
+
+def config_from(
+    kind: type[T],
+    values: Any,
+    overrides: Sequence[str] | None = None,
+    *,
+    config_dir: str | Path | None = None,
+) -> T:
+    """Check settings and make the configuration object.
+
+    Args:
+        kind: its class.
+        values: plain values, or hydra's DictConfig.
+        overrides: the words that `values` were composed from: where they resume a run, what they leave open
+            is as that run has it. None: `values` are complete.
+        config_dir: the folder of groups that they were composed with.
+
+    Raises:
+        ConfigError: unknown key, wrong type, value out of range. StorageError, FormatError: the run to resume
+        is damaged.
+    """
+    composed = values if isinstance(values, dict) else _plain_of(values)
+    if overrides is not None and kind is TrainConfig and composed.get("resume") is True:
+        output = composed.get("output")
+        saved = None if output is None else saved_settings(Path(str(output)))
         if saved is not None:
-            plain_defaults = _compose_plain(NAMES[kind], [], config_dir)
-            values = overlay(saved, values, plain_defaults, given)
-    return build(kind, values)
-
-
-def config_from(kind: type[T], values: Any) -> T:
-    """Check settings, plain values or hydra's DictConfig, and make the configuration object."""
-    return build(kind, values if isinstance(values, dict) else _plain_of(values))
+            composed = overlay(saved, composed, _compose_plain(NAMES[kind], [], config_dir), overrides)
+    return build(kind, composed)
 
 
 def _compose_plain(name: str, overrides: Sequence[str], config_dir: str | Path | None) -> dict[str, Any]:

@@ -225,11 +225,7 @@ def coerce(value: Any, hint: Any, key: str, item: Field[Any]) -> Any:
             raise ConfigError(f"{key}={_show(value)} is empty: it takes {allowed(hint, item)}")
         inner = get_args(kind)[0]
         return tuple(_scalar(one, inner, key, hint, item, value) for one in values)
-    if (
-        get_origin(kind) in (dict, Mapping)
-        or kind in (dict, Mapping)
-        or get_origin(kind) is types.MappingProxyType
-    ):
+    if get_origin(kind) is Mapping:
         if not isinstance(value, Mapping):
             raise ConfigError(f"{key}={_show(value)} has the wrong type: it takes {allowed(hint, item)}")
         return {str(k): v for k, v in value.items()}

@@ -50,8 +50,9 @@ def help_text(kind: type[Any], command: str, purpose: str, examples: tuple[str, 
         *textwrap.wrap(
             "A list is written [1,3,10]; quote it for the shell. File and folder names are taken as they "
             "stand, with spaces, commas or '=' too: quote the whole word, 'graph=my graph'; ${…} is "
-            "interpolated by hydra. Exit codes: 0 done, 1 failed, 2 bad usage or configuration, "
-            "130 interrupted.",
+            "interpolated by hydra. With -m commas separate values of these keys too, so a name that holds "
+            "other than letters, digits and . / - _ is quoted once more, 'graph=\"a,b\"'. Exit codes: 0 "
+            "done, 1 failed, 2 bad usage or configuration, 130 interrupted.",
             WIDTH,
         ),
     ]

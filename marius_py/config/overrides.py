@@ -23,9 +23,6 @@ OPEN = ("model.decoder", "model.init", "negatives.sampler", "loss", "optimizer")
 NESTED = OPEN[:3]
 """Those of them that are keys inside a section, not groups of files."""
 
-_REGISTRIES = {"loss": "LOSSES", "optimizer": "OPTIMIZERS"}
-"""Those that are groups of files, and what names the built-in classes: each has a file there."""
-
 VERBATIM = ("input.delimiter", "input.comment")
 """Keys besides those of paths whose value is quoted: hydra would trim a tab, and fail at a semicolon."""
 
@@ -125,12 +122,13 @@ def _choose(group: str, prefix: str, value: str, sweep: bool, folders: Sequence[
     bare = value.strip("'\"")
     if sweep and "," in value:
         return [f"{prefix}{group}={value}"]
-    if group in _REGISTRIES and "." in bare and _IDENTIFIER.match(bare):
-        name = short_name(bare, _REGISTRIES[group])
+    registry = _registry(group)
+    if registry and "." in bare and _IDENTIFIER.match(bare):
+        name = short_name(bare, registry)
         if name != bare:
             return [f"{prefix}{group}={name}"]
         return [f"{group}=custom", f"{group}.{'_target_' if group == 'loss' else 'name'}={bare}"]
-    if group in _REGISTRIES and value.startswith("{"):
+    if registry and value.startswith("{"):
         raise ConfigError(
             f"{group}={value}: choose the class with {group}=mypkg.MyClass, its arguments with "
             f"{group}.argument=value"
@@ -146,6 +144,18 @@ def _choose(group: str, prefix: str, value: str, sweep: bool, folders: Sequence[
             )
         )
     return [f"{prefix}{group}={value}"]
+
+
+def _registry(group: str) -> str:
+    """What names the built-in classes of a group of which each has a file; "" for groups without a class."""
+    return next(
+        (
+            str(item.metadata["registry"])
+            for key, _, item in keys_of(TrainConfig)
+            if key in (group, f"{group}.name")
+        ),
+        "",
+    )
 
 
 def _quote(value: str) -> str:

@@ -78,6 +78,17 @@ class InputConfig(Checked):
             )
 
 
+_BROUGHT: dict[str, tuple[str | bool | None, ...]] = {
+    "train": (None,),
+    "valid": (None,),
+    "test": (None,),
+    "format": ("auto", "tsv"),
+    "split": (None,),
+    "undirected": (False,),
+}
+"""Keys of input.* that a data set decides → values that do not contradict it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DatasetConfig(Checked):
     """A public data set that `marius-prepare` fetches, checks and unpacks by itself."""
@@ -116,15 +127,19 @@ class PrepareConfig(Checked):
     overwrite: bool = setting(False, "replace a graph that output already holds")
 
     def check(self) -> None:
-        """Files and a folder have to be named."""
+        """Files and a folder have to be named, and all files that are named are used."""
         if self.input.train is None and self.dataset.name is None:
             raise ConfigError(
                 "input.train is missing: give input.train=FILE, the edge list, or dataset=fb15k_237 "
                 "for a public one"
             )
-        if self.input.train is not None and self.dataset.name is not None:
-            raise ConfigError(
-                f"dataset={self.dataset.name} brings its own files: leave out input.train, or dataset"
-            )
+        for key, allowed in _BROUGHT.items() if self.dataset.name is not None else ():
+            value = getattr(self.input, key)
+            if value not in allowed:
+                shown = list(value) if isinstance(value, tuple) else value
+                raise ConfigError(
+                    f"input.{key}={shown} would not be used: dataset={self.dataset.name} brings its own "
+                    f"files, TSV and already split; leave out input.{key}, or dataset"
+                )
         if self.output == "???":
             raise ConfigError("output is missing: give output=DIR, the folder of the prepared graph")

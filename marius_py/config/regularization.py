@@ -104,7 +104,7 @@ def with_penalties(
     batches = config.training.epochs * num_edges / config.training.batch_size
     if begun is None:
         n3 *= 1 + (min(max(FEW_EDGES * num_nodes / max(num_edges, 1), 1.0), 2.0) - 1) * _share(batches)
-    elif begun is not None and n3:
+    elif n3:
         kept = begun.get("training", {}).get("regularizer", {}).get("n3")
         n3 = n3 if kept is None else kept
     n3 = float(f"{n3:.3g}")

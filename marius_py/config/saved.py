@@ -31,14 +31,18 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return cast(dict[str, Any], values)
 
 
-def write_yaml(values: Mapping[str, Any], path: Path) -> None:
-    """Write plain values as YAML, in the order given, replacing `path` atomically. Raises StorageError."""
+def yaml_text(values: Mapping[str, Any]) -> str:
+    """Plain values as YAML, in the order given."""
     from yaml import safe_dump
 
+    return str(safe_dump(dict(values), sort_keys=False, allow_unicode=True))
+
+
+def write_yaml(values: Mapping[str, Any], path: Path) -> None:
+    """Write plain values as YAML, in the order given, replacing `path` atomically. Raises StorageError."""
     from marius_py.storage.files import replace, write_temporary
 
-    text = safe_dump(dict(values), sort_keys=False, allow_unicode=True)
-    replace(write_temporary(path, text.encode()), path)
+    replace(write_temporary(path, yaml_text(values).encode()), path)
 
 
 def saved_settings(folder: Path) -> dict[str, Any] | None:
@@ -53,9 +57,12 @@ def saved_settings(folder: Path) -> dict[str, Any] | None:
     from marius_py.storage.hdf5_nodes import has_commit
 
     nodes = folder / "checkpoint"
-    if has_commit(nodes):
-        settings = read_checkpoint(nodes / CHECKPOINT_NAME)[1].meta.get("config")
-        if isinstance(settings, dict):
+    if not (nodes / CHECKPOINT_NAME).exists():
+        has_commit(nodes)  # refuses a store that lacks this file
+    else:
+        manifest, checkpoint = read_checkpoint(nodes / CHECKPOINT_NAME)
+        settings = checkpoint.meta.get("config")
+        if manifest.generation and isinstance(settings, dict):
             return settings
     return read_yaml(folder / CONFIG_FILE) if (folder / CONFIG_FILE).is_file() else None
 

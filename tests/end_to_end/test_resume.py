@@ -226,12 +226,17 @@ def test_a_second_run_on_the_folder_is_refused_with_its_process(run_train: Train
     assert not (tmp_path / "run" / LOCK_NAME).exists()
 
 
-def test_the_lock_itself_refuses_when_both_have_looked(tmp_path: Path, run_train: Train) -> None:
+def test_the_lock_itself_refuses_when_both_have_looked(
+    tmp_path: Path, run_train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     held = FolderLock(folder)
     held.acquire()
     (folder / LOCK_NAME).write_text("")  # its owner has not signed yet
+    with pytest.raises(StorageError, match=r"output=.* is in use: another process"):
+        run_train()
+    monkeypatch.setattr("marius_py.resuming.resume.is_locked", lambda folder: False)
     with pytest.raises(StorageError, match="in use"):
         run_train()
     held.release()
@@ -253,6 +258,20 @@ def test_a_dead_process_leaves_no_lock(
     run_train("training.epochs=1")  # a stale lock is no content: no resume=true is needed
     assert any("which is gone" in line for line in caplog.messages)
     assert not (folder / LOCK_NAME).exists()
+
+
+def test_a_run_that_was_killed_on_another_host_goes_on_here(run_train: Train, tmp_path: Path) -> None:
+    """As in another container, whose host name differs: the kernel's lock is free."""
+    run_train("training.epochs=1")
+    for folder in (tmp_path / "run", tmp_path / "run" / "checkpoint"):
+        (folder / LOCK_NAME).write_text(json.dumps({"pid": 7, "started": 1, "host": "3f2a1bc0ffee"}))
+    found = verify(tmp_path / "run")
+    assert [(Path(one.file).parent.name, one.harmless) for one in found] == [
+        ("checkpoint", True),
+        ("run", True),
+    ]
+    run_train("training.epochs=2", resume=True)
+    assert verify(tmp_path / "run") == []
 
 
 def test_a_refused_run_leaves_no_folder(graph: Path, tmp_path: Path, capsys: Any) -> None:
