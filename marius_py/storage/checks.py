@@ -25,7 +25,6 @@ def check_table(table: NodeTable, spare_slots: int) -> None:
 def check_arrays(table: NodeTable, part: int, embeddings: Float32, state: Float32) -> None:
     """Raise StorageError unless `part` exists and the arrays have the shape of a slot."""
     check_part(table.partitioning, part)
-    check_part(table.partitioning, part)
     for name, array, width in (("embeddings", embeddings, table.dim), ("state", state, table.state_dim)):
         shape = (table.slot_rows, width)
         if array.shape != shape or array.dtype != np.float32 or not array.flags.c_contiguous:

@@ -9,6 +9,7 @@ rows at that bucket's cursor.
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,7 +29,7 @@ from marius_py.storage.file_io import (
     write_array,
 )
 from marius_py.storage.files import open_file, reserve, sync_data
-from marius_py.storage.hdf5_edges import EDGE_FILE_VERSION, Hdf5EdgeStore, read_layout
+from marius_py.storage.hdf5_edges import EDGE_FILE_VERSION, Hdf5EdgeStore, bucket_groups, read_layout
 from marius_py.storage.protocols import Edges
 from marius_py.types import SPLITS
 
@@ -155,8 +156,13 @@ class EdgeWriter:
         if short or (self._cursors != self._starts[1:]).any():
             raise FormatError("fewer edges in the second pass than in the first: the input changed meanwhile")
         xxh3 = np.zeros(len(self._cursors), dtype=np.uint64)
-        for bucket in range(len(xxh3)):
-            xxh3[bucket] = self._checksum("train", int(self._starts[bucket]), int(self._starts[bucket + 1]))
+        for first, last in bucket_groups(self._starts, BLOCK_ROWS):
+            start, stop = int(self._starts[first]), int(self._starts[last])
+            if last - first == 1:
+                xxh3[first] = self._checksum("train", start, stop)
+                continue
+            rows, ends = self._read("train", start, stop), (self._starts[first : last + 1] - start).tolist()
+            xxh3[first:last] = [array_checksum(rows[one:end]) for one, end in pairwise(ends)]
         splits = {split: self._checksum(split, 0, self._counts[split]) for split in SPLITS[1:]}
         with os_errors_as_storage("write", self._path):
             sync_data(self._file.fileno(), self._path)

@@ -144,6 +144,23 @@ def _data_offset(data: h5py.Dataset, path: Path, file_size: int) -> int:
     return int(offset)
 
 
+def bucket_groups(starts: NDArray[np.int64], rows: int) -> Iterator[tuple[int, int]]:
+    """Ranges first:last of all buckets, ascending: as many as hold `rows` rows together, or one with more.
+
+    Args:
+        starts: (p² + 1,) first row of each bucket, then the number of rows.
+        rows: at most so many in a range of several buckets; 1 or more.
+
+    >>> list(bucket_groups(np.array([0, 2, 2, 5, 15, 16]), 5))
+    [(0, 3), (3, 4), (4, 5)]
+    """
+    first = 0
+    while first < len(starts) - 1:
+        fitting = int(np.searchsorted(starts, starts[first] + rows, side="right")) - 1
+        yield first, max(fitting, first + 1)
+        first = max(fitting, first + 1)
+
+
 class Hdf5EdgeStore:
     """Edges on disk, fulfilling `EdgeStore`. Reads are thread-safe and verify checksums.
 
@@ -288,7 +305,7 @@ class Hdf5EdgeStore:
         """Stream a split in file order, at most `block_rows` rows (n, 3) at a time, all verified before.
 
         A checksum covers a bucket of train or another whole split; where that is larger than a block, it is
-        read twice. No block spans two buckets.
+        read twice. Smaller buckets share a block: how many blocks there are follows from the number of edges.
 
         Raises:
             StorageError: a read failed, or a checksum does not match.
@@ -298,10 +315,15 @@ class Hdf5EdgeStore:
             yield from self._checked_range(split, 0, self._layout.counts[split], block_rows, None)
             return
         starts = self._layout.bucket_starts
-        for index in range(len(starts) - 1):
-            yield from self._checked_range(
-                split, int(starts[index]), int(starts[index + 1]), block_rows, index
-            )
+        for first, last in bucket_groups(starts, block_rows):
+            if last - first > 1:
+                edges = self._read_buckets(first, last - first)
+                if len(edges):
+                    yield edges
+            else:
+                yield from self._checked_range(
+                    split, int(starts[first]), int(starts[last]), block_rows, first
+                )
 
     def verify(self, block_rows: int = 1 << 20) -> list[str]:
         """Read all edges and compare checksums.

@@ -176,11 +176,6 @@ class NodeFile:
             raise
         self._closed = False
 
-    @property
-    def is_direct(self) -> bool:
-        """Whether aligned transfers go past the page cache."""
-        return self._direct is not None
-
     def read_slot(self, slot: int, rows: int, embeddings: Float32 | None, state: Float32 | None) -> int:
         """Fill the first `rows` rows of slot-shaped arrays (None: leave out); returns bytes read.
 

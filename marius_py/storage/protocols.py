@@ -1,6 +1,6 @@
 """What the floors above ask of storage (floor 1): arrays in, arrays out; numpy, no torch.
 
-Two node stores fulfil `PartitionStore`: `storage.hdf5` on disk and its twin `storage.memory`. All bulk
+Two node stores fulfil `PartitionStore`: `storage.hdf5_store` on disk and its twin `storage.memory`. All bulk
 methods are called from one I/O thread at a time; `commit` and `checkpoint` only while no bulk call runs.
 """
 

@@ -54,8 +54,9 @@ class NodeReader:
         self.folder = folder
         self._path = folder / CHECKPOINT_NAME
         # The look before the reading: a replacement in between shows up as a change, never goes unseen.
-        self._seen = self._look()
+        seen = self._look()
         self._manifest, self._checkpoint = read_checkpoint(self._path)
+        self._newest = seen, self._manifest
         if self._manifest.generation == 0:
             raise StorageError(f"{folder} holds no committed nodes yet; train first")
         self._nodes = open_nodes(folder, self._manifest, writable=False)
@@ -199,9 +200,9 @@ class NodeReader:
     def _check_current(self, part: int) -> None:
         """Raise StorageError if the slot just read may have been reused since the opening."""
         seen = self._look()
-        if seen == self._seen:
-            return
-        newest, _ = read_checkpoint(self._path)
+        if seen != self._newest[0]:  # parsed once a commit, not once a read: it holds all relations
+            self._newest = seen, read_checkpoint(self._path)[0]
+        newest = self._newest[1]
         same = (
             newest.store_id == self._manifest.store_id
             and newest.slots[part] == self._manifest.slots[part]

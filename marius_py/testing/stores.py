@@ -13,6 +13,7 @@ from typing import Literal, Self
 import numpy as np
 
 from marius_py.errors import StorageError
+from marius_py.storage.checks import check_range, spans
 from marius_py.storage.protocols import Checkpoint, Float32, NodeTable, PartitionStore
 
 FaultKind = Literal["fail", "tear", "delay", "enospc", "eio"]
@@ -126,7 +127,10 @@ class FaultyStore(WrappedStore):
 
     def read_rows(self, start: int, stop: int) -> Float32:
         """As `PartitionStore.read_rows`; a tear raises."""
-        if self._strike("read_rows", -1):
+        is_torn = self._strike("read_rows", -1)
+        check_range(self.table.partitioning, start, stop)
+        self._check_whole(part for part, _, _ in spans(self.table.partitioning, start, stop))
+        if is_torn:
             raise _error("tear", "read_rows", -1)
         return self.store.read_rows(start, stop)
 

@@ -214,20 +214,20 @@ def test_without_direct_transfers(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(node_file.files, "open_direct", lambda path, flags: None)
     run(tmp_path / "s")
     with open_node_store(tmp_path / "s") as store:
-        assert not store._nodes.is_direct
+        assert store._nodes._direct is None
     check(tmp_path / "s", GENERATIONS)
 
 
 @pytest.mark.parametrize("operation", ["write", "read"])
 def test_direct_transfers_that_are_refused_late(store: Hdf5PartitionStore, operation: str) -> None:
-    if not store._nodes.is_direct:
+    if store._nodes._direct is None:
         pytest.skip("this file system refuses O_DIRECT at the opening")
     with SystemCallFaults(1, errno.EINVAL):
         if operation == "write":
             store.write(0, *version(TABLE, 0, 1))
         else:
             expect_version(store, 0, 0)
-    assert not store._nodes.is_direct
+    assert store._nodes._direct is None
     expect_version(store, 0, int(operation == "write"))
 
 

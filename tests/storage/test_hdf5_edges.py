@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
 from marius_py.partitioning import Partitioning
+from marius_py.storage import edge_writer
 from marius_py.storage.edge_writer import EdgeWriter, count_buckets, resort
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.memory import MemoryEdgeStore
@@ -172,6 +173,33 @@ def test_resort_keeps_all_edges_in_new_buckets(store: Hdf5EdgeStore, tmp_path: P
                 edges = other.read("train", Bucket(i, j))
                 assert (other.partitioning.locate(edges[:, 0])[0] == i).all()
                 assert (other.partitioning.locate(edges[:, 2])[0] == j).all()
+
+
+@pytest.mark.parametrize(("p", "block_rows"), [(3, 1 << 21), (30, 1 << 21), (30, 150), (7, 1)])
+def test_resort_counts_whole_blocks_of_edges_not_buckets(
+    store: Hdf5EdgeStore, tmp_path: Path, p: int, block_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each count costs p²; the file is the one that sorting all edges at once gives."""
+    counted: list[int] = []
+
+    def count(partitioning: Partitioning, edges: np.ndarray) -> np.ndarray:
+        counted.append(len(edges))
+        return count_buckets(partitioning, edges)
+
+    monkeypatch.setattr(edge_writer, "count_buckets", count)
+    resort(store, tmp_path / "other.h5", p, block_rows=block_rows)
+    assert sum(counted) == 500
+    assert len(counted) <= 2 * 500 // block_rows + 1
+    whole = store.read("train")
+    with (
+        write(tmp_path / "once.h5", whole, store.read("valid"), store.read("test"), 50, p, 500),
+        h5py.File(tmp_path / "once.h5") as once,
+        h5py.File(tmp_path / "other.h5") as other,
+    ):
+        assert set(once) == set(other) == {*SPLITS, "degrees", "train_offsets", "train_xxh3"}
+        for name in once:
+            np.testing.assert_array_equal(other[name][...], once[name][...])
+        assert dict(other.attrs) == dict(once.attrs)
 
 
 def offset_of(path: Path, name: str) -> int:

@@ -10,6 +10,7 @@ import pytest
 
 from marius_py.errors import StorageError
 from marius_py.partitioning import Partitioning
+from marius_py.storage.checkpoint_file import Manifest, read_checkpoint
 from marius_py.storage.hdf5_nodes import create_node_store
 from marius_py.storage.hdf5_store import Hdf5PartitionStore
 from marius_py.storage.protocols import Checkpoint, NodeTable
@@ -77,6 +78,27 @@ def test_replaced_partition_is_refused_others_go_on(writer: Hdf5PartitionStore) 
     with open_node_reader(writer.folder) as reader:
         np.testing.assert_array_equal(reader.read_rows(0, 10), rows(0, 1)[:10])
     assert verify_node_store(writer.folder) == []
+
+
+def test_a_newer_commit_is_parsed_once(writer: Hdf5PartitionStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_node_reader(writer.folder) as reader:
+        parsed: list[Path] = []
+
+        def read(path: Path) -> tuple[Manifest, Checkpoint]:
+            parsed.append(path)
+            return read_checkpoint(path)
+
+        monkeypatch.setattr("marius_py.storage.reader.read_checkpoint", read)
+        for commits in (1, 2):
+            writer.write(0, *version(TABLE, 0, commits))
+            writer.commit(Checkpoint())
+            for first in range(1000, 1020):
+                np.testing.assert_array_equal(
+                    reader.read_rows(first, first + 1), rows(1, 0)[first - 835 :][:1]
+                )
+                with pytest.raises(StorageError, match=rf"partition 0 .* now {1 + commits}\)"):
+                    reader.read_rows(0, 1)
+            assert len(parsed) == commits
 
 
 def test_bad_arguments(writer: Hdf5PartitionStore) -> None:

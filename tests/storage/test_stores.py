@@ -84,6 +84,14 @@ def test_torn_write_is_neither_read_nor_committed() -> None:
         store.write(1, *version(TABLE, 1, 1))
     with pytest.raises(StorageError, match="last write of partition 1 failed"):
         store.read_into(1, *slot_arrays(TABLE))
+    start, stop = TABLE.partitioning.start(1), TABLE.partitioning.start(2)
+    for first, last in ((start, stop), (start - 1, start + 1), (stop - 1, stop)):
+        with pytest.raises(StorageError, match="last write of partition 1 failed"):
+            store.read_rows(first, last)
+    assert len(store.read_rows(0, start)) == start
+    assert len(store.read_rows(stop, TABLE.partitioning.num_nodes)) > 0
+    with pytest.raises(StorageError, match="lies outside"):
+        store.read_rows(0, TABLE.partitioning.num_nodes + 1)
     for _ in range(2):  # torn, then refused for the torn partition
         with pytest.raises(StorageError):
             store.commit(Checkpoint())
