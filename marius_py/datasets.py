@@ -123,6 +123,8 @@ def _unpack(dataset: Dataset, archive: Path, paths: Mapping[str, Path]) -> None:
                 os.replace(part, path)
                 del wanted[path.name]
     except (tarfile.TarError, EOFError, OSError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise StorageError(f"unpacking {archive} failed: {error}") from error
         raise FormatError(f"{archive} cannot be unpacked ({error}); remove it and run again") from error
     if wanted:
         raise FormatError(f"{archive} lacks {', '.join(sorted(wanted))}; remove it and run again")

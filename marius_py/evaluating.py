@@ -8,9 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from marius_py.assembly.parts import available_cores, resolve_device
 from marius_py.config import EvaluateConfig
@@ -19,6 +17,7 @@ from marius_py.evaluation.edge_files import read_edges
 from marius_py.evaluation.metrics import Metrics
 from marius_py.evaluation.rank_files import check_ranks_file
 from marius_py.graph import Graph
+from marius_py.predict.answers import names_of
 from marius_py.run import Run, load
 from marius_py.run.reader import CHECKPOINT_FOLDER, CONFIG_FILE
 from marius_py.run.results import rank_split
@@ -28,8 +27,6 @@ log = logging.getLogger(__name__)
 
 OnStage = Callable[[str, int, int | None, str], None]
 """(stage, done, total or None, unit)."""
-
-_NAME_BLOCK = 1 << 16
 
 
 def evaluate(config: EvaluateConfig, on_stage: OnStage | None = None) -> dict[str, Any]:
@@ -114,7 +111,7 @@ def _evaluate_one(
     graph = run.graph
     with graph.edges() as edges:
         metrics = rank_split(
-            run.path,
+            run.nodes,
             graph,
             edges,
             run.model,
@@ -131,32 +128,21 @@ def _evaluate_one(
             progress=on_stage,
         )
     if config.ranks is not None:
-        _write_ranks(config.ranks, metrics, graph)
+        _write_ranks(config.ranks, metrics, run)
     names = graph.relation_names() if config.details and graph.has_relations else None
     result = metrics.to_json(details=config.details, relation_names=names)
     result["edges"] = config.split if config.edges is None else str(Path(config.edges).absolute())
     return result
 
 
-def _write_ranks(path: str, metrics: Metrics, graph: Graph) -> None:
-    relations = graph.relation_names()
+def _write_ranks(path: str, metrics: Metrics, run: Run) -> None:
+    relations = run.relation_names
     metrics.write_ranks(
         path,
-        node_names=lambda ids: node_names_at(graph, ids),
+        node_names=lambda ids: list(names_of(run, ids).values()),  # ids ascend
         relation_names=lambda ids: [relations[i] for i in ids.tolist()],
         overwrite=True,
     )
-
-
-def node_names_at(graph: Graph, ids: NDArray[np.int64]) -> list[str]:
-    """Names of ascending, distinct node ids (n,); only blocks of the table that hold one are read."""
-    names: list[str] = []
-    for block in np.unique(ids // _NAME_BLOCK).tolist():
-        first, last = np.searchsorted(ids, (block * _NAME_BLOCK, (block + 1) * _NAME_BLOCK))
-        low, high = int(ids[first]), int(ids[last - 1]) + 1
-        part = graph.node_names(low, high)
-        names += [part[i - low] for i in ids[first:last].tolist()]
-    return names
 
 
 def _note(same: bool, graphs: list[str], edges: str | None) -> str:

@@ -31,36 +31,6 @@ RMAT_SHARES = (0.57, 0.19, 0.19, 0.05)
 _PLANTED, _RELATIONS, _RMAT = 0, 1, 2
 
 
-def planted_blocks(
-    num_nodes: int = 10_000,
-    num_relations: int = 20,
-    num_edges: int = 200_000,
-    *,
-    seed: int = 0,
-    noise: float = NOISE,
-    block_rows: int = BLOCK_ROWS,
-) -> Iterator[NDArray[np.integer]]:
-    """Draw edges of the planted graph; an edge may come more than once.
-
-    Args:
-        num_nodes: N, at least 2.
-        num_relations: R.
-        num_edges: E.
-        seed: of everything.
-        noise: share of edges whose tail is any node, 0 to 1.
-        block_rows: edges of a block.
-
-    Yields:
-        (n, 3) int32 (int64 from 2³¹ nodes) rows of head, relation, tail.
-
-    Raises:
-        ConfigError: a size out of range.
-    """
-    planted = _Planted(num_nodes, num_relations, num_edges, seed, noise)
-    for index, start in enumerate(range(0, num_edges, block_rows)):
-        yield planted.block(index, min(block_rows, num_edges - start))
-
-
 def planted_edges(
     num_nodes: int = 10_000,
     num_relations: int = 20,

@@ -28,7 +28,7 @@ def write_run(
     lines = []
     for i in range(60):
         head, tail = rng.integers(len(names), size=2)
-        lines.append(f"{names[head]}\t{relation_names[i % 2]}\t{names[tail]}\n")
+        lines.append(f"{names[head]}\t{relation_names[i % len(relation_names)]}\t{names[tail]}\n")
     lines += [f"{name}\t{relation_names[0]}\t{names[0]}\n" for name in names]
     unique = sorted(set(lines))
     (folder / "train.tsv").write_text("".join(unique[5:]), encoding="utf-8")

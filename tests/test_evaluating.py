@@ -19,6 +19,8 @@ from marius_py.evaluating import evaluate
 from marius_py.evaluation.edge_files import read_edges
 from marius_py.graph import open_graph
 from marius_py.run import load
+from marius_py.storage.hdf5_nodes import open_node_store
+from marius_py.storage.protocols import Checkpoint
 from tests.small_runs import NAMES, write_run
 
 
@@ -45,6 +47,29 @@ def test_a_run_is_evaluated_from_python(tmp_path, monkeypatch):
         marius_py.evaluate("run", {"output": "nowhere/all.json"})
     with pytest.raises(ConfigError, match="says everything"):
         marius_py.evaluate(settings(run), given)
+
+
+def test_a_live_run_is_ranked_at_one_commit(tmp_path, monkeypatch):
+    folder, _, _, relations = write_run(tmp_path)
+    before = evaluate(settings(folder))
+
+    def load_and_commit(*arguments, **named):
+        """A trainer commits between the opening of the run and its ranking."""
+        run = load(*arguments, **named)
+        with open_node_store(folder / "checkpoint") as store:
+            table = store.table
+            if commits.pop():
+                block = np.ones((table.slot_rows, table.dim), np.float32)
+                store.write(0, block, np.empty((table.slot_rows, 0), np.float32))
+            meta = store.checkpoint().meta
+            store.commit(Checkpoint(arrays={"relations": -relations}, meta=meta))
+        return run
+
+    commits = [True, False]
+    monkeypatch.setattr("marius_py.evaluating.load", load_and_commit)
+    assert {**evaluate(settings(folder)), "seconds": 0} == {**before, "seconds": 0}
+    with pytest.raises(StorageError, match="was replaced while it was read"):
+        evaluate(settings(folder))
 
 
 def test_details_add_up_to_the_whole(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from marius_py.errors import ConfigError
-from marius_py.generate import planted_blocks, planted_edges, planted_graph, rmat_edges
+from marius_py.generate import planted_edges, planted_graph, rmat_edges
 from marius_py.prepare import prepare_arrays
 
 
@@ -33,14 +33,6 @@ def test_planted_structure_predicts_tails() -> None:
     assert {0, groups // 2} <= found
     degrees = np.sort(np.bincount(edges[:, [0, 2]].ravel(), minlength=2000))
     assert degrees[-200:].sum() > 2 * degrees[:1000].sum() / 5
-
-
-def test_planted_blocks_do_not_depend_on_what_was_read_before() -> None:
-    blocks = list(planted_blocks(500, 3, 1000, block_rows=400))
-    assert [len(block) for block in blocks] == [400, 400, 200]
-    again = planted_blocks(500, 3, 1000, block_rows=400)
-    next(again)
-    assert np.array_equal(next(again), blocks[1])
 
 
 def test_planted_graph(tmp_path: Path) -> None:
@@ -94,7 +86,7 @@ def test_rmat_prepares_without_names(tmp_path: Path) -> None:
     [
         (lambda: planted_edges(1, 1, 1), "num_nodes is 1"),
         (lambda: planted_edges(20, 1, 1000), "room for"),
-        (lambda: next(planted_blocks(noise=2.0)), "noise is 2.0"),
+        (lambda: planted_edges(noise=2.0), "noise is 2.0"),
         (lambda: next(rmat_edges(10, 0)), "num_edges is 0"),
         (lambda: next(rmat_edges(10, 10, shares=(1, 1, 0, 0))), "four chances"),
     ],

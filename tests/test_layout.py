@@ -18,6 +18,7 @@ FLOORS: dict[str, int] = {
     "types": 0,
     "streams": 0,
     "memory": 0,
+    "arrays": 0,
     "pool": 0,
     "team": 0,
     "ordering": 0,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from marius_py.arrays import distinct
 from marius_py.evaluation.ranking.candidates import Ids
 from marius_py.evaluation.ranking.known import side_keys
 from marius_py.prepare.survey import edge_keys
 from marius_py.storage.protocols import Edges
 
-_KEY_BYTES = 32
+_EDGE_BYTES = 48
+"""Bytes of an edge's three keys, and of those of one kind while they are joined and sorted."""
 
 
 def count_multiplicity(
@@ -35,36 +37,40 @@ def count_multiplicity(
         tails_per_head (R,), heads_per_tail (R,) float64; NaN for a relation without edges.
     """
     relations = max(num_relations, 1)
-    passes = max(1, -(-num_edges * _KEY_BYTES // max(memory_bytes, 1)))
-
-    def count(keys: Callable[[Edges], Ids]) -> NDArray[np.int64]:
-        return _count_distinct(blocks, keys, relations, passes)
-
-    edges = count(lambda part: _edge_keys(part, relations))
-    pairs = (
-        count(lambda part: side_keys(part, "tail", num_nodes, relations)),
-        count(lambda part: side_keys(part, "head", num_nodes, relations)),
+    passes = max(1, -(-num_edges * _EDGE_BYTES // max(memory_bytes, 1)))
+    kinds: tuple[Callable[[Edges], Ids], ...] = (
+        lambda part: _edge_keys(part, relations),
+        lambda part: side_keys(part, "tail", num_nodes, relations),
+        lambda part: side_keys(part, "head", num_nodes, relations),
     )
+    edges, *pairs = _count_distinct(blocks, kinds, relations, passes)
     tails, heads = (np.where(edges > 0, edges / np.maximum(number, 1), np.nan) for number in pairs)
     return tails, heads
 
 
 def _count_distinct(
-    blocks: Callable[[], Iterable[Edges]], keys: Callable[[Edges], Ids], relations: int, passes: int
+    blocks: Callable[[], Iterable[Edges]],
+    kinds: Sequence[Callable[[Edges], Ids]],
+    relations: int,
+    passes: int,
 ) -> NDArray[np.int64]:
-    """Distinct keys (R,) of all edges by relation, the rest of a key divided by R.
+    """Distinct keys (kinds, R) of all edges by kind of key and relation, the rest of a key divided by R.
 
     The edges are gone through `passes` times, each time for the keys of one residue class, so that these fit
     in memory.
     """
-    counts = np.zeros(relations, dtype=np.int64)
+    counts = np.zeros((len(kinds), relations), dtype=np.int64)
     for residue in range(passes):
-        found = [np.empty(0, dtype=np.int64)]
+        found = [[np.empty(0, dtype=np.int64)] for _ in kinds]
         for part in blocks():
-            mine = keys(part)
-            found.append(np.unique(mine[mine // relations % passes == residue]))
-        distinct = np.unique(np.concatenate(found))
-        counts += np.bincount(distinct % relations, minlength=relations)
+            for kept, keys in zip(found, kinds, strict=True):
+                mine = keys(part)
+                if passes > 1:
+                    mine = mine[mine // relations % passes == residue]
+                kept.append(distinct(mine))
+        for count in counts:
+            ids = distinct(np.concatenate(found.pop(0)))
+            count += np.bincount(ids % relations, minlength=relations)
     return counts
 
 

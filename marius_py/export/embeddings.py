@@ -75,7 +75,7 @@ def export(
         run: an open run, or the path of a run folder.
         output: file, or folder, to write.
         format: one of `FORMATS`.
-        overwrite: replace files that exist.
+        overwrite: replace files that exist, and a folder that is empty or that an earlier export wrote.
         relations: write the relations too.
         block_bytes: bytes of embeddings in memory at a time.
         progress: called with ("export", nodes done, N, "nodes").
@@ -84,7 +84,8 @@ def export(
         The files written, `output` first.
 
     Raises:
-        ConfigError: unknown format, a file exists, or no such folder.
+        ConfigError: unknown format, a file exists, no such folder, or a folder to replace that holds what no
+            export wrote.
         FormatError: a name holds a tab or line break, which a text format cannot carry, or two names become
             the same word of word2vec.
         StorageError: reading or writing failed; no file was changed.

@@ -49,6 +49,32 @@ _UNWRITTEN = {
     "could hold them"
 }
 """Decoder → why its relations are not exported though there is an operator for them."""
+_WRITTEN = (
+    (
+        {"projector_config.pbtxt"},
+        {
+            "projector_config.pbtxt",
+            "nodes.tsv",
+            "nodes_names.tsv",
+            "relations.tsv",
+            "relations_names.tsv",
+        },
+    ),
+    (
+        {"checkpoint_version.txt", f"embeddings_{_ENTITY}_0.v{_VERSION}.h5"},
+        {
+            "checkpoint_version.txt",
+            f"embeddings_{_ENTITY}_0.v{_VERSION}.h5",
+            f"entity_count_{_ENTITY}_0.txt",
+            f"entity_names_{_ENTITY}_0.json",
+            f"model.v{_VERSION}.h5",
+            "config.json",
+            "dynamic_rel_count.txt",
+            "dynamic_rel_names.json",
+        },
+    ),
+)
+"""Of a folder for the projector, and of one for PyTorch-BigGraph: files that tell it, and all its files."""
 _UNKNOWN = "PyTorch-BigGraph has no operator that scores like the decoder {decoder}, as far as is known here"
 
 
@@ -199,17 +225,23 @@ def _parameters(operator: str, rows: Float32) -> dict[str, Float32]:
 def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
     """A temporary folder that takes `target`'s place when the block ends well.
 
+    Of folders that exist only an empty one, or one that an export wrote, is replaced.
+
     Raises:
-        ConfigError: `target` exists and is not to be overwritten, or there is no folder for it.
+        ConfigError: `target` exists and is not to be overwritten, it holds what no export wrote, or there is
+            no folder for it.
         StorageError: writing failed; nothing was replaced.
     """
+    target = target.resolve()
     if not target.parent.is_dir():
         raise ConfigError(f"output={target}: there is no folder {target.parent}; create it first")
-    if target.exists() and not (overwrite and target.is_dir()):
-        raise ConfigError(
-            f"output: {target} exists; choose another name, or replace a folder with --overwrite "
-            "(in Python overwrite=True)"
-        )
+    if target.exists():
+        if not (overwrite and target.is_dir()):
+            raise ConfigError(
+                f"output: {target} exists; choose another name, or replace a folder with --overwrite "
+                "(in Python overwrite=True)"
+            )
+        _check_replaceable(target)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     old = target.with_name(f".{target.name}.{os.getpid()}.old.tmp")
     try:
@@ -218,6 +250,7 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
         for path in temporary.iterdir():
             sync_path(path)
         if target.exists():
+            _check_replaceable(target)  # writing took its time
             target.replace(old)
         temporary.replace(target)
     except OSError as error:
@@ -231,6 +264,18 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         if target.exists():
             shutil.rmtree(old, ignore_errors=True)
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Refuse with a ConfigError to replace a folder that is neither empty nor what an export wrote."""
+    found = {path.name for path in folder.iterdir()}
+    if not found or any(marks <= found <= files for marks, files in _WRITTEN):
+        return
+    shown = ", ".join(sorted(found - _WRITTEN[0][1] - _WRITTEN[1][1])[:3] or sorted(found)[:3])
+    raise ConfigError(
+        f"output: {folder} is no folder that an export wrote (it holds {shown}), and only such a one or an "
+        "empty one is replaced; choose another name"
+    )
 
 
 def number_lines(rows: Float32, separator: str) -> bytes:

@@ -84,7 +84,10 @@ def read_names(path: Path, start: int, stop: int, count: int) -> list[str]:
 
 
 def find_names(path: Path, names: Sequence[str]) -> NDArray[np.int64]:
-    """Look names up: (n,) int64 ids, −1 where the table lacks the name. Reads the table in blocks."""
+    """Look names up: (n,) int64 ids, −1 where the table lacks the name.
+
+    Reads the table in blocks of about as many names as are asked for, at least a row group.
+    """
     if isinstance(names, str):
         raise ConfigError(f"names is the single text {names!r}; pass a list of names")
     if not all(isinstance(name, str) for name in names):
@@ -92,20 +95,23 @@ def find_names(path: Path, names: Sequence[str]) -> NDArray[np.int64]:
     ids = np.full(len(names), -1, dtype=np.int64)
     if not len(names):
         return ids
-    wanted, inverse = np.unique(np.array(names, dtype=object), return_inverse=True)
+    encoded = pa.array(names, pa.large_string()).dictionary_encode()
+    wanted = encoded.dictionary
     found = np.full(len(wanted), -1, dtype=np.int64)
-    value_set, missing = pa.array(wanted.tolist(), pa.large_string()), len(wanted)
+    missing = len(wanted)
     table = _NameTable(path)
-    for group in range(table.num_groups):
-        hits = pc.index_in(table.read([group]), value_set=value_set)
+    step = max(1, len(wanted) // ROW_GROUP)  # each search makes a hash table of all names asked for
+    for first in range(0, table.num_groups, step):
+        groups = range(first, min(first + step, table.num_groups))
+        hits = pc.index_in(table.read(list(groups)), value_set=wanted)
         if hits.null_count == len(hits):
             continue
         rows = pc.indices_nonzero(hits.is_valid()).to_numpy()
-        found[hits.drop_null().to_numpy(zero_copy_only=False)] = rows.astype(np.int64) + group * ROW_GROUP
+        found[hits.drop_null().to_numpy(zero_copy_only=False)] = rows.astype(np.int64) + first * ROW_GROUP
         missing -= len(rows)
         if missing == 0:
             break
-    ids[:] = found[inverse.reshape(-1)]
+    ids[:] = found[encoded.indices.to_numpy()]
     return ids
 
 

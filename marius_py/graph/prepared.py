@@ -36,7 +36,8 @@ class Graph:
         fingerprint: hash of names and edges; does not depend on the number of partitions.
         seed: seed of the random ids and, if there was one, of the random split.
         names_are_integers: True when the node names were given as integers, not text.
-        report: what preparing noticed: duplicate edges, self-loops, nodes and relations unknown to train.
+        report: what preparing noticed: duplicate edges, self-loops, nodes and relations unknown to train,
+            edges of valid and test that stand in train reversed.
     """
 
     path: Path

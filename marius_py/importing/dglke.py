@@ -340,32 +340,39 @@ class _Triples:
 
     def blocks(self, path: Path) -> Iterator[NDArray[np.int64]]:
         """Edges (n, 3) in blocks."""
-        for block in _text_blocks(path, self._delimiter, self._columns):
-            parts = (
-                (block.head, self._entities, "entity"),
-                (block.relation, self._relations, "relation"),
-                (block.tail, self._entities, "entity"),
-            )
-            columns = [self._numbers(path, block, *part) for part in parts]
-            yield np.stack(columns, axis=1)
+        # Each search makes a hash table of all names: blocks are as large as those, so that they are few.
+        block_bytes = max(_TEXT_BLOCK_BYTES, 0 if self._numbered else int(self._entities.nbytes))
+        for block in _text_blocks(path, self._delimiter, self._columns, block_bytes):
+            edges = np.empty((block.num_edges, 3), dtype=np.int64)
+            ends = self._numbers(path, block, (block.head, block.tail), self._entities, "entity")
+            edges[:, 0], edges[:, 2] = ends
+            (edges[:, 1],) = self._numbers(path, block, (block.relation,), self._relations, "relation")
+            yield edges
 
-    def _numbers(self, path: Path, block: EdgeBlock, column: Any, names: Any, what: str) -> NDArray[np.int64]:
+    def _numbers(
+        self, path: Path, block: EdgeBlock, columns: tuple[Any, ...], names: Any, what: str
+    ) -> NDArray[np.int64]:
+        """Numbers (columns, n) of names of one kind."""
         if self._numbered:
-            numbers = _integers(column, path, what)
-            wrong = np.flatnonzero((numbers < 0) | (numbers >= len(names)))
+            numbers = np.stack([_integers(column, path, what) for column in columns])
         else:
-            texts = pc.utf8_trim_whitespace(column).cast(pa.large_string())
-            numbers = pc.fill_null(pc.index_in(texts, value_set=names), -1).to_numpy().astype(np.int64)
-            wrong = np.flatnonzero(numbers < 0)
+            texts = [pc.utf8_trim_whitespace(column).cast(pa.large_string()) for column in columns]
+            together = pa.chunked_array([chunk for text in texts for chunk in text.chunks], pa.large_string())
+            places = pc.fill_null(pc.index_in(together, value_set=names), -1).to_numpy()
+            numbers = places.astype(np.int64).reshape(len(columns), block.num_edges)
+        wrong = np.argwhere(((numbers < 0) | (numbers >= len(names))).T)
         if wrong.size:
-            row = int(wrong[0])
+            row, place = wrong[0].tolist()
             raise FormatError(
-                f"{path}, edge {block.first_row + row}: the {what} {column[row].as_py()!r} is in no mapping"
+                f"{path}, edge {block.first_row + row}: the {what} {columns[place][row].as_py()!r} is in no "
+                "mapping"
             )
         return numbers
 
 
-def _text_blocks(path: Path, delimiter: str, columns: Sequence[int]) -> Iterator[EdgeBlock]:
+def _text_blocks(
+    path: Path, delimiter: str, columns: Sequence[int], block_bytes: int = _TEXT_BLOCK_BYTES
+) -> Iterator[EdgeBlock]:
     """Blocks of a text file without header, whose cells are never quoted."""
     source = open_source(
         path,
@@ -374,7 +381,7 @@ def _text_blocks(path: Path, delimiter: str, columns: Sequence[int]) -> Iterator
         quoting=False,
         header=False,
         columns=list(columns),
-        block_bytes=_TEXT_BLOCK_BYTES,
+        block_bytes=block_bytes,
     )
     return source.blocks()
 

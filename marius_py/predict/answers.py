@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from marius_py.arrays import distinct
 from marius_py.errors import ConfigError
 from marius_py.evaluation.ranking.candidates import Ids
 from marius_py.predict.calibration import fit_temperature
@@ -239,11 +240,12 @@ def neighbors(
 
 
 def names_of(run: RunReader, ids: Ids) -> dict[int, str]:
-    """Names of node ids of any shape, negative ones left out; only blocks that hold one are read."""
-    wanted = np.unique(ids)
+    """Names of node ids of any shape by ascending id, negative ones left out; only blocks that hold one are
+    read."""
+    wanted = distinct(ids.reshape(-1))
     wanted = wanted[wanted >= 0]
     found: dict[int, str] = {}
-    for block in np.unique(wanted // _NAME_BLOCK).tolist():
+    for block in distinct(wanted // _NAME_BLOCK).tolist():
         start = block * _NAME_BLOCK
         first, last = np.searchsorted(wanted, (start, start + _NAME_BLOCK))
         low, high = int(wanted[first]), int(wanted[last - 1]) + 1

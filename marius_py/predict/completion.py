@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from marius_py.arrays import distinct
 from marius_py.errors import ConfigError
 from marius_py.evaluation.ranking.candidates import AllNodes, Float32, Ids
 from marius_py.evaluation.ranking.known import KnownAnswers, KnownFinder, QueryBlock
@@ -33,6 +34,8 @@ _EDGE_BYTES = 64
 _PAIR_BYTES = 48
 _ENTRY_BYTES = 64
 """Bytes an entry of the best needs at the peak, when candidates are merged."""
+_RELATION_BYTES = 64
+"""Bytes a relation of a query for relations needs at the peak: ids of the edge, scores, their order."""
 
 
 def check_k(k: int) -> int:
@@ -139,20 +142,20 @@ def complete_nodes(
     """
     check_memory(memory_bytes)
     k = min(check_k(k), run.num_nodes)
-    distinct, inverse = np.unique(query_keys(anchors, relations, is_head, run), return_inverse=True)
+    keys, inverse = np.unique(query_keys(anchors, relations, is_head, run), return_inverse=True)
     found = TopK(
-        np.full((distinct.size, k), -1, np.int64),
-        np.full((distinct.size, k), -math.inf),
-        None if beta is None else np.empty((distinct.size, k)),
+        np.full((keys.size, k), -1, np.int64),
+        np.full((keys.size, k), -math.inf),
+        None if beta is None else np.empty((keys.size, k)),
     )
     scorer = ModelScorer(run.model, run.dim)
-    whole = make_block(distinct, run)
+    whole = make_block(keys, run)
     with run.graph.edges() as edges:
         finder = known_finder(run, edges, memory_bytes) if filter_known else None
         for start, stop in _cut(whole, k, run.dim, finder, memory_bytes):
             block = whole.part(start, stop)
             known = left_out(run, block, finder, allow_self=allow_self)
-            passed = _pass_progress(progress, start, distinct.size, stop - start, run.num_nodes)
+            passed = _pass_progress(progress, start, keys.size, stop - start, run.num_nodes)
             blocks = node_blocks(run, memory_bytes, passed)
             part = top_k(scorer, query_rows(run, scorer, block), blocks, k, known=known, beta=beta)
             found.ids[start:stop], found.scores[start:stop] = part.ids, part.scores
@@ -225,9 +228,11 @@ def complete_relations(
     check_memory(memory_bytes)
     num_relations = max(run.graph.num_relations, 1)
     k = min(check_k(k), num_relations)
-    scores = np.empty((heads.size, num_relations))
+    ids, best = np.empty((heads.size, k), dtype=np.int64), np.empty((heads.size, k))
+    softmax = None if beta is None else Softmax(heads.size, beta)
+    known = _known_relations(run, heads, tails, memory_bytes) if filter_known else None
     relations = np.arange(num_relations)
-    step = max(1, memory_bytes // 8 // (16 * run.dim * num_relations))
+    step = max(1, memory_bytes // 4 // (_RELATION_BYTES * num_relations))
     for start in range(0, heads.size, step):
         span = slice(start, start + step)
         count = heads[span].size
@@ -235,33 +240,35 @@ def complete_relations(
         edges[:, 0] = np.repeat(heads[span], num_relations)
         edges[:, 1] = np.tile(relations, count)
         edges[:, 2] = np.repeat(tails[span], num_relations)
-        scores[span] = score_edges(run, edges, memory_bytes=memory_bytes).reshape(count, num_relations)
-    if filter_known:
-        _hide_known(run, heads, tails, scores, memory_bytes)
-    scores[np.isnan(scores)] = -math.inf
-    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-    best = np.take_along_axis(scores, order, axis=1)
-    shares = None
-    if beta is not None:
-        softmax = Softmax(heads.size, beta)
-        softmax.add(0, torch.from_numpy(scores))
-        shares = softmax.of(best)
-    return TopK(np.where(best > -math.inf, order, -1), best, shares)
+        scores = score_edges(run, edges, memory_bytes=memory_bytes).reshape(count, num_relations)
+        del edges
+        if known is not None:
+            for row, pair in enumerate((heads[span] * run.num_nodes + tails[span]).tolist()):
+                first, last = np.searchsorted(known[0], (pair, pair + 1))
+                scores[row, known[1][first:last]] = -math.inf
+        scores[np.isnan(scores)] = -math.inf
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        best[span] = np.take_along_axis(scores, order, axis=1)
+        ids[span] = np.where(best[span] > -math.inf, order, -1)
+        if softmax is not None:
+            softmax.add(start, torch.from_numpy(scores))
+    return TopK(ids, best, None if softmax is None else softmax.of(best))
 
 
-def _hide_known(run: RunReader, heads: Ids, tails: Ids, scores: Float64, memory_bytes: int) -> None:
-    """Set the scores (Q, R) of edges that exist to −inf."""
-    keys = heads * run.num_nodes + tails
-    distinct, inverse = np.unique(keys, return_inverse=True)
-    present = np.zeros((distinct.size, scores.shape[1]), dtype=np.bool_)
+def _known_relations(run: RunReader, heads: Ids, tails: Ids, memory_bytes: int) -> tuple[Ids, Ids]:
+    """Edges between pairs (Q,), (Q,): keys head · N + tail (n,), ascending, and relations (n,)."""
+    asked = distinct(heads * run.num_nodes + tails)
+    pairs, relations = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     with run.graph.edges() as edges:
         for part in _edge_blocks(edges, memory_bytes):
             pair = part[:, 0].astype(np.int64) * run.num_nodes + part[:, 2]
-            place = np.searchsorted(distinct, pair)
-            place[place == distinct.size] = 0
-            hit = distinct[place] == pair
-            present[place[hit], part[hit, 1]] = True
-    scores[present[inverse.reshape(-1)]] = -math.inf
+            place = np.minimum(np.searchsorted(asked, pair), asked.size - 1)
+            hit = asked[place] == pair
+            pairs.append(pair[hit])
+            relations.append(part[hit, 1].astype(np.int64))
+    keys = np.concatenate(pairs)
+    order = np.argsort(keys)
+    return keys[order], np.concatenate(relations)[order]
 
 
 def score_edges(

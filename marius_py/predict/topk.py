@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from marius_py.arrays import distinct
 from marius_py.evaluation.ranking.candidates import Float32, Ids
 from marius_py.evaluation.ranking.known import KnownAnswers
 from marius_py.evaluation.ranking.scorer import Scorer
@@ -83,7 +84,7 @@ def top_k(
                 scores, left_out = tile_scores(
                     scorer, queries[first:last], tile.rows, first, tile.number, known, dtype
                 )
-                tile.update(best, scores, left_out, queries, norms, first, last)
+                tile.update(best, scores, left_out, queries, norms, first, last, exact=softmax is not None)
                 if softmax is not None:
                     softmax.add(first, scores)
 
@@ -210,7 +211,7 @@ class _Best:
         query, ids, scores = query[usable], ids[usable], scores[usable]
         if not query.size:
             return
-        rows = np.unique(query)
+        rows = distinct(query)
         k = self.ids.shape[1]
         all_query = np.concatenate((np.repeat(rows, k), query))
         all_ids = np.concatenate((self.ids[rows].reshape(-1), ids))
@@ -247,10 +248,12 @@ class _Tile:
         norms: Tensor,
         first: int,
         last: int,
+        *,
+        exact: bool,
     ) -> None:
         """Bring the best of queries [first, last) up to date with this tile's fast scores (q, n).
 
-        Exact scores take the places of the fast ones that could not decide.
+        With `exact`, exact scores take the places of the fast ones that could not decide.
         """
         k = best.ids.shape[1]
         worst = torch.from_numpy(best.scores[first:last, -1].copy()).to(scores.device)
@@ -267,12 +270,13 @@ class _Tile:
         # Most pairs of a tile that ties throughout cannot enter: chunks keep their memory bounded.
         for begin in range(0, row.numel(), _PAIRS):
             part, place = row[begin : begin + _PAIRS], column[begin : begin + _PAIRS]
-            exact = self._exact(queries, part + first, place)
-            scores[part.to(scores.device), place.to(scores.device)] = torch.from_numpy(exact).to(scores)
+            found = self._exact(queries, part + first, place)
+            if exact:
+                scores[part.to(scores.device), place.to(scores.device)] = torch.from_numpy(found).to(scores)
             numbers = (part + first).numpy()
             # Ids ascend from tile to tile, so an equal score that comes later loses the tie.
-            enters = exact > best.scores[numbers, -1]
-            best.merge(numbers[enters], place.numpy()[enters] + self._start, exact[enters])
+            enters = found > best.scores[numbers, -1]
+            best.merge(numbers[enters], place.numpy()[enters] + self._start, found[enters])
 
     def _first_bound(self, scores: Tensor, queries: Tensor, k: int) -> Tensor:
         """Exact score (q,) float64 that at least k candidates of this tile reach; −inf if there is none."""

@@ -89,7 +89,7 @@ def prepare(
     shares = DEFAULT_SPLIT if split is None else split
     output = Path(output)
     check_output(output, overwrite)
-    check_undirected(undirected, valid, test)
+    check_given_splits(split, undirected, valid, test)
     options: dict[str, Any] = {
         "format": format,
         "delimiter": delimiter,
@@ -137,9 +137,15 @@ def check_arguments(partitions: int | None, seed: int) -> None:
         raise ConfigError(f"seed is {seed!r}; allowed: a whole number from 0 to 2^64 - 1")
 
 
-def check_undirected(undirected: bool, valid: object, test: object) -> None:
-    """Refuse `undirected` where the splits are given with a ConfigError."""
-    if undirected and (valid is not None or test is not None):
+def check_given_splits(split: object, undirected: bool, valid: object, test: object) -> None:
+    """Refuse with a ConfigError what is for a random split, `split` and `undirected`, beside given splits."""
+    if valid is None and test is None:
+        return
+    if split is not None:
+        raise ConfigError(
+            f"split is {split!r}, but it is for a random split: leave it out, or valid and test"
+        )
+    if undirected:
         raise ConfigError(
             "undirected is for a random split, which it keeps from parting an edge and its reverse: leave it "
             "out, or valid and test"
@@ -169,14 +175,18 @@ def _agree_on_relations(sources: Sequence[EdgeSource]) -> bool:
 
 def _read(source: EdgeSource, ingest: Ingest, progress: ProgressHook) -> int:
     count = 0
-    unit = "B" if source.node_kind == "text" else "edges"
     for block in source.blocks():
         ingest.add(block)
         count += block.num_edges
-        progress(f"read {source.path.name}", source.position, source.size, unit)
+        progress(f"read {source.path.name}", source.position, source.size, source.unit)
+    check_edges(source, count)
+    return count
+
+
+def check_edges(source: EdgeSource, count: int) -> None:
+    """Refuse a file of which no edge was read with a FormatError."""
     if count == 0:
         raise FormatError(f"{source.path} holds no edges, only a header; it should hold one edge a line")
-    return count
 
 
 def choose_splits(

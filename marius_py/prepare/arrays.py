@@ -20,7 +20,7 @@ from marius_py.graph import Graph, open_graph
 from marius_py.prepare.api import (
     DEFAULT_SPLIT,
     check_arguments,
-    check_undirected,
+    check_given_splits,
     choose_splits,
     partitioning_for,
 )
@@ -85,7 +85,7 @@ def prepare_arrays(
     random_counts(1 << 20, shares, "the graph")
     output = Path(output)
     check_output(output, overwrite)
-    check_undirected(undirected, valid, test)
+    check_given_splits(split, undirected, valid, test)
     names = _names(node_names, "node_names"), _names(relation_names, "relation_names")
     limits = _limit(num_nodes, names[0], "num_nodes"), _limit(num_relations, names[1], "num_relations")
     dtype = np.dtype(np.int64) if limits[0] is None else edge_dtype(limits[0])
@@ -144,20 +144,23 @@ class _Reader:
         """N: as given, or the largest number plus one unless that is absurd."""
         if self._limits[0] is not None:
             return self._limits[0]
-        count = self._largest[0] + 1
-        if count > _SPARSE * len(self._spill) + 1_000_000:
-            raise ConfigError(
-                f"the largest node number is {count - 1:,} in a graph of {len(self._spill):,} edges; "
-                "numbers must be dense: pass num_nodes= if that is meant, or save the array as .npy and use "
-                "prepare(), which takes the numbers as names"
-            )
-        return count
+        return self._dense(0, "node")
 
     def num_relations(self) -> int:
-        """R: as given, or the largest number plus one; 1 without relations."""
+        """R: as given, or the largest number plus one unless that is absurd; 1 without relations."""
         if self.width == 2:
             return 1
-        return self._largest[1] + 1 if self._limits[1] is None else self._limits[1]
+        return self._dense(1, "relation") if self._limits[1] is None else self._limits[1]
+
+    def _dense(self, index: int, what: str) -> int:
+        count = self._largest[index] + 1
+        if count > _SPARSE * len(self._spill) + 1_000_000:
+            raise ConfigError(
+                f"the largest {what} number is {count - 1:,} in a graph of {len(self._spill):,} edges; "
+                f"numbers must be dense: pass num_{what}s= if that is meant, or save the array as .npy and "
+                "use prepare(), which takes the numbers as names"
+            )
+        return count
 
     def _check(self, split: str, block: Any, before: int) -> None:
         if not isinstance(block, np.ndarray) or block.ndim != 2 or block.shape[1] not in (2, 3):

@@ -88,6 +88,7 @@ def assemble(
         num_edges=len(graph.spill),
         edges=lambda: _renumbered(graph, new_id, block_rows),
         release=graph.spill.close,
+        parts_reverses=isinstance(graph.splits, RandomSplits) and not graph.splits.undirected,
     )
     write_graph(folder, content, progress)
 

@@ -46,7 +46,15 @@ class EdgeBlock:
 
 
 class EdgeSource(Protocol):
-    """An edge list on disk, read in blocks of bounded memory."""
+    """An edge list on disk, read in blocks of bounded memory.
+
+    Attributes:
+        path: the file.
+        has_relations: whether it has a column of relations.
+        node_kind, relation_kind: kinds of names.
+        size, position: of the file, and how much of it was read, in `unit`s.
+        unit: "B" or "edges".
+    """
 
     path: Path
     has_relations: bool
@@ -54,6 +62,7 @@ class EdgeSource(Protocol):
     relation_kind: NameKind
     size: int
     position: int
+    unit: str
 
     def blocks(self) -> Iterator[EdgeBlock]:
         """Read the file from its start. Raises FormatError (bad content) or StorageError (read error)."""

@@ -22,6 +22,7 @@ from marius_py.errors import ConfigError, FormatError
 from marius_py.graph import Graph, open_graph
 from marius_py.graph.names import ROW_GROUP
 from marius_py.partitioning import Partitioning
+from marius_py.prepare.api import check_arguments, check_edges
 from marius_py.prepare.blocks import NameKind
 from marius_py.prepare.dictionary import EdgeSpill, Ingest
 from marius_py.prepare.folder import building, check_output
@@ -132,6 +133,7 @@ def extend_graph(
         graph has none.
     """
     report = progress or silent
+    check_arguments(None, seed)
     old = graph if isinstance(graph, Graph) else open_graph(graph)
     output = Path(output)
     check_output(output, overwrite)
@@ -158,6 +160,8 @@ def extend_graph(
                         f"read {source.path.name}" if source is not None else "", len(spill), None, "edges"
                     )
                 counts.append(len(spill) - before)
+                if source is not None:
+                    check_edges(source, counts[-1])
             ingest.flush()
             _Extension(old, ingest, spill, tuple(counts), seed, report).write(folder)
         finally:

@@ -32,9 +32,10 @@ from marius_py.storage.protocols import Edges
 logger = logging.getLogger(__name__)
 
 _EXAMPLES = 5
-_EASY = (
-    ": their ranks will look better than those of pairs that are new; of edges that are listed in both "
-    "directions, a random split with input.undirected=true keeps both together"
+_EASY = ": their ranks will look better than those of pairs that are new"
+_UNDIRECTED = (
+    "; a random split with input.undirected=true (undirected=True in Python) keeps edges of the same "
+    "relation that are listed in both directions together"
 )
 
 
@@ -53,6 +54,7 @@ class GraphContent:
         num_edges: E of all splits.
         edges: yields (split, rows (n, 3)) over all edges; called twice, with the same answer.
         release: called when the edges have been read for the second time.
+        parts_reverses: the split is a random one that may part an edge from its reverse.
         report: further entries of graph.json's report.
     """
 
@@ -67,6 +69,7 @@ class GraphContent:
     num_edges: int
     edges: Callable[[], Iterator[tuple[str, Edges]]]
     release: Callable[[], None]
+    parts_reverses: bool = False
     report: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -103,7 +106,7 @@ def write_graph(folder: Path, content: GraphContent, progress: ProgressHook) -> 
         content.release()
         writer.finish()
     report = _report(folder, content, survey, reversed_edges)
-    _log_report(report)
+    _log_report(report, content.parts_reverses)
     facts = {
         "num_nodes": content.partitioning.num_nodes,
         "num_relations": content.num_relations,
@@ -158,7 +161,7 @@ def _report(
     return {**report, **content.report}
 
 
-def _log_report(report: dict[str, Any]) -> None:
+def _log_report(report: dict[str, Any], parts_reverses: bool) -> None:
     for key, what in (("unknown_nodes", "nodes"), ("unknown_relations", "relations")):
         for split, found in report[key].items():
             if found["count"]:
@@ -175,14 +178,15 @@ def _log_report(report: dict[str, Any]) -> None:
             if count:
                 logger.info("%s has %d %s; they are kept", split, count, what)
     for split, found in report["reversed_edges"].items():
-        if found["reversed"]:
+        if found["reversed"] and 200 * found["reversed"] >= found["sampled"]:  # half a per cent
             much = 2 * found["reversed"] >= found["sampled"]
+            hint = _EASY + _UNDIRECTED * parts_reverses
             logger.log(
                 logging.WARNING if much else logging.INFO,
                 "%.0f %% of the %s edges stand in train the other way round%s",
-                100 * found["reversed"] / found["sampled"],
+                max(1, 100 * found["reversed"] / found["sampled"]),
                 split,
-                _EASY if much else "",
+                hint if much else "",
             )
 
 

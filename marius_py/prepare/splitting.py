@@ -164,8 +164,11 @@ def _keys(rows: Edges, seed: int, undirected: bool) -> NDArray[np.uint64]:
 
 def _ends_sorted(rows: Edges) -> Edges:
     """Rows (n, 3) with the smaller of both ends as the head."""
-    ends = rows[:, ::2]
-    return np.stack((ends.min(axis=1), rows[:, 1], ends.max(axis=1)), axis=1)
+    ordered = np.empty_like(rows)
+    np.minimum(rows[:, 0], rows[:, 2], out=ordered[:, 0])
+    ordered[:, 1] = rows[:, 1]
+    np.maximum(rows[:, 0], rows[:, 2], out=ordered[:, 2])
+    return ordered
 
 
 def _bin_of(keys: NDArray[np.uint64]) -> NDArray[np.int64]:

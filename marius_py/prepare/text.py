@@ -60,6 +60,7 @@ class TextSource:
 
     node_kind: NameKind = "text"
     relation_kind: NameKind = "text"
+    unit = "B"
 
     def __init__(
         self,
@@ -89,11 +90,6 @@ class TextSource:
         self.size = path.stat().st_size
         self._columns = self._inspect(header, columns)
         self.has_relations = self._columns.relation is not None
-
-    @property
-    def columns(self) -> Columns:
-        """The columns in use, and whether the file has a header."""
-        return self._columns
 
     def blocks(self) -> Iterator[EdgeBlock]:
         """Read the file from its start."""

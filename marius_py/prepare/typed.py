@@ -38,6 +38,8 @@ class ParquetSource:
         FormatError: no Parquet file, wrong columns or types, no rows.
     """
 
+    unit = "edges"
+
     def __init__(
         self, path: Path, *, columns: list[ColumnKey] | None = None, block_rows: int = BLOCK_ROWS
     ) -> None:
@@ -90,6 +92,8 @@ class NumpySource:
     Raises:
         FormatError: no NumPy file, an array of the wrong shape or type, no rows.
     """
+
+    unit = "edges"
 
     def __init__(
         self, path: Path, *, columns: list[ColumnKey] | None = None, block_rows: int = BLOCK_ROWS

@@ -181,7 +181,6 @@ def _made(folder: Path | None) -> Iterator[None]:
 
 def _summary(page: _Page, run: Run) -> None:
     graph = run.graph
-    result = run.result
     settings = run.settings
     decoder = settings.get("model.decoder")
     rows = [
@@ -190,7 +189,7 @@ def _summary(page: _Page, run: Run) -> None:
         ("edges", ", ".join(f"{count:,} {split}" for split, count in graph.num_edges.items())),
         ("decoder", str(decoder.get("_target_") if isinstance(decoder, Mapping) else decoder)),
         ("dim", str(run.dim)),
-        ("epochs", f"{run.epochs}{'' if result else ' (not finished)'}"),
+        ("epochs", f"{run.epochs}{'' if run.unfinished is None else ' (not finished)'}"),
         *(
             (key, json.dumps(value) if isinstance(value, bool) else str(value))
             for key, value in settings.items()
@@ -199,10 +198,9 @@ def _summary(page: _Page, run: Run) -> None:
         ("marius_py", __version__),
     ]
     page.table((), rows)
-    if not result:
+    if run.unfinished is not None:
         page.note(f"The run has not finished; this is its last commit, after {run.epochs} epochs.")
-        return
-    test = result.get("test")
+    test = (run.result or {}).get("test")
     if test:
         names = [name for name in test if name == "mrr" or name.startswith("hits@") or name == "mean_rank"]
         page.title("Test")

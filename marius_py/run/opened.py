@@ -85,7 +85,7 @@ class Run(RunReader):
         with self.graph.edges() as store:
             evaluator = Evaluator(
                 self.model,
-                self._reader,
+                self.nodes,
                 store,
                 self.num_nodes,
                 self.graph.num_relations,

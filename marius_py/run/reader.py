@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -41,7 +43,8 @@ R = TypeVar("R", bound="RunReader")
 
 _NAME_BLOCK = 1 << 16
 _SEARCHED_NAMES = 1 << 20
-_FEW_ROWS = 1024
+_GAP_BYTES = 64 << 10
+"""Reading so many bytes more costs about what another read does."""
 _BLOCK_BYTES = 32 << 20
 
 
@@ -63,7 +66,6 @@ class RunReader:
         self._checkpoint = reader.checkpoint()
         _check_graph(self._checkpoint, graph, path)
         self.model = _model_of(self._checkpoint, reader.table.dim, path, device)
-        self._relation_names: list[str] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -133,16 +135,24 @@ class RunReader:
         )
 
     @property
-    def relation_names(self) -> list[str]:
-        """Names of the R relations in id order."""
-        if self._relation_names is None:
-            self._relation_names = self.graph.relation_names()
-        return list(self._relation_names)
+    def nodes(self) -> NodeReader:
+        """The node rows of the commit that is read."""
+        return self._reader
 
     @property
+    def relation_names(self) -> list[str]:
+        """Names of the R relations in id order."""
+        return list(self._relation_numbers)
+
+    @cached_property
+    def _relation_numbers(self) -> dict[str, int]:
+        """Name of each relation → its id, in id order."""
+        return {name: number for number, name in enumerate(self.graph.relation_names())}
+
+    @cached_property
     def inverse_suffix(self) -> str:
         """What the names of inverse relations end in: "^-1", repeated until no relation has such a name."""
-        known, suffix = set(self.relation_names), INVERSE_SUFFIX
+        known, suffix = self._relation_numbers, INVERSE_SUFFIX
         while any(name + suffix in known for name in known):
             suffix += INVERSE_SUFFIX
         return suffix
@@ -189,13 +199,12 @@ class RunReader:
         else:
             ids = self.node_ids([str(name) for name in _texts(names)])
         distinct, inverse = np.unique(ids, return_inverse=True)
-        if distinct.size <= _FEW_ROWS:
-            found: NDArray[np.float32] = self._reader.gather(distinct)[inverse.reshape(-1)]
-            return found
         rows = np.empty((distinct.size, self.dim), dtype=np.float32)
-        step = self.block_rows
-        for start in range(0, self.num_nodes, step):
-            first, last = np.searchsorted(distinct, (start, min(start + step, self.num_nodes)))
+        # Ranges of ids that lie near each other, within blocks: each is one read.
+        is_far = np.diff(distinct) > max(1, _GAP_BYTES // (4 * self.dim))
+        is_far |= np.diff(distinct // self.block_rows) > 0
+        cuts = [0, *(np.flatnonzero(is_far) + 1).tolist(), distinct.size]
+        for first, last in pairwise(cuts):
             if first < last:
                 low, high = int(distinct[first]), int(distinct[last - 1]) + 1
                 rows[first:last] = self.read_rows(low, high)[distinct[first:last] - low]
@@ -224,7 +233,7 @@ class RunReader:
         Raises:
             ConfigError: unknown name, or `inverse` in a run without reciprocal relations.
         """
-        known = self.relation_names
+        known = self._relation_numbers
         base = name.removesuffix(self.inverse_suffix)
         if not inverse and name not in known and base != name and base in known:
             name, inverse = base, True
@@ -232,7 +241,9 @@ class RunReader:
             raise ConfigError(
                 f"the run in {self.path} has model.reciprocal=false and so no rows of inverse relations"
             )
-        index = int(self.relation_ids([name])[0]) + (self.graph.num_relations if inverse else 0)
+        if name not in known:
+            raise self._unknown("relation", [name])
+        index = known[name] + (self.graph.num_relations if inverse else 0)
         row: NDArray[np.float32] = self.model.relations[index].cpu().numpy().copy()
         return row
 

@@ -10,6 +10,7 @@ import logging
 import platform
 import resource
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import Any, cast
@@ -28,7 +29,7 @@ from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.product_units import HostPrecision
 from marius_py.storage.files import replace, write_temporary
 from marius_py.storage.protocols import Edges, EdgeStore
-from marius_py.storage.reader import open_node_reader
+from marius_py.storage.reader import NodeReader, open_node_reader
 
 CHECKPOINT_FOLDER = "checkpoint"
 METRICS_FILE = "metrics.jsonl"
@@ -60,7 +61,7 @@ def evaluate_split(
 
 
 def rank_split(
-    folder: Path,
+    nodes: Path | NodeReader,
     graph: Graph,
     edges: EdgeStore,
     model: LinkPredictionModel | TrainedModel,
@@ -78,10 +79,10 @@ def rank_split(
     progress: Progress | None = None,
     touch: Callable[[], None] = lambda: None,
 ) -> Metrics:
-    """Link-prediction metrics of the last commit in a run folder, embeddings streamed from disk.
+    """Link-prediction metrics of a commit, embeddings streamed from disk.
 
     Args:
-        folder: the run folder.
+        nodes: the run folder, for its last commit, or a reader of the commit that `model` is of.
         graph: the graph it was trained on.
         edges: that graph's edges, in any number of partitions.
         model: holds the committed relations.
@@ -105,7 +106,10 @@ def rank_split(
             progress(f"rank {split}", done, total, "edges")
 
     ranked = model
-    with open_node_reader(folder / CHECKPOINT_FOLDER) as reader:
+    opened = (
+        nullcontext(nodes) if isinstance(nodes, NodeReader) else open_node_reader(nodes / CHECKPOINT_FOLDER)
+    )
+    with opened as reader:
         while True:
             evaluator = Evaluator(
                 ranked,

@@ -55,8 +55,14 @@ class Tracker(ABC):
         """
 
     @abstractmethod
-    def finish(self, values: Mapping[str, float]) -> None:
-        """The run has ended; `values` hold the test metrics, "test/mrr", … and are empty if it failed."""
+    def finish(self, epoch: int, values: Mapping[str, float], *, success: bool) -> None:
+        """The run has ended.
+
+        Args:
+            epoch: epochs done, those before a resumption included.
+            values: the test metrics, "test/mrr", …; empty where there are no test edges, or if it failed.
+            success: whether it came to its end.
+        """
 
 
 class CsvTracker(Tracker):
@@ -89,12 +95,12 @@ class CsvTracker(Tracker):
         """Write the epoch's line."""
         self._write(epoch, values)
 
-    def finish(self, values: Mapping[str, float]) -> None:
+    def finish(self, epoch: int, values: Mapping[str, float], *, success: bool) -> None:
         """The test metrics at the last epoch, in a line of their own."""
         if values:
-            self._write(self._rows[-1].get("epoch", "") if self._rows else "", values)
+            self._write(epoch, values)
 
-    def _write(self, epoch: int | str, values: Mapping[str, float]) -> None:
+    def _write(self, epoch: int, values: Mapping[str, float]) -> None:
         """Append a line, or replace the file: for a new column, a line written again, and the first time."""
         row = {"epoch": str(epoch)} | {name: str(one) for name, one in values.items() if name != "epoch"}
         new = [name for name in row if name not in self._columns]
@@ -130,7 +136,6 @@ class TensorBoardTracker(Tracker):
 
     def __init__(self) -> None:
         self._writer: Any = None
-        self._epoch = 0
         _library("tensorboard", "tensorboard")
 
     def start(self, folder: Path, settings: Mapping[str, Any]) -> None:
@@ -142,15 +147,14 @@ class TensorBoardTracker(Tracker):
 
     def log(self, epoch: int, values: Mapping[str, float]) -> None:
         """One point a figure."""
-        self._epoch = epoch
         for name, value in values.items():
             self._writer.add_scalar(name, value, epoch)
         self._writer.flush()
 
-    def finish(self, values: Mapping[str, float]) -> None:
+    def finish(self, epoch: int, values: Mapping[str, float], *, success: bool) -> None:
         """The test metrics at the last epoch."""
         if self._writer is not None:
-            self.log(self._epoch, values)
+            self.log(epoch, values)
             self._writer.close()
 
 
@@ -159,7 +163,6 @@ class MlflowTracker(Tracker):
 
     def __init__(self) -> None:
         self._mlflow = _library("mlflow", "mlflow")
-        self._epoch = 0
 
     def start(self, folder: Path, settings: Mapping[str, Any]) -> None:
         """Begin a run named like the folder, with the settings as parameters."""
@@ -168,13 +171,12 @@ class MlflowTracker(Tracker):
 
     def log(self, epoch: int, values: Mapping[str, float]) -> None:
         """MLflow's names cannot hold "@"."""
-        self._epoch = epoch
         self._mlflow.log_metrics({name.replace("@", "_at_"): v for name, v in values.items()}, step=epoch)
 
-    def finish(self, values: Mapping[str, float]) -> None:
+    def finish(self, epoch: int, values: Mapping[str, float], *, success: bool) -> None:
         """The test metrics, and the end of the run."""
-        self.log(self._epoch, values)
-        self._mlflow.end_run("FINISHED" if values else "FAILED")
+        self.log(epoch, values)
+        self._mlflow.end_run("FINISHED" if success else "FAILED")
 
 
 class WandbTracker(Tracker):
@@ -183,7 +185,6 @@ class WandbTracker(Tracker):
     def __init__(self) -> None:
         self._wandb = _library("wandb", "wandb")
         self._run: Any = None
-        self._epoch = 0
 
     def start(self, folder: Path, settings: Mapping[str, Any]) -> None:
         """Begin or go on; the identity follows from the folder's path."""
@@ -192,14 +193,13 @@ class WandbTracker(Tracker):
 
     def log(self, epoch: int, values: Mapping[str, float]) -> None:
         """One point a figure."""
-        self._epoch = epoch
         self._run.log(dict(values), step=epoch)
 
-    def finish(self, values: Mapping[str, float]) -> None:
+    def finish(self, epoch: int, values: Mapping[str, float], *, success: bool) -> None:
         """The test metrics as the run's summary."""
         if self._run is not None:
             self._run.summary.update(dict(values))
-            self._run.finish(exit_code=0 if values else 1)
+            self._run.finish(exit_code=0 if success else 1)
 
 
 TRACKERS: dict[str, type[Tracker]] = {
@@ -215,9 +215,11 @@ class Trackers:
 
     def __init__(self, trackers: Sequence[Tracker]) -> None:
         self._trackers = list(trackers)
+        self._epoch = 0
 
-    def start(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        """See `Tracker.start`; settings may be nested."""
+    def start(self, folder: Path, settings: Mapping[str, Any], epochs_done: int = 0) -> None:
+        """See `Tracker.start`; settings may be nested. A resumed run has done epochs already."""
+        self._epoch = epochs_done
         self._each("start", folder, flat(settings, "."))
 
     def log(self, line: Mapping[str, Any]) -> None:
@@ -225,18 +227,20 @@ class Trackers:
         if (line.get("valid") or {}).get("sampled"):
             line = {("valid_sampled" if name == "valid" else name): value for name, value in line.items()}
         values = {name: value for name, value in _numbers(flat(line, "/")).items() if name != "epoch"}
-        self._each("log", int(line["epoch"]) + 1, values)
+        self._epoch = int(line["epoch"]) + 1
+        self._each("log", self._epoch, values)
 
     def finish(self, result: Mapping[str, Any] | None) -> None:
         """The content of result.json, or None if the run failed."""
         test = (result or {}).get("test") or {}
         name = "test_sampled" if test.get("sampled") else "test"
-        self._each("finish", _numbers(flat({name: test}, "/")))
+        values = _numbers(flat({name: test}, "/"))
+        self._each("finish", self._epoch, values, success=result is not None)
 
-    def _each(self, method: str, *arguments: Any) -> None:
+    def _each(self, method: str, *arguments: Any, **named: Any) -> None:
         for tracker in list(self._trackers):
             try:
-                getattr(tracker, method)(*arguments)
+                getattr(tracker, method)(*arguments, **named)
             except Exception as error:
                 self._trackers.remove(tracker)
                 logger.warning(

@@ -50,7 +50,7 @@ class _Tracked(build.Watcher):
         self._inner.on_start(trainer, num_edges, epochs_done)
         if not self.started:  # a run that ends an epoch of other settings first makes two trainers
             self.started = True
-            self._trackers.start(build.run_folder(self._config), plain(self._config))
+            self._trackers.start(build.run_folder(self._config), plain(self._config), epochs_done)
 
     def on_progress(self, edges: int) -> None:
         """Pass on."""

@@ -129,3 +129,32 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     export(folder, target, "pbg", overwrite=True)
     assert (target / "config.json").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("format", ["projector", "pbg"])
+def test_only_what_an_export_wrote_is_replaced(tmp_path, monkeypatch, format):
+    folder, _, _, _ = write_run(tmp_path)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    export(folder, mine, format, overwrite=True)  # an empty folder
+    before = sorted(path.name for path in mine.iterdir())
+    (mine / "notes.txt").write_text("keep me")
+    others = {"tables": "nodes.tsv", "settings": "config.json"}
+    for name, file in others.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text("keep me")
+    kept = sorted(path for path in tmp_path.rglob("*") if path != tmp_path / "log")
+    monkeypatch.chdir(folder)
+    for place in (mine, folder, folder / "checkpoint", tmp_path, ".", "..", *map(tmp_path.joinpath, others)):
+        with pytest.raises(ConfigError, match="is no folder that an export wrote"):
+            export(folder, place, format, overwrite=True)
+    with pytest.raises(ConfigError, match=r"it holds notes\.txt\)"):
+        export(folder, mine, format, overwrite=True)
+    words = [".", "--format", format, "--output", ".", "--overwrite"]
+    assert cli.export(words) == 2
+    assert sorted(tmp_path.rglob("*")) == kept
+    (mine / "notes.txt").unlink()
+    (tmp_path / "link").symlink_to(mine)
+    assert export(folder, tmp_path / "link", format, overwrite=True) == [tmp_path / "link"]
+    assert (tmp_path / "link").is_symlink()
+    assert sorted(path.name for path in mine.iterdir()) == before

@@ -4,16 +4,19 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from marius_py.errors import ConfigError, FormatError, MissingPathError, StorageError
 from marius_py.graph import Graph, open_graph
+from marius_py.graph import names as name_tables
 from marius_py.graph.manifest import manifest_bytes, read_manifest
-from marius_py.graph.names import ROW_GROUP
+from marius_py.graph.names import ROW_GROUP, find_names, write_names
 from marius_py.partitioning import Partitioning
 from marius_py.prepare import prepare, prepare_arrays
 
@@ -204,3 +207,30 @@ def test_opening_and_reading_edges_needs_neither_pyarrow_nor_torch(tmp_path: Pat
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+
+
+def test_as_many_names_are_read_at_a_time_as_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(name_tables, "ROW_GROUP", 4)
+    names = [f"name {i}" for i in range(30)]
+    array = pa.array(names, pa.large_string())
+    write_names(tmp_path / "n.parquet", array.type, (array.slice(i, 4) for i in range(0, 30, 4)))
+    read: list[list[int]] = []
+    plain = name_tables._NameTable.read
+
+    def note(table: name_tables._NameTable, groups: list[int]) -> Any:
+        read.append(groups)
+        return plain(table, groups)
+
+    monkeypatch.setattr(name_tables._NameTable, "read", note)
+    for asked, reads in (
+        ([29], [[i] for i in range(8)]),
+        ([0, 3], [[0]]),
+        (range(29, 11, -1), [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        ([*range(12), *range(12)], [[0, 1, 2]]),
+    ):
+        assert find_names(tmp_path / "n.parquet", [names[i] for i in asked]).tolist() == list(asked)
+        assert read == reads
+        read.clear()
+    assert find_names(tmp_path / "n.parquet", ["name 5", "", "name 30", "name 5"]).tolist() == [5, -1, -1, 5]

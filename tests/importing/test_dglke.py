@@ -8,7 +8,7 @@ import pytest
 import marius_py
 from marius_py import cli
 from marius_py.errors import ConfigError, FormatError, StorageError
-from marius_py.importing import dglke_graph, dglke_run
+from marius_py.importing import dglke, dglke_graph, dglke_run
 from marius_py.verify import is_sound, verify
 from tests.importing.peers import dglke_score, write_dglke
 
@@ -214,3 +214,19 @@ def test_damaged_triples(tmp_path, format, lines, message):
     with pytest.raises(FormatError, match=message):
         dglke_graph(data / "train.txt", tmp_path / "g", format=format)
     assert not (tmp_path / "g").exists()
+
+
+def test_blocks_of_names_are_as_large_as_all_names(tmp_path, monkeypatch):
+    data = write_dglke(tmp_path, "DistMult")[0]
+    sizes = []
+    plain = dglke._text_blocks
+
+    def note(path, delimiter, columns, block_bytes=1):
+        sizes.append((path.name, block_bytes))
+        return plain(path, delimiter, columns, 1 << 20)
+
+    monkeypatch.setattr(dglke, "_TEXT_BLOCK_BYTES", 1)
+    monkeypatch.setattr(dglke, "_text_blocks", note)
+    dglke_graph(data / "train.txt", tmp_path / "g", split=(1, 0, 0))
+    names = dglke.read_mapping(next(data.glob("entities.*")), "\t")
+    assert dict(sizes)["train.txt"] >= sum(map(len, names))

@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import tempfile
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pytest
 
 from marius_py import cli, load
 from marius_py.errors import ConfigError, FormatError, StorageError
-from marius_py.predict import Neighbor, complete_nodes, fit_temperature, predict
+from marius_py.predict import Neighbor, complete_nodes, complete_relations, fit_temperature, predict
 from marius_py.predict.files import AnswerWriter, read_queries
 from tests.small_runs import write_run
 
@@ -101,6 +102,35 @@ def test_known_relations_are_left_out(written, run):
     assert relations[relation] not in [a.relation for a in answers]
     assert len(answers) == 1
     assert abs(sum(a.probability for a in answers) - 1) < 1e-9
+
+
+def test_relations_are_searched_within_the_memory(tmp_path):
+    names = [f"relation {i}" for i in range(60)]
+    folder, graph, rows, relations = write_run(tmp_path, names=NODES, relations=names)
+    heads, tails = np.random.default_rng(1).integers(graph.num_nodes, size=(2, 20_000))
+    scores = np.einsum(
+        "qd,rd,qd->qr", *(part.astype(np.float64) for part in (rows[heads], relations, rows[tails]))
+    )
+    edges = known_edges(graph)
+    known = np.zeros((graph.num_nodes, graph.num_relations, graph.num_nodes), dtype=np.bool_)
+    known[tuple(edges.T)] = True
+    with load(folder) as run:
+        for filter_known in (False, True):
+            if filter_known:
+                scores[known[heads, :, tails]] = -np.inf
+            tracemalloc.start()
+            found = complete_relations(
+                run, heads, tails, 4, filter_known=filter_known, beta=1.0, memory_bytes=16 << 20
+            )
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            assert peak < 16 << 20
+            best = np.sort(scores, axis=1)[:, :-5:-1]
+            np.testing.assert_allclose(found.scores, best, rtol=1e-5, atol=1e-5)
+            chosen = np.take_along_axis(scores, found.ids, axis=1)
+            np.testing.assert_allclose(found.scores, chosen, rtol=1e-5, atol=1e-5)
+            shares = np.exp(best) / np.exp(scores).sum(1, keepdims=True)
+            np.testing.assert_allclose(found.probabilities, shares, rtol=1e-4)
 
 
 @pytest.mark.parametrize("metric", ["cosine", "dot", "l2"])

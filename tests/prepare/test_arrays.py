@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from marius_py.convert import graph_from
 from marius_py.errors import ConfigError, FormatError
-from marius_py.prepare import prepare_arrays
+from marius_py.prepare import prepare, prepare_arrays
 from tests.prepare.graphs import all_edges, named_edges
 
 
@@ -103,3 +104,25 @@ def test_bad_arrays(
 def test_splits_must_have_the_same_columns(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="all must agree"):
         prepare_arrays(some_edges(), tmp_path / "g", valid=some_edges()[:, :2])
+
+
+def test_numbers_of_relations_are_dense_too(tmp_path: Path) -> None:
+    edges = np.array([[0, 5_000_000, 1], [1, 0, 0]])
+    with pytest.raises(ConfigError, match=r"largest relation number is 5,000,000 .* pass num_relations="):
+        prepare_arrays(edges, tmp_path / "g")
+    assert prepare_arrays(edges[:, ::2], tmp_path / "g", split=(1, 0, 0)).num_relations == 1
+
+
+def test_shares_beside_given_splits_are_refused(tmp_path: Path) -> None:
+    edges = np.array([[0, 0, 1], [1, 0, 0]])
+    (tmp_path / "t.tsv").write_text("a\tr\tb\n")
+    file = tmp_path / "t.tsv"
+    for part in ("valid", "test"):
+        for call in (
+            lambda part: prepare_arrays(edges, tmp_path / "g", split=(1, 0, 0), **{part: edges}),
+            lambda part: prepare(file, tmp_path / "g", split=(1, 0, 0), **{part: file}),
+            lambda part: graph_from([("a", "b")], tmp_path / "g", split=(1, 0, 0), **{part: [("b", "a")]}),
+        ):
+            with pytest.raises(ConfigError, match=r"split is \(1, 0, 0\), but it is for a random split"):
+                call(part)
+    assert not (tmp_path / "g").exists()

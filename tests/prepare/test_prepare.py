@@ -6,6 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from marius_py.errors import ConfigError, FormatError, StorageError
@@ -224,7 +226,22 @@ def test_progress_is_told_by_stage(tmp_path: Path) -> None:
         *["sort"] * 3,
     ]
     assert calls[0][1] == calls[0][2] == train.stat().st_size
+    assert calls[0][3] == "B"
     assert calls[-1][1:] == (30, 30, "edges")
+
+
+def test_progress_of_typed_files_is_in_edges(tmp_path: Path) -> None:
+    np.save(tmp_path / "t.npy", np.array([["a", "b"], ["b", "c"], ["c", "a"]]))
+    pq.write_table(pa.table({"head": ["a", "b"], "tail": ["b", "a"]}), tmp_path / "t.parquet")
+    for name, count in (("t.npy", 3), ("t.parquet", 2)):
+        calls: list[tuple[str, int, int | None, str]] = []
+        prepare(
+            tmp_path / name,
+            tmp_path / name[2:],
+            split=(1, 0, 0),
+            progress=lambda *call, calls=calls: calls.append(call),
+        )
+        assert calls[0] == (f"read {name}", count, count, "edges")
 
 
 def test_real_graph(tmp_path: Path, data_dir: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from marius_py.convert import graph_from
 from marius_py.errors import ConfigError
 from marius_py.prepare import prepare, prepare_arrays
+from marius_py.prepare.extend import extend_graph
 from marius_py.prepare.reverses import ReversedEdges
 from tests.prepare.graphs import named_edges, write_rows
 
@@ -73,7 +74,7 @@ def test_a_random_split_of_both_directions_warns_and_undirected_mends_it(
     found = parted.report["reversed_edges"]["test"]
     assert found["reversed"] > 0.8 * found["sampled"] > 0
     assert "of the test edges stand in train the other way round" in caplog.text
-    assert "input.undirected=true" in caplog.text
+    assert "a random split with input.undirected=true (undirected=True in Python) keeps" in caplog.text
     caplog.clear()
     whole = prepare_arrays(pairs, tmp_path / "whole", undirected=True)
     counts = whole.num_edges
@@ -98,6 +99,33 @@ def test_few_reverses_are_told_without_a_warning(tmp_path: Path, caplog: pytest.
     record = next(record for record in caplog.records if "other way round" in record.getMessage())
     assert record.levelno == logging.INFO
     assert "33 % of the test edges" in record.getMessage()
+
+
+def test_undirected_is_named_only_where_it_can_help(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train = write_rows(tmp_path / "t.tsv", [("a", "r", "b"), ("b", "r", "c")])
+    test = write_rows(tmp_path / "v.tsv", [("b", "r", "a"), ("c", "r", "b")])
+    graph = prepare(train, tmp_path / "g", test=test, partitions=1)
+    extend_graph(graph, train, tmp_path / "more")
+    both = np.array([row for i in range(200) for row in ((i, 0, i + 1), (i + 1, 1, i))])
+    prepare_arrays(both, tmp_path / "other", split=(0.9, 0, 0.1), undirected=True)
+    told = [r.getMessage() for r in caplog.records if "other way round" in r.getMessage()]
+    assert len(told) == 3
+    assert "their ranks will look better" in told[0]
+    assert not any("undirected" in message for message in told)
+
+
+def test_fewer_reverses_than_half_a_per_cent_are_not_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train = np.array([[i, i + 1] for i in range(450)])
+    test = np.array([[i, i + 2] for i in range(449)])
+    with caplog.at_level(logging.INFO):
+        for count, name in ((2, "few"), (3, "more")):
+            test[:count] = train[:count, ::-1]
+            graph = prepare_arrays(train, tmp_path / name, test=test)
+            assert graph.report["reversed_edges"]["test"] == {"sampled": 449, "reversed": count}
+    told = [r.getMessage() for r in caplog.records if "other way round" in r.getMessage()]
+    assert told == ["1 % of the test edges stand in train the other way round"]
 
 
 def test_other_relations_are_no_copies_of_each_other(tmp_path: Path) -> None:

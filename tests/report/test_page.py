@@ -145,6 +145,15 @@ def test_an_unfinished_run_without_loss(tmp_path):
     assert Page(text).titles == ["Ranks", "Relations", "Embeddings"]
 
 
+def test_a_snapshot_is_not_called_unfinished(tmp_path, monkeypatch):
+    monkeypatch.setattr("marius_py.run.reader.is_snapshot", lambda folder: True)
+    with marius_py.load(write_run(tmp_path)[0]) as run:
+        write_report(run, tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "finished" not in text
+    assert "3" in Page(text).cells
+
+
 @pytest.mark.parametrize("is_new", [True, False])
 def test_a_full_disk_leaves_what_was_there(is_new, trained, tmp_path, monkeypatch):
     output, figures, written = tmp_path / "r.html", tmp_path / "figures", []

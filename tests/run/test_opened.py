@@ -34,9 +34,40 @@ def test_rows_by_name(written):
         assert [line["epoch"] for line in run.history] == [1, 2, 3]
 
 
+def test_rows_near_each_other_are_read_together(written, monkeypatch):
+    folder, _, rows, _ = written
+    read = []
+    monkeypatch.setattr("marius_py.run.reader._GAP_BYTES", 2 * 16)
+    monkeypatch.setattr("marius_py.run.reader._BLOCK_BYTES", 5 * 16)
+    with load(folder) as run:
+        plain = run.read_rows
+        monkeypatch.setattr(run, "read_rows", lambda low, high: read.append((low, high)) or plain(low, high))
+        for ids, ranges in (
+            ([], []),
+            ([7], [(7, 8)]),
+            ([9, 1, 4, 4], [(1, 2), (4, 5), (9, 10)]),
+            ([2, 0, 3, 6, 8, 9], [(0, 4), (6, 10)]),
+            (range(10), [(0, 5), (5, 10)]),
+        ):
+            wanted = np.array(ids, dtype=np.int64)
+            np.testing.assert_array_equal(run.embeddings(wanted), rows[wanted])
+            assert read == ranges
+            read.clear()
+
+
+def test_relations_are_looked_up_in_names_read_once(written, monkeypatch):
+    folder, graph, _, relations = written
+    with load(folder) as run:
+        run.relation("likes")
+        monkeypatch.setattr(type(graph), "relation_names", None)
+        monkeypatch.setattr(type(graph), "relation_ids", None)
+        for number, name in enumerate(run.relation_names):
+            np.testing.assert_array_equal(run.relation(name), relations[number])
+        assert run.inverse_suffix == "^-1"
+
+
 def test_many_rows_are_streamed(written, monkeypatch):
     folder, _, rows, _ = written
-    monkeypatch.setattr("marius_py.run.reader._FEW_ROWS", 2)
     monkeypatch.setattr("marius_py.run.reader._BLOCK_BYTES", 3 * 16)
     with load(folder) as run:
         np.testing.assert_array_equal(run.embeddings(np.array([9, 1, 4, 4])), rows[[9, 1, 4, 4]])

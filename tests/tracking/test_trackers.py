@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import marius_py
+from marius_py.convert import graph_from
 from marius_py.errors import ConfigError
 from marius_py.storage.files import set_call_hook
 from marius_py.tracking.trackers import Tracker, Trackers, make_trackers
@@ -31,8 +32,8 @@ class Recorder(Tracker):
     def log(self, epoch, values):
         self.calls.append(("log", epoch, values))
 
-    def finish(self, values):
-        self.calls.append(("finish", values))
+    def finish(self, epoch, values, *, success):
+        self.calls.append(("finish", epoch, values, success))
 
 
 class Failing(Recorder):
@@ -60,7 +61,8 @@ def test_a_run(tmp_path, caplog):
     assert start[2]["model.dim"] == 4
     assert [call[1] for call in logs] == [1, 2]
     assert logs[1][2]["valid/mrr"] == history[1]["valid"]["mrr"]
-    assert end[1]["test/mrr"] == result["test"]["mrr"]
+    assert (end[1], end[3]) == (2, True)
+    assert end[2]["test/mrr"] == result["test"]["mrr"]
     assert "the tracker Failing failed and is left out" in caplog.text
     with open(tmp_path / "run" / "metrics.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -70,6 +72,25 @@ def test_a_run(tmp_path, caplog):
     marius_py.train(EDGES, tmp_path / "run", {"training.epochs": 3}, resume=True).close()
     with open(tmp_path / "run" / "metrics.csv", encoding="utf-8", newline="") as file:
         assert [row["epoch"] for row in csv.DictReader(file)] == ["1", "2", "2", "3", "3"]
+
+
+def test_a_run_without_test_edges_succeeds_and_a_resumed_one_keeps_its_epochs(tmp_path):
+    Recorder.calls.clear()
+    graph = graph_from(EDGES, tmp_path / "graph", split=(0.9, 0.1, 0))
+    given = {**SETTINGS, "trackers": [f"{__name__}.Recorder"]}
+    marius_py.train(graph, tmp_path / "run", given).close()
+    assert Recorder.calls[-1] == ("finish", 2, {}, True)
+    marius_py.train(graph, tmp_path / "run", resume=True).close()
+    assert Recorder.calls[-1] == ("finish", 2, {}, True)
+    assert [call[0] for call in Recorder.calls].count("log") == 2
+
+
+def test_a_run_that_fails_says_so(tmp_path):
+    Recorder.calls.clear()
+    trackers = make_trackers([f"{__name__}.Recorder"])
+    trackers.start(tmp_path, {}, 3)
+    trackers.finish(None)
+    assert Recorder.calls[-1] == ("finish", 3, {}, False)
 
 
 def _rows(folder):
@@ -207,8 +228,27 @@ def test_mlflow_and_wandb_are_called_as_they_ask(tmp_path, monkeypatch):
     assert ("log_metrics", ({"loss": 2.0, "valid/hits_at_1": 0.5},), {"step": 1}) in calls
     assert ("log", ({"loss": 2.0, "valid/hits@1": 0.5},), {"step": 1}) in calls
     assert ("end_run", ("FINISHED",), {}) in calls
+    assert ("finish", (), {"exit_code": 0}) in calls
     assert run.summary == {"test/mrr": 0.25}
     assert any(isinstance(call, dict) and call["resume"] == "allow" for call in calls)
+
+
+@pytest.mark.parametrize(("result", "status", "code"), [({"test": None}, "FINISHED", 0), (None, "FAILED", 1)])
+def test_only_a_run_that_failed_is_reported_as_failed(tmp_path, monkeypatch, result, status, code):
+    ends = []
+    mlflow = SimpleNamespace(
+        start_run=lambda run_name: None,
+        log_params=lambda values: None,
+        log_metrics=lambda values, step: None,
+        end_run=ends.append,
+    )
+    run = SimpleNamespace(finish=lambda exit_code: ends.append(exit_code), summary={})
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **named: run))
+    trackers = make_trackers(["mlflow", "wandb"])
+    trackers.start(tmp_path / "run", {})
+    trackers.finish(result)
+    assert ends == [status, code]
 
 
 def test_tensorboard(tmp_path):
