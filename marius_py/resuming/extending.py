@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ from marius_py.run.reader import CONFIG_META, RESULT_META
 from marius_py.run.results import CHECKPOINT_FOLDER
 from marius_py.run_state import EpochMetrics, RunState
 from marius_py.storage.aligned import allocate
+from marius_py.storage.edge_writer import edge_dtype
 from marius_py.storage.hdf5_nodes import create_node_store
 from marius_py.storage.protocols import Checkpoint, NodeTable
 from marius_py.storage.reader import NodeReader, open_node_reader
@@ -47,6 +48,8 @@ logger = logging.getLogger(__name__)
 Init = Literal["neighbors", "random"]
 _BLOCK_EDGES = 1 << 18
 _INIT_ROWS = 1 << 16
+_ASKED_BYTES = 24
+"""Of an edge between a new and an old node, as it is held: three int32, and sorting."""
 
 
 def extend_run(
@@ -69,7 +72,8 @@ def extend_run(
         init: of new nodes. "neighbors": the mean of what their known neighbours ask for, that is of the
             queries of their edges, at the mean length of the neighbours; "random": the model's initializer,
             which nodes without a known neighbour get in any case.
-        memory_bytes: bound for the sums of new nodes; more of them take more passes over the edges.
+        memory_bytes: bound for the sums of new nodes and for their edges with old ones: more nodes take more
+            passes over the edges, more edges more passes over the run's embeddings.
 
     Returns:
         The new run folder.
@@ -196,6 +200,27 @@ class _OldRows:
         return rows, state
 
 
+class _Asked(NamedTuple):
+    """Edges of new nodes with old ones, (n,) each: what is asked for the new node, and of which old one.
+
+    Attributes:
+        place: of the new node among those at hand. anchor: old id of the old node.
+        question: relation · 2 + number in `SIDES` of the side on which the new node stands.
+    """
+
+    place: NDArray[np.integer]
+    anchor: NDArray[np.integer]
+    question: NDArray[np.integer]
+
+
+class _Means(NamedTuple):
+    """Of m new nodes: sums (m, D) of answers, sums (m,) of their anchors' lengths, and how many they are."""
+
+    sums: NDArray[np.float64]
+    lengths: NDArray[np.float64]
+    counts: NDArray[np.int64]
+
+
 class _Fresh:
     """Initial rows of new nodes, made for a bounded range of them at a time, in ascending order."""
 
@@ -215,7 +240,9 @@ class _Fresh:
         self._shift = shift
         self._seed = seed
         self._init = init
-        self._size = max(1, memory_bytes // (8 * old.dim + 16))
+        self._memory_bytes = memory_bytes
+        self._sum_bytes = 8 * old.dim + 16
+        self._size = max(1, memory_bytes // 2 // self._sum_bytes)
         self._first = self._last = 0
         self._ready = np.empty((0, old.dim), np.float32)
 
@@ -247,11 +274,17 @@ class _Fresh:
 
     def _from_neighbors(self, ids: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
         """Replace the rows of nodes that have an edge of a known relation with an old node."""
-        sums = np.zeros(rows.shape, np.float64)
-        lengths, counts = np.zeros(len(ids)), np.zeros(len(ids), np.int64)
+        means = _Means(np.zeros(rows.shape), np.zeros(len(ids)), np.zeros(len(ids), np.int64))
+        room = max(1, (self._memory_bytes - len(ids) * self._sum_bytes) // _ASKED_BYTES)
+        asked: list[_Asked] = []
         with self._graph.edges() as store:
-            for edges in store.blocks("train", _BLOCK_EDGES):
-                self._add(edges.astype(np.int64), ids, sums, lengths, counts)
+            for edges in store.blocks("train", min(_BLOCK_EDGES, room)):
+                found = self._asked(edges.astype(np.int64), ids)
+                if sum(len(one.place) for one in (*asked, found)) > room:
+                    self._answer(asked, means)
+                asked.append(found)
+        self._answer(asked, means)
+        sums, lengths, counts = means.sums, means.lengths, means.counts
         known = counts > 0
         mean = sums[known] / counts[known, None]
         norm = np.linalg.norm(mean, axis=1)
@@ -262,31 +295,44 @@ class _Fresh:
         rows[places] = mean[usable]
         logger.info("%d of %d new nodes initialised from neighbours", len(places), len(ids))
 
-    def _add(
-        self,
-        edges: NDArray[np.int64],
-        ids: NDArray[np.int64],
-        sums: NDArray[np.float64],
-        lengths: NDArray[np.float64],
-        counts: NDArray[np.int64],
-    ) -> None:
-        num_known = self._old.graph.num_relations
-        for side, column in zip(SIDES, (0, 2), strict=True):
+    def _asked(self, edges: NDArray[np.int64], ids: NDArray[np.int64]) -> _Asked:
+        """The edges (E, 3) between the new nodes `ids` and old nodes, by a known relation."""
+        found = []
+        for side, column in enumerate((0, 2)):
             place = np.searchsorted(ids, edges[:, column])
             place[place == len(ids)] = 0
-            anchor = edges[:, 2 - column]
-            chosen = (
-                (ids[place] == edges[:, column]) & (edges[:, 1] < num_known) & ~self._shift.is_new(anchor)
-            )
-            if not chosen.any():
-                continue
-            place, anchor, relation = place[chosen], anchor[chosen], edges[chosen, 1]
-            known = self._old.embeddings(self._back(anchor))
-            with torch.no_grad():
-                asked = self._old.model.queries(torch.from_numpy(known), torch.from_numpy(relation), side)
-            np.add.at(sums, place, asked.numpy().astype(np.float64))
-            np.add.at(lengths, place, np.linalg.norm(known.astype(np.float64), axis=1))
-            np.add.at(counts, place, 1)
+            anchor, relation = edges[:, 2 - column], edges[:, 1]
+            chosen = ids[place] == edges[:, column]
+            chosen &= (relation < self._old.graph.num_relations) & ~self._shift.is_new(anchor)
+            columns = place[chosen], self._back(anchor[chosen]), relation[chosen] * len(SIDES) + side
+            limits = len(ids), self._old.num_nodes, self._graph.num_relations * len(SIDES)
+            found.append([one.astype(edge_dtype(limit)) for one, limit in zip(columns, limits, strict=True)])
+        return _Asked(*map(np.concatenate, zip(*found, strict=True)))
+
+    def _answer(self, asked: list[_Asked], means: _Means) -> None:
+        """Add all answers to the sums by ascending anchor: the table is read once. Empties `asked`."""
+        if not asked:
+            return
+        place, anchor, question = (np.concatenate(one) for one in zip(*asked, strict=True))
+        asked.clear()
+        order = np.argsort(anchor, kind="stable")
+        for start in range(0, len(order), self._old.block_rows):
+            block = order[start : start + self._old.block_rows]
+            known = self._old.embeddings(anchor[block])
+            lengths = np.linalg.norm(known.astype(np.float64), axis=1)
+            relation, number = np.divmod(question[block].astype(np.int64), len(SIDES))
+            for index, side in enumerate(SIDES):
+                chosen = np.flatnonzero(number == index)
+                if not len(chosen):
+                    continue
+                with torch.no_grad():
+                    answers = self._old.model.queries(
+                        torch.from_numpy(known[chosen]), torch.from_numpy(relation[chosen]), side
+                    )
+                at = place[block[chosen]]
+                np.add.at(means.sums, at, answers.numpy().astype(np.float64))
+                np.add.at(means.lengths, at, lengths[chosen])
+                np.add.at(means.counts, at, 1)
 
     def _back(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Old ids of old nodes."""

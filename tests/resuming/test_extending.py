@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from marius_py.errors import ConfigError, FormatError
 from marius_py.prepare import prepare
 from marius_py.prepare.extend import IdShift, extend_graph, shift_of
 from marius_py.resuming.extending import extend_run
+from marius_py.run.reader import RunReader
 from marius_py.storage.reader import open_node_reader
 
 SETTINGS = {
@@ -154,6 +156,57 @@ def test_neighbours_help(tmp_path):
         assert sum(one.tail == f"group {one.query % 4}" for one in answers) >= 7
 
 
+def means_of_answers(run, graph, shift):
+    """(ids, rows) of new nodes with a known neighbour, as the definition has it: edge by edge."""
+    old = np.flatnonzero(~shift.is_new(np.arange(graph.num_nodes)))
+    answers, lengths = {}, {}
+    with graph.edges() as store:
+        edges = store.read("train").astype(np.int64)
+    for head, relation, tail in edges.tolist():
+        for side, node, anchor in (("head", head, tail), ("tail", tail, head)):
+            if shift.is_new(np.array([node]))[0] and anchor in old and relation < run.graph.num_relations:
+                row = run.embeddings(np.searchsorted(old, [anchor]))
+                asked = run.model.queries(torch.from_numpy(row), torch.tensor([relation]), side)
+                answers.setdefault(node, []).append(asked.numpy()[0].astype(np.float64))
+                lengths.setdefault(node, []).append(np.linalg.norm(row))
+    ids = np.array(sorted(answers))
+    means = np.array([np.mean(answers[node], axis=0) for node in ids])
+    wanted = np.array([np.mean(lengths[node]) for node in ids])
+    return ids, means * (wanted / np.linalg.norm(means, axis=1))[:, None]
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "passes"),
+    [(256 << 20, 1), (8000, 2), (800, 40)],
+    ids=["held at once", "edges in two parts", "nodes in three parts"],
+)
+def test_the_table_is_read_once_for_all_new_edges_held(files, tmp_path, monkeypatch, memory_bytes, passes):
+    """In whatever order edges are added, rows are the means of the definition, up to rounding of sums."""
+    old_graph = files[1]
+    marius_py.train(old_graph, tmp_path / "run", SETTINGS).close()
+    names = [*(f"old {i}" for i in range(50)), *(f"new {i}" for i in range(15))]
+    new = make_rows(np.random.default_rng(2), names, ["likes", "hates", "knows"], 1500)
+    graph = extend_graph(old_graph, write(tmp_path / "new.tsv", new), tmp_path / "both", header=False)
+    num_asked = sum(one[:3] != two[:3] and rel != "hates" for one, rel, two in new)
+    read = []
+
+    def read_rows(run, start, stop):
+        read.append(stop - start)
+        return read_from(run, start, stop)
+
+    read_from = RunReader.read_rows
+    monkeypatch.setattr(RunReader, "read_rows", read_rows)
+    monkeypatch.setattr("marius_py.run.reader._BLOCK_BYTES", 10 * 4 * 8)
+    monkeypatch.setattr("marius_py.resuming.extending._BLOCK_EDGES", 7)
+    folder = extend_run(tmp_path / "run", graph, tmp_path / "longer", memory_bytes=memory_bytes)
+    assert sum(read) <= passes * old_graph.num_nodes + num_asked // 10 + passes
+    _, shift, _ = shift_of(graph)
+    with marius_py.load(tmp_path / "run") as old, marius_py.load(folder) as run:
+        ids, means = means_of_answers(old, graph, shift)
+        assert len(ids) > 10
+        np.testing.assert_allclose(run.embeddings(ids), means, rtol=1e-5, atol=1e-7)
+
+
 def test_command(files, tmp_path, capsys):
     folder, old, _, _, _ = files
     marius_py.train(old, tmp_path / "run", SETTINGS).close()
@@ -228,3 +281,18 @@ def test_a_run_of_another_graph_is_refused_before_the_graph_is_written(files, tm
     assert cli.extend([*words, f"run={tmp_path / 'run'}", f"run_output={tmp_path / 'longer'}"]) == 2
     assert "was trained on the graph" in capsys.readouterr().err
     assert not (tmp_path / "both").exists()
+
+
+def test_what_cannot_be_added_to_a_graph_is_refused(tmp_path):
+    (tmp_path / "t.tsv").write_text("a\tr\tb\nb\tr\ta\n")
+    (tmp_path / "empty.tsv").write_text("head\trelation\ttail\n")
+    graph = prepare(tmp_path / "t.tsv", tmp_path / "g", split=(1, 0, 0), partitions=1)
+    with pytest.raises(ConfigError, match="seed is -1; allowed"):
+        extend_graph(graph, tmp_path / "t.tsv", tmp_path / "more", seed=-1)
+    for files in (
+        {"train": tmp_path / "empty.tsv"},
+        {"train": tmp_path / "t.tsv", "test": tmp_path / "empty.tsv"},
+    ):
+        with pytest.raises(FormatError, match=r"empty\.tsv holds no edges, only a header"):
+            extend_graph(graph, output=tmp_path / "more", **files)
+    assert not (tmp_path / "more").exists()
