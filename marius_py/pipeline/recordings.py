@@ -39,7 +39,8 @@ class Recordings:
 
     Args:
         enabled: False: never record, as where there is no CUDA device.
-        keep: what a replay returns stays as it is when the next one is asked for, at the price of a copy.
+        keep: what is returned stays as it is when the next work is done, at the price of a copy; else a
+            replay, and work that returns scratch of its own, may overwrite it.
         most: recordings at most: each keeps what it is given and returns in the device's memory. Each block
             of edges may have batches of a size of its own; those that come too late are launched one by one.
     """
@@ -59,11 +60,13 @@ class Recordings:
                 self._record(shapes, work, given)
         recorded = self._recorded.get(shapes)
         if recorded is None:
-            return work(given)
-        for mine, one in zip(recorded.given, given, strict=True):
-            mine.copy_(one)
-        recorded.graph.replay()
-        return [one.clone() for one in recorded.results] if self._keep else recorded.results
+            results = work(given)
+        else:
+            for mine, one in zip(recorded.given, given, strict=True):
+                mine.copy_(one)
+            recorded.graph.replay()
+            results = recorded.results
+        return [one.clone() for one in results] if self._keep else results
 
     def _record(self, shapes: Hashable, work: Work, given: Sequence[Tensor]) -> None:
         if self._pool is None:

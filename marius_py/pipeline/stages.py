@@ -84,7 +84,8 @@ def training_stages(
         buffer: where rows come from and changes go.
         model: computes them.
         device: where it computes.
-        recordings: of computing batches, which keep what they return.
+        recordings: of computing batches, which keep what they return: gradients are fetched while the next
+            batch is computed, in the same scratch memory.
         on_done: told of every batch, in the last stage's thread.
         rate: number of edges → factor of the learning rate, asked once a batch, in the order of batches.
     """

@@ -100,6 +100,19 @@ def test_results_are_kept_only_if_asked_for(work: Doubling, keep: bool) -> None:
     assert first.tolist() == ([2.0] if keep else [10.0])
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_what_is_not_replayed_is_kept_as_well(keep: bool) -> None:
+    """Work may return scratch, which it fills anew the next time."""
+    recordings, scratch = Recordings(enabled=False, keep=keep, most=0), torch.empty(1)
+
+    def doubling(given: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.mul(given[0], 2, out=scratch)]
+
+    (first,) = recordings.do(doubling, [torch.tensor([1.0])])
+    recordings.do(doubling, [torch.tensor([5.0])])
+    assert first.tolist() == ([2.0] if keep else [10.0])
+
+
 def test_what_cannot_be_recorded_is_done_as_it_comes(
     work: Doubling, caplog: pytest.LogCaptureFixture
 ) -> None:
