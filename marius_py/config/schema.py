@@ -100,10 +100,16 @@ class NegativesConfig(Checked):
         "degree (by degree_fraction, the rest uniform), uniform, all (resident nodes) or a class",
         registry="SAMPLERS",
     )
-    mask_known: bool = setting(True, "leave out negatives that form a known training edge")
+    mask_known: bool = setting(
+        True,
+        "leave out negatives that form a known training edge; where over 16 million lie between the "
+        "partitions in the buffer, those of the block of edges at hand only",
+    )
     weigh: bool = setting(True, "let resident negatives count so that they stand for the whole graph")
     per_question: bool = setting(
-        False, "let a known end and relation count once, however many edges answer (K-vs-all)"
+        False,
+        "let a known end and relation count once, however many edges answer (K-vs-all); for at most 16 "
+        "million edges between the partitions in the buffer",
     )
 
 

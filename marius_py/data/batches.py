@@ -17,7 +17,7 @@ from marius_py.buffer import PartitionBuffer
 from marius_py.buffer.swap import IOThread
 from marius_py.data.leased_edges import LeasedEdges
 from marius_py.data.plan import spread_spans, whole_spans
-from marius_py.data.resident_edges import ResidentEdges
+from marius_py.data.resident_edges import ResidentEdges, most_between
 from marius_py.data.step_edges import (
     BLOCK_EDGES,
     EdgeBlock,
@@ -25,6 +25,7 @@ from marius_py.data.step_edges import (
     read_block,
     split_step,
 )
+from marius_py.errors import ConfigError
 from marius_py.nn.known_edges import KnownEdges
 from marius_py.nn.negatives import ResidentNodes
 from marius_py.storage.protocols import Edges, EdgeStore
@@ -38,12 +39,14 @@ class BatchSettings:
 
     Attributes:
         batch_size: B, most edges a batch. chunks: C, groups of a batch that share negatives.
-        seed: the run's seed. mask_known: leave known edges out of the negatives.
+        seed: the run's seed. mask_known: leave known edges out of the negatives,
+            of the block at hand alone where more than `block_edges` lie between the residents.
         spread: divide each bucket among all steps that hold both of its partitions; otherwise it runs whole
             in the step that the schedule names. block_edges: edges of a step that are shuffled at once.
         weigh: let negatives count so that together they stand for all nodes (see `slot_weights`).
         compiled: search known edges with loops compiled with Numba.
-        per_question: let questions count alike, however many known edges answer them (K-vs-all).
+        per_question: let questions count alike, however many known edges answer them (K-vs-all);
+            at most `block_edges` may lie between the residents.
     """
 
     batch_size: int
@@ -71,6 +74,9 @@ class BatchSource:
         io: the buffer's I/O thread, on which edges are read ahead.
         settings: batch size, chunks, seed.
         degrees: reads (start, stop) → (n,) train degrees; needed where negatives are drawn by them.
+
+    Raises:
+        ConfigError: answers are to be counted among more edges than are held in memory.
     """
 
     def __init__(
@@ -88,11 +94,25 @@ class BatchSource:
         self._degrees = degrees
         self._degree_cumsum: dict[int, NDArray[np.int64]] = {}
         self._counts = edges.bucket_counts()
+        if settings.per_question:
+            self._check_answers()
         self._known: ResidentEdges | None = None
         if settings.reads_known:
             self._known = ResidentEdges(edges, self._counts, settings.block_edges, settings.compiled)
         self._edge_bytes = 0
         self._block_bytes = self._ahead_bytes = 0
+
+    def _check_answers(self) -> None:
+        """Refuse to count answers among the edges of a block only, which would be a random part of them."""
+        capacity, limit = self._buffer.capacity, self._settings.block_edges
+        most = most_between(self._counts, capacity)
+        if most > limit:
+            raise ConfigError(
+                f"negatives.per_question=true counts answers among the known edges between the partitions in "
+                f"the buffer, at most {limit}; with storage.capacity={capacity} of "
+                f"storage.partitions={len(self._counts)} there may be {most}: set a smaller "
+                "storage.capacity, more storage.partitions, or negatives.per_question=false"
+            )
 
     def run(
         self, schedule: Schedule, start: Position, pause: Callable[[Position], bool]
@@ -132,10 +152,11 @@ class BatchSource:
 
     def _remaining_blocks(self, schedule: Schedule, start: Position) -> list[tuple[EdgeBlock, int, int]]:
         """Blocks from `start` on, each with its first batch's number within the step and batches to skip."""
-        spans = whole_spans(schedule, self._counts)
         if self._settings.spread:
             rng = stream(self._settings.seed, Purpose.SHUFFLE, start.epoch)
             spans = spread_spans(schedule, self._counts, rng)
+        else:
+            spans = whole_spans(schedule, self._counts)
         remaining = []
         for number in range(start.step, len(schedule.steps)):
             first = 0

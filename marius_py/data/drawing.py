@@ -55,7 +55,7 @@ class BatchDrawing:
         self._compiled = compiled
         self._mask_known = mask_known
         self._per_question = per_question
-        self._distinct = Pool(lambda: DistinctIndex(buffer.num_rows, ascending=True, compiled=compiled))
+        self._distinct = Pool(lambda: DistinctIndex(buffer.num_rows, compiled=compiled))
 
     def draw(self, leased: LeasedEdges) -> EdgeBatch | DrawnBatch:
         """Draw negatives, find those that must not count, translate ids to rows, find distinct ones."""

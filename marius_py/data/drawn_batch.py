@@ -1,8 +1,9 @@
 """A batch of ids on its way to a buffer on a device (floor 2): DrawnBatch → one array → LocalBatch.
 
 In: node ids, drawn and leased. Out: the rows of the device's buffer that they are, and which are distinct,
-found on the device: for the host that is the longest part of making a batch. It is the same arithmetic as in
-`BatchSource`, with the same result in the same order, and asks the device for no value.
+found on the device: for the host that is the longest part of making a batch. It is the arithmetic of
+`PartitionBuffer.index` and `BatchDrawing`, but distinct rows come in the order of their last occurrence, not
+ascending, which would need a sort.
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ class Locator:
         return first.clamp_min(0) + (nodes - start), (first < 0).any()
 
     def _distinct(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Distinct rows in the order of their last occurrence, as `DistinctIndex`, and where each row is."""
+        """Distinct rows in the order of their last occurrence, where each row is among them, their number."""
         place = torch.arange(len(rows), dtype=torch.int32, device=rows.device)
         self._last.index_fill_(0, rows, 0)
         self._last.scatter_reduce_(0, rows, place, "amax")  # of equal rows the last one, in any order

@@ -2,7 +2,8 @@
 
 A negative that makes a known edge teaches a falsehood, whether or not that edge runs in the step at hand. So
 what is masked are all train edges whose two ends are resident: exactly those that a negative drawn from the
-buffer can make. Buckets stay while their partitions do; a swap reads the 2c − 1 new ones.
+buffer can make. Buckets stay while their partitions do; a swap reads the 2c − 1 new ones. Where these edges
+are too many for memory, only those of the block at hand are masked.
 """
 
 from __future__ import annotations
@@ -23,6 +24,20 @@ _FEW = 0.25
 """Edges of a step, as a share of those between the residents, up to which only what they ask is indexed."""
 
 
+def most_between(counts: NDArray[np.int64], capacity: int) -> int:
+    """No fewer than the edges between any `capacity` partitions, and as many as there are between all.
+
+    Args:
+        counts: (p, p) edges a bucket.
+        capacity: c, 1 to p.
+
+    >>> most_between(np.array([[1, 9], [0, 3]]), 1), most_between(np.array([[1, 9], [0, 3]]), 2)
+    (9, 13)
+    """
+    of_heads = np.sort(counts, axis=1)[:, -capacity:].sum(axis=1)
+    return int(np.sort(of_heads)[-capacity:].sum())
+
+
 class ResidentEdges:
     """Train edges between the resident partitions, and their index.
 
@@ -31,7 +46,7 @@ class ResidentEdges:
     Args:
         edges: where buckets are read.
         counts: (p, p) train edges a bucket.
-        limit: most edges to hold; a step with more masks its own edges only.
+        limit: most edges to hold; where there are more, a block's own edges only are indexed.
         compiled: as for `KnownEdges`.
     """
 
@@ -45,6 +60,7 @@ class ResidentEdges:
         self._buckets: dict[Bucket, Edges] = {}
         self._indexed: tuple[int, ...] | None = None
         self._index: KnownEdges | None = None
+        self._warned = False
         self.bytes_read = 0
 
     def load(self, resident: tuple[int, ...]) -> Edges | None:
@@ -52,7 +68,16 @@ class ResidentEdges:
         wanted = [Bucket(head, tail) for head in resident for tail in resident]
         total = sum(int(self._counts[bucket]) for bucket in wanted)
         if total > self._limit:
-            log.debug("%d edges between partitions %s: masking those of the step only", total, resident)
+            if not self._warned:
+                self._warned = True
+                log.warning(
+                    "%d known edges lie between the %d partitions in the buffer, and at most %d are held: "
+                    "negatives.mask_known=true leaves out those of the block at hand only; a smaller "
+                    "storage.capacity or more storage.partitions make them fewer",
+                    total,
+                    len(resident),
+                    self._limit,
+                )
             self._buckets.clear()
             return None
         kept = {bucket: self._buckets[bucket] for bucket in wanted if bucket in self._buckets}
@@ -70,13 +95,14 @@ class ResidentEdges:
         return index + sum(edges.nbytes for edges in list(self._buckets.values()))
 
     def index(self, resident: tuple[int, ...], loaded: Edges | None, own: Edges) -> KnownEdges:
-        """Index of what `load` returned for `resident`, or of the step's `own` edges where that is None.
+        """Index of what `load` returned for `resident`, or of the block's `own` edges where that is None.
 
         Where these are few of what was loaded, it is for them alone, and the next step needs another.
         """
         if loaded is None:
-            self._indexed = None
-            return KnownEdges(own, self._compiled)
+            self._indexed = self._index = None  # its memory goes to the next one
+            self._index = KnownEdges(own, self._compiled)
+            return self._index
         if len(own) <= len(loaded) * _FEW:
             self._indexed = None
             self._index = KnownEdges(loaded, self._compiled, asking=own)

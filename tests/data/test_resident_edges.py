@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+from itertools import combinations
+
 import numpy as np
 import pytest
 
-from marius_py.data.resident_edges import ResidentEdges
+from marius_py.data.resident_edges import ResidentEdges, most_between
 from marius_py.nn.known_edges import KnownEdges
 from marius_py.partitioning import Partitioning
 from marius_py.storage.memory import MemoryEdgeStore
@@ -50,6 +53,44 @@ def test_an_index_of_all_serves_until_a_partition_comes() -> None:
     other = known.load((1, 2))
     assert other is not None
     assert known.index((1, 2), other, other) is not first
-    too_many = ResidentEdges(store, store.bucket_counts(), limit=10)
-    assert too_many.load((0, 1)) is None
-    assert too_many.index((0, 1), None, loaded[:5]).nbytes < first.nbytes
+
+
+def test_too_many_edges_are_told_once_and_only_the_blocks_own_are_held(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("marius_py"), "propagate", True)
+    rng = np.random.default_rng(0)
+    edges = np.stack([rng.integers(0, size, 2000) for size in (NODES, 3, NODES)], 1)
+    store = MemoryEdgeStore(Partitioning(NODES, PARTS), edges)
+    counts = store.bucket_counts()
+    small, large = (sum(int(counts[i, j]) for i in parts for j in parts) for parts in ((2,), (0, 1)))
+    known = ResidentEdges(store, counts, limit=small)
+    few = known.load((2,))
+    assert few is not None
+    held = known.index((2,), few, few).nbytes
+    assert not caplog.messages
+    for _ in range(2):
+        assert known.load((0, 1)) is None
+        own = few[:5]
+        index = known.index((0, 1), None, own)
+        assert len(index.false_negatives(own, np.arange(NODES)[None], "tail"))
+        assert known.nbytes == index.nbytes < held
+    (message,) = caplog.messages
+    for word in (
+        f"{large} known edges",
+        f"at most {small} are held",
+        "negatives.mask_known",
+        "storage.capacity",
+    ):
+        assert word in message
+
+
+def test_no_partitions_have_more_edges_between_them_than_the_most() -> None:
+    rng = np.random.default_rng(0)
+    for capacity in range(1, 7):
+        counts = rng.integers(0, 100, (6, 6))
+        between = [
+            int(counts[np.ix_(parts, parts)].sum()) for parts in map(list, combinations(range(6), capacity))
+        ]
+        assert most_between(counts, capacity) >= max(between)
+    assert most_between(counts, 6) == counts.sum()
