@@ -31,8 +31,8 @@ from marius_py.assembly.parts import (
     make_model,
     number_of,
     partitioning_of,
-    resolve_device,
     spare_slots,
+    training_device,
 )
 from marius_py.config import (
     CONFIG_FILE,
@@ -51,6 +51,7 @@ from marius_py.errors import ConfigError, MariusError, StorageError
 from marius_py.evaluating import evaluate as evaluate_runs
 from marius_py.generate import planted_graph
 from marius_py.graph import Graph, open_graph
+from marius_py.pipeline.execution import torch_threads
 from marius_py.pipeline.runner import stage_of
 from marius_py.pipeline.watchdog import Watchdog
 from marius_py.planning.configured import resolve_auto
@@ -107,8 +108,8 @@ def train(config: TrainConfig, watcher: Watcher | None = None) -> dict[str, Any]
     """
     watcher = watcher or Watcher()
     components, device = check(config)
-    torch.set_num_threads(config.pipeline.compute_threads or available_cores())
-    with named(config) as config:
+    threads = config.pipeline.compute_threads or available_cores()
+    with torch_threads(threads), named(config) as config:
         folder = run_folder(config)
         if config.resume:
             check_begun(folder, config.graph)
@@ -125,11 +126,7 @@ def check(config: TrainConfig) -> tuple[Components, torch.device]:
     Raises:
         ConfigError: no such device or class, or a run folder with other content. StorageError: it is in use.
     """
-    device = resolve_device(config.device)
-    if config.storage.device == "cuda" and device.type != "cuda":
-        raise ConfigError(
-            "storage.device=cuda, but this machine has no usable CUDA device: set storage.device=cpu"
-        )
+    device = training_device(config)
     components = make_components(config)
     if config.output is not None:
         check_free(run_folder(config), resume=config.resume, trains=True)

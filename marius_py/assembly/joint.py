@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from marius_py.assembly.parts import (
-    available_cores,
     make_batch_settings,
     make_ordering,
+    make_trainer_settings,
     order_of,
 )
 from marius_py.config import (
@@ -54,7 +54,7 @@ from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.hdf5_store import Hdf5PartitionStore
 from marius_py.storage.reader import open_node_reader
 from marius_py.training.commits import CommitRhythm
-from marius_py.training.trainer import Trainer, TrainerSettings
+from marius_py.training.trainer import Trainer
 from marius_py.validation import ValidationPlan, gap_of
 
 log = logging.getLogger(__name__)
@@ -178,12 +178,17 @@ class Joint:
             record(store, {}, drop=(RESULT_META,))
             remove(self.folder / RESULT_FILE)
         rest = unfinished(checkpoint, EpochSettings.of(self.config, capacity, self.order(store, capacity)))
-        if rest is not None and rest[0] < epochs:
-            epoch, began = rest
-            config = began.applied(self.config)
-            earlier = replace(self, config=config, components=make_components(config))
-            earlier.trainer(store, began.capacity).train(epoch + 1)
-        return self.trainer(store, capacity).train(epochs)
+        if rest is None or rest[0] >= epochs:
+            return self.trainer(store, capacity).train(epochs)
+        epoch, began = rest
+        config = began.applied(self.config)
+        earlier = replace(self, config=config, components=make_components(config))
+        first = earlier.trainer(store, began.capacity)
+        first.train(epoch + 1)
+        trainer = self.trainer(store, capacity)
+        if first.is_interrupted:  # between its end and the watcher's hearing of the next
+            trainer.interrupt()
+        return trainer.train(epochs)
 
     def _announce_validation(self) -> None:
         """Say how epochs are validated, or that none is."""
@@ -229,18 +234,12 @@ class Joint:
             make_ordering(config, store.table, capacity, self.edges.bucket_counts(), order),
             self.components.sampler,
             make_batch_settings(config, self.model.compiled),
-            TrainerSettings(
-                capacity,
-                mode=config.pipeline.mode,
-                max_in_flight=config.pipeline.max_in_flight,
+            replace(
+                make_trainer_settings(config, capacity),
                 commits=CommitRhythm(config.checkpoint.every_steps, config.checkpoint.every_seconds),
                 trace=self.folder / "trace.json" if config.pipeline.trace else None,
                 rate=self.components.rate,
                 patience=config.training.patience,
-                device_buffer=config.storage.device == "cuda",
-                threads=config.pipeline.compute_threads or available_cores(),
-                compute_workers=config.pipeline.compute_workers,
-                precision="bfloat16" if config.pipeline.precision == "bfloat16" else "float32",
             ),
             device=self.device,
             degrees=self.edges.degrees if self.components.sampler.needs_degrees else None,

@@ -26,19 +26,22 @@ from marius_py.config import (
 from marius_py.config.regularization import regularization_of
 from marius_py.data.batches import BatchSettings
 from marius_py.data.rounds import FEWEST, EpochOrder, EpochWork, product_flop
+from marius_py.data.step_edges import BLOCK_EDGES
 from marius_py.errors import ConfigError
 from marius_py.graph import Graph
+from marius_py.memory import group_memory
 from marius_py.nn.kernels.host import is_worth_compiling
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
+from marius_py.planning.plan import fitting_capacity
 from marius_py.run.results import (
     peak_rss_bytes,
 )
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.protocols import NodeTable
 from marius_py.streams import Purpose, stream_seed
-from marius_py.training.trainer import Ordering
+from marius_py.training.trainer import Ordering, TrainerSettings
 from marius_py.types import Schedule
 
 log = logging.getLogger(__name__)
@@ -58,6 +61,20 @@ def resolve_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device=cuda, but this machine has no usable CUDA device: set device=cpu or auto")
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
+
+
+def training_device(config: TrainConfig) -> torch.device:
+    """The device of a run, on which its buffer can be if it is to be there.
+
+    Raises:
+        ConfigError: CUDA is asked for, to compute or for the buffer, and not available.
+    """
+    device = resolve_device(config.device)
+    if config.storage.device == "cuda" and device.type != "cuda":
+        raise ConfigError(
+            "storage.device=cuda, but this machine has no usable CUDA device: set storage.device=cpu"
+        )
+    return device
 
 
 def available_cores() -> int:
@@ -117,7 +134,7 @@ def make_model(
 
 
 def automatic_capacity(table: NodeTable, device: str = "cpu") -> int:
-    """All partitions if the table fits in half of the available memory, else as many as do; at least 2.
+    """All partitions if the table fits in half of the available memory, else as many as do, at least 2.
 
     Args:
         table: shape of the node table.
@@ -125,15 +142,14 @@ def automatic_capacity(table: NodeTable, device: str = "cpu") -> int:
     """
     p = table.partitioning.num_partitions
     budget = int(available_memory(device) * MEMORY_SHARE)
-    if p * table.slot_bytes <= budget:
-        return p
-    capacity = max(2, min(p, budget // table.slot_bytes - 1))
-    log.info("storage.capacity: %d of %d partitions fit in %.1f GiB", capacity, p, budget / 2**30)
+    capacity = fitting_capacity(table, budget) or min(p, 2)
+    if capacity < p:
+        log.info("storage.capacity: %d of %d partitions fit in %.1f GiB", capacity, p, budget / 2**30)
     return capacity
 
 
 def available_memory(device: str = "cpu") -> int:
-    """Bytes of memory that can be taken without swapping, the control group's limit included.
+    """Bytes of memory that can be taken without swapping, the limits of control groups included.
 
     On "cuda": bytes of the device's memory that are free, where there is one.
     """
@@ -145,12 +161,8 @@ def available_memory(device: str = "cpu") -> int:
         limits.append(int(facts["MemAvailable"].split()[0]) * 1024)
     except (OSError, KeyError, ValueError):
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
-    try:
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()) - used)
-    except (OSError, ValueError):
-        pass  # no limit, or none that can be read
-    return max(0, min(limits))
+    grouped = group_memory()
+    return min(limits) if grouped is None else min(grouped, *limits)
 
 
 def spare_slots(config: TrainConfig, table: NodeTable) -> int:
@@ -190,6 +202,20 @@ def make_batch_settings(config: TrainConfig, compiled: bool) -> BatchSettings:
     )
 
 
+def make_trainer_settings(config: TrainConfig, capacity: int) -> TrainerSettings:
+    """How a run with `capacity` partitions in the buffer goes through its batches; no commits or rates."""
+    pipeline = config.pipeline
+    return TrainerSettings(
+        capacity,
+        mode=pipeline.mode,
+        max_in_flight=pipeline.max_in_flight,
+        device_buffer=config.storage.device == "cuda",
+        threads=pipeline.compute_threads or available_cores(),
+        compute_workers=pipeline.compute_workers,
+        precision="bfloat16" if pipeline.precision == "bfloat16" else "float32",
+    )
+
+
 def epoch_work(config: TrainConfig, table: NodeTable, capacity: int, num_edges: int) -> EpochWork:
     """What an epoch with `capacity` partitions in the buffer computes and moves."""
     settings = config.negatives
@@ -198,12 +224,13 @@ def epoch_work(config: TrainConfig, table: NodeTable, capacity: int, num_edges: 
         negatives = int(2 * table.partitioning.num_nodes * share)
     else:
         negatives = (settings.count_head or settings.count) + (settings.count_tail or settings.count)
+    known = int(num_edges * share**2) if settings.mask_known or settings.per_question else 0
     return EpochWork(
         num_edges,
         config.training.batch_size,
         product_flop(table.dim, negatives),
         table.slot_bytes,
-        int(num_edges * share**2) if settings.mask_known or settings.per_question else 0,
+        known if known <= BLOCK_EDGES else 0,  # beyond, no step indexes more than its own edges
         resolve_device(config.device).type,
     )
 

@@ -27,6 +27,17 @@ _THREADED_STAGES = 2
 """So many of the stages beside a device have threads of their own: those that read and change rows."""
 
 
+@contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """Meanwhile torch computes with so many threads, afterwards with as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 @dataclass(frozen=True, slots=True)
 class Execution:
     """How batches go through their stages.
@@ -118,15 +129,9 @@ class Execution:
             return 1
         return min(self.compute_workers or self.threads, self.max_in_flight)
 
-    @contextmanager
-    def _shared_threads(self, users: int) -> Iterator[None]:
+    def _shared_threads(self, users: int) -> AbstractContextManager[None]:
         """Meanwhile torch has its share of threads for each of so many users at once.
 
         The share does not follow from how many torch has: another run of the process may have changed that.
         """
-        before = torch.get_num_threads()
-        torch.set_num_threads(max(1, self.threads // users))
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
+        return torch_threads(max(1, self.threads // users))

@@ -20,18 +20,26 @@ from marius_py.assembly.parts import (
     available_memory,
     make_batch_settings,
     make_model,
+    make_trainer_settings,
     order_of,
-    resolve_device,
+    training_device,
 )
 from marius_py.config import AUTO, TrainConfig, make_components, saved_settings
 from marius_py.errors import ConfigError
 from marius_py.graph import Graph, open_graph
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
-from marius_py.planning.plan import Machine, Plan, choose_plan, free_bytes, measure_disk
+from marius_py.planning.plan import (
+    Machine,
+    Plan,
+    candidate_partitions,
+    choose_plan,
+    free_bytes,
+    measure_disk,
+)
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
 from marius_py.storage.protocols import NodeTable
-from marius_py.training.trainer import Trainer, TrainerSettings
+from marius_py.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
 
@@ -45,12 +53,16 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
     """Measure this machine and plan a run of this configuration; takes a few seconds and writes nothing.
 
     Raises:
-        ConfigError: no graph, or no plan fits. StorageError: the output's file system cannot be written.
+        ConfigError: no graph, no such device, or no plan fits. StorageError: the output's file system cannot
+        be written.
     """
     if config.graph is None:
         raise ConfigError("graph is not set; give the prepared graph to plan for: graph=DIR")
     graph = open_graph(config.graph)
-    device = resolve_device(config.device)
+    device = training_device(config)
+    own = graph.partitioning.num_partitions
+    partitions, capacity = _number(config.storage.partitions), _number(config.storage.capacity)
+    candidate_partitions(graph.num_nodes, own, partitions, capacity)  # before seconds of measuring
     torch.set_num_threads(config.pipeline.compute_threads or available_cores())
     model = make_model(config, make_components(config), graph, device)
     output = Path(config.output) if config.output is not None else Path("runs")
@@ -73,9 +85,9 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
         graph.num_edges["train"],
         machine,
         batch_size=config.training.batch_size,
-        own_partitions=graph.partitioning.num_partitions,
-        partitions=_number(config.storage.partitions),
-        capacity=_number(config.storage.capacity),
+        own_partitions=own,
+        partitions=partitions,
+        capacity=capacity,
         order=partial(order_of, config, num_edges=graph.num_edges["train"]),
         reads_known=make_batch_settings(config, model.compiled).reads_known,
     )
@@ -199,13 +211,7 @@ def _epoch_seconds(
         lambda epoch, begun: build_schedule(2, 2, seed=0, start=begun),
         components.sampler,
         make_batch_settings(config, model.compiled),
-        TrainerSettings(
-            2,
-            config.pipeline.mode,
-            config.pipeline.max_in_flight,
-            compute_workers=config.pipeline.compute_workers,
-            precision="bfloat16" if config.pipeline.precision == "bfloat16" else "float32",
-        ),
+        make_trainer_settings(config, 2),
         device=device,
         degrees=(lambda first, last: degrees[first:last]) if components.sampler.needs_degrees else None,
         on_epoch=lambda line: lines.append(float(line["seconds"])),

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
+from marius_py.config import check_buffer
 from marius_py.data.rounds import FEWEST, EpochOrder
-from marius_py.errors import ConfigError, StorageError
+from marius_py.errors import ConfigError, ScheduleError, StorageError
 from marius_py.ordering import build_schedule, simulate
 from marius_py.partitioning import Partitioning
 from marius_py.planning.moved import edge_bytes, partition_bytes
@@ -195,16 +196,17 @@ def choose_plan(
         reads_known: as for `plan_epoch`.
 
     Raises:
-        ConfigError: not even two partitions and a spare slot fit in memory with 64 partitions.
+        ConfigError: a given number is out of range, no order exists for the numbers that come into question,
+        or not even two partitions and a spare slot fit in memory with the most of them.
     """
-    candidates = sorted({own_partitions, *CANDIDATES} if partitions is None else {partitions})
-    plans = []
+    candidates = candidate_partitions(num_nodes, own_partitions, partitions, capacity)
+    plans, refused = [], None
     for p in candidates:
-        if p > num_nodes or (capacity is not None and capacity > p):
-            continue
         table = NodeTable(Partitioning(num_nodes, p), *row_floats)
-        chosen = _capacity(table, machine.memory_bytes) if capacity is None else capacity
-        if chosen is not None:
+        chosen = fitting_capacity(table, machine.memory_bytes) if capacity is None else capacity
+        if chosen is None:
+            continue
+        try:
             plans.append(
                 plan_epoch(
                     table,
@@ -216,8 +218,15 @@ def choose_plan(
                     reads_known=reads_known,
                 )
             )
+        except ScheduleError as error:
+            refused = error
+    if not plans and refused is not None:
+        raise ConfigError(
+            f"no order for storage.partitions={', '.join(map(str, candidates))}: {refused}; "
+            "set another ordering.name, storage.partitions or storage.capacity"
+        ) from refused
     if not plans:
-        smallest = NodeTable(Partitioning(num_nodes, min(max(candidates), num_nodes)), *row_floats).slot_bytes
+        smallest = NodeTable(Partitioning(num_nodes, candidates[-1]), *row_floats).slot_bytes
         raise ConfigError(
             f"the buffer needs {3 * smallest / _GIB:.1f} GiB for two partitions and a spare one, and may "
             f"take {machine.memory_bytes / _GIB:.1f} GiB: set a smaller model.dim, or more storage.partitions"
@@ -229,13 +238,33 @@ def choose_plan(
     return best
 
 
-def _capacity(table: NodeTable, memory_bytes: int) -> int | None:
-    """All partitions if they fit, else as many as do with a spare slot; None if not even two do."""
+def candidate_partitions(
+    num_nodes: int, own_partitions: int, partitions: int | None, capacity: int | None
+) -> list[int]:
+    """Numbers of partitions, ascending, that come into question; arguments as for `choose_plan`.
+
+    Raises:
+        ConfigError: no such partitions, or no buffer of that capacity for them.
+    """
+    wanted = {own_partitions, *CANDIDATES} if partitions is None else {partitions}
+    if partitions is not None:
+        Partitioning(num_nodes, partitions)
+    possible = sorted(p for p in wanted if p <= num_nodes)
+    if capacity is None:
+        return possible
+    fitting = [p for p in possible if capacity == p or 2 <= capacity < p]
+    if not fitting:
+        check_buffer(possible[-1], capacity)
+    return fitting
+
+
+def fitting_capacity(table: NodeTable, memory_bytes: int) -> int | None:
+    """All partitions if the bytes hold them, else as many as fit with a spare slot; None: not even two."""
     p = table.partitioning.num_partitions
     if p * table.slot_bytes <= memory_bytes:
         return p
     fitting = memory_bytes // table.slot_bytes - 1
-    return int(min(fitting, p)) if fitting >= 2 else None
+    return fitting if fitting >= 2 else None
 
 
 def measure_disk(folder: Path, probe_bytes: int = _PROBE_BYTES) -> tuple[float, float]:

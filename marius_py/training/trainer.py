@@ -201,6 +201,11 @@ class Trainer:
         """Seconds so far in each stage of the pipeline and in each wait, by name; stages overlap."""
         return self._trace.seconds
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether `interrupt` has been called, be it too late for `train` to heed it."""
+        return self._interrupted.is_set()
+
     def interrupt(self) -> None:
         """Ask the run to stop: batches in flight end, the state is committed. Safe anywhere."""
         self._interrupted.set()
@@ -221,6 +226,11 @@ class Trainer:
                 self._validate_pending()
                 while self.state.position.epoch < epochs and not self._is_exhausted():
                     self._run_epoch()
+                if self.is_interrupted:
+                    raise InterruptedRunError(
+                        f"interrupted after epoch {self.state.position.epoch}; the state is committed: "
+                        "go on with resume=true"
+                    )
         except BaseException:
             self._buffer.abort()
             raise
@@ -282,7 +292,7 @@ class Trainer:
         swaps_before = np.cumsum([0] + [len(step.admit) for step in schedule.steps]).tolist()
         while state.position.step < len(schedule.steps):
             self._run_segment(schedule, swaps_before)
-            is_interrupted = self._interrupted.is_set()
+            is_interrupted = self.is_interrupted
             if is_interrupted or state.position.step < len(schedule.steps):
                 self._commit_within()
             if is_interrupted:
@@ -326,7 +336,7 @@ class Trainer:
 
         def pause(position: Position) -> bool:
             nonlocal paused
-            paused = self._interrupted.is_set() or self._commits.due(position, last, swaps_before)
+            paused = self.is_interrupted or self._commits.due(position, last, swaps_before)
             return paused
 
         with self._accounting.segment(state) as trained:

@@ -62,6 +62,22 @@ def test_runs_of_one_second_have_folders_of_their_own(
     assert len(list((tmp_path / "runs").iterdir())) == 10
 
 
+def test_torchs_threads_are_as_before_a_run(tmp_path: Path) -> None:
+    (tmp_path / "edges.tsv").write_text("".join(f"a{i}\tr\ta{i + 1}\n" for i in range(30)))
+    prepare(tmp_path / "edges.tsv", tmp_path / "graph", header=False)
+    words = [f"graph={tmp_path / 'graph'}", "device=cpu", "model.dim=4", "training.epochs=1"]
+    words += ["training.valid_every=0", "negatives.count=4", "pipeline.compute_threads=2"]
+    torch.set_num_threads(3)
+    try:
+        train(load_config([*words, f"output={tmp_path / 'run'}"]))
+        assert torch.get_num_threads() == 3
+        with pytest.raises(ConfigError, match=r"storage\.capacity=9"):
+            train(load_config([*words, f"output={tmp_path / 'other'}", "storage.capacity=9"]))
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(1)
+
+
 def test_a_run_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").write_text("")

@@ -282,3 +282,41 @@ def test_a_refused_run_leaves_no_folder(graph: Path, tmp_path: Path, capsys: Any
     assert cli.train([f"graph={graph}", f"output={output}", "storage.partitions=100000"]) == 2
     assert not output.exists()
     capsys.readouterr()
+
+
+class Late(Watcher):
+    """Interrupts the first trainer that it is told of: when it is over, or in its first validation."""
+
+    def __init__(self, when: str) -> None:
+        self.when, self.stopped = when, False
+        self.trainers: list[Any] = []
+
+    def on_start(self, trainer: Any, num_edges: int, epochs_done: int) -> None:
+        self.trainers.append(trainer)
+        if self.when == "over" and len(self.trainers) == 2:
+            self.trainers[0].interrupt()
+
+    def on_stage(self, stage: str, done: int, total: int | None, unit: str) -> None:
+        if self.when == "validation" and not self.stopped:
+            self.stopped = True
+            self.trainers[-1].interrupt()
+
+
+@pytest.mark.parametrize("when", ["validation", "over"])
+def test_an_interrupt_at_the_end_of_such_an_epoch_is_heeded(when: str, run_train: Train) -> None:
+    interrupted(run_train, 5)
+    watcher = Late(when)
+    with pytest.raises(InterruptedRunError, match=r"interrupted .*resume=true"):
+        run_train("training.batch_size=64", resume=True, watcher=watcher)
+    assert len(watcher.trainers) == (1 if when == "validation" else 2)
+    assert run_train("training.batch_size=64", resume=True)["train"]["epochs"] == 2
+
+
+def test_an_interrupt_in_the_last_validation_leaves_the_ranking_to_be_done(
+    run_train: Train, tmp_path: Path
+) -> None:
+    with pytest.raises(InterruptedRunError, match=r"interrupted after epoch 1; .*resume=true"):
+        run_train("training.epochs=1", watcher=Late("validation"))
+    assert not (tmp_path / "run" / "result.json").exists()
+    assert run_train(resume=True)["train"]["epochs"] == 1
+    assert (tmp_path / "run" / "result.json").exists()

@@ -5,17 +5,22 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from marius_py import cli, load_config
 from marius_py.assembly.build import train
+from marius_py.data.rounds import EpochOrder
 from marius_py.errors import ConfigError
+from marius_py.graph import open_graph
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
+from marius_py.planning.configured import measure_training
 from marius_py.planning.configured import plan as make_plan
 from marius_py.planning.plan import Machine, choose_plan, measure_disk, plan_epoch
 from marius_py.prepare import prepare_arrays
 from marius_py.storage.protocols import NodeTable
+from marius_py.training.trainer import Trainer
 
 MACHINE = Machine(
     memory_bytes=1 << 30,
@@ -114,6 +119,88 @@ def test_the_choice_fits_and_is_the_fastest():
         choose_plan(1_000_000, (64, 64), 10**7, replace(MACHINE, memory_bytes=1 << 20), **options)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"partitions": 600}, r"is 600; allowed: 1 to the number of nodes \(516\); .*storage\.partitions="),
+        (
+            {"capacity": 100},
+            r"storage\.capacity=100 is out of range: it takes at most storage\.partitions=64",
+        ),
+        ({"capacity": 1}, r"storage\.capacity=1 is out of range: .* from 2 to storage\.partitions=64"),
+        ({"partitions": 1, "capacity": 2}, r"storage\.capacity=2 .* at most storage\.partitions=1"),
+        (
+            {"partitions": 32, "capacity": 4},
+            r"storage\.partitions=32: order is 'optimal'.* another ordering\.name",
+        ),
+    ],
+)
+def test_numbers_that_no_plan_takes_are_named(given, message):
+    with pytest.raises(ConfigError, match=message):
+        choose_plan(
+            516,
+            (16, 16),
+            4000,
+            MACHINE,
+            batch_size=100,
+            own_partitions=8,
+            order=lambda table, capacity: EpochOrder("optimal", 1),
+            **given,
+        )
+
+
+def test_partitions_that_an_order_does_not_exist_for_are_passed_over():
+    plan = choose_plan(
+        1_000_000,
+        (64, 64),
+        10**7,
+        MACHINE,
+        batch_size=100,
+        own_partitions=8,
+        capacity=4,
+        order=lambda table, capacity: EpochOrder("optimal", 1),
+    )
+    assert plan.partitions in (4, 8, 16)
+    assert (plan.capacity, plan.order.name) == (4, "optimal")
+
+
+@pytest.mark.parametrize("partitions", [1, 8])
+def test_everything_of_one_partition_may_stay(partitions):
+    plan = choose_plan(
+        516, (16, 16), 4000, MACHINE, batch_size=100, own_partitions=partitions, partitions=1, capacity=1
+    )
+    assert (plan.partitions, plan.capacity) == (1, 1)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_training_is_measured_with_the_buffer_where_the_run_has_it(device, tmp_path, monkeypatch):
+    """The CPU takes the part of the device; the rest is as in the run."""
+    used = []
+
+    def trainer(*parts, **named):
+        used.append(parts[6])
+        return Trainer(*parts, **named)
+
+    monkeypatch.setattr("marius_py.planning.configured.Trainer", trainer)
+    monkeypatch.setattr("marius_py.planning.configured._PROBE_S", 0.01)
+    prepare_arrays(random_edges(500, 4000), tmp_path / "graph", partitions=4)
+    words = ["model.decoder=distmult", "model.dim=16", "negatives.count=8", "pipeline.compute_threads=1"]
+    config = load_config([f"graph={tmp_path / 'graph'}", f"storage.device={device}", *words])
+    assert measure_training(config, open_graph(tmp_path / "graph"), torch.device("cpu")) > 0
+    assert used
+    assert all(settings.device_buffer is (device == "cuda") for settings in used)
+    assert all((settings.capacity, settings.threads) == (2, 1) for settings in used)
+
+
+def test_a_buffer_on_a_device_that_is_not_there_is_not_planned_for(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    prepare_arrays(random_edges(500, 4000), tmp_path / "graph", partitions=4)
+    assert cli.plan([f"graph={tmp_path / 'graph'}", "storage.device=cuda"]) == 2
+    told = capsys.readouterr()
+    assert "storage.device=cuda, but this machine has no usable CUDA device" in told.err
+    assert not told.out
+
+
 def test_the_disk_is_measured_and_left_clean(tmp_path):
     read, write = measure_disk(tmp_path, 1 << 20)
     assert read > 0
@@ -135,5 +222,8 @@ def test_command(tmp_path, capsys, monkeypatch):
     config = load_config([*words, "experiment=plan"], config_dir=tmp_path / "conf")
     assert (config.storage.partitions, config.storage.capacity) == (4, 4)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["conf", "graph"]
+    monkeypatch.setattr("marius_py.planning.configured.measure_disk", None)
+    assert cli.plan([*words, "storage.capacity=1"]) == 2
+    assert "storage.capacity=1 is out of range" in capsys.readouterr().err
     assert cli.plan([]) == 2
     assert "graph is not set" in capsys.readouterr().err

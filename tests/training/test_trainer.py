@@ -477,6 +477,38 @@ def test_questions_are_not_weighed_on_a_device() -> None:
         Setup(replace(INLINE, device_buffer=True), per_question=True)
 
 
+def test_answers_are_not_counted_among_more_edges_than_are_held() -> None:
+    message = r"negatives\.per_question=true .* at most 2999; with storage\.capacity=6 .* may be 3000"
+    settings = replace(INLINE, capacity=PARTITIONS)
+    with pytest.raises(ConfigError, match=message):
+        Setup(settings, per_question=True, block_edges=EDGES - 1)
+    Setup(settings, per_question=True, block_edges=EDGES)
+    Setup(settings, mask_known=True, block_edges=EDGES - 1)
+
+
+def test_a_spread_epoch_makes_no_other_division(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("marius_py.data.batches.whole_spans")
+    assert Setup(INLINE, spread=True).train(1)[0]["edges"] == EDGES
+
+
+@pytest.mark.parametrize("when", ["validate", "on_boundary"])
+def test_an_interrupt_after_the_last_batch_is_not_forgotten(when: str) -> None:
+    whole = Setup(INLINE)
+    whole.train(2)
+
+    def interrupt(*epochs: int) -> dict[str, Any] | None:
+        if run.trainer.state.position.epoch == 2:
+            run.trainer.interrupt()
+        return {"mrr": 0.5} if epochs else None
+
+    run = Setup(INLINE, **{when: interrupt})
+    with pytest.raises(InterruptedRunError, match=r"interrupted after epoch 2; .*resume=true"):
+        run.train(2)
+    resumed = Setup(INLINE, store=run.store)
+    assert len(resumed.train(2)) == 2
+    resumed.assert_equals(whole)
+
+
 @pytest.mark.parametrize("mask_known", [False, True])
 def test_all_residents_as_negatives(mask_known: bool) -> None:
     """Every resident node is a candidate, and an edge's own answer is never its own negative."""
