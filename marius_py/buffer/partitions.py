@@ -23,8 +23,9 @@ from torch import Tensor
 
 from marius_py.buffer.row_threads import RowThreads
 from marius_py.buffer.swap import IOThread
-from marius_py.errors import ScheduleError, StorageError
+from marius_py.errors import ConfigError, ScheduleError, StorageError
 from marius_py.nn.kernels.host import compiled_distinct
+from marius_py.nn.micro_batches import is_out_of_memory
 from marius_py.nn.optimizers import SparseOptimizer
 from marius_py.storage.aligned import allocate
 from marius_py.storage.protocols import Float32, NodeTable, PartitionStore
@@ -59,7 +60,9 @@ class PartitionBuffer:
         store: where partitions come from and go to.
         capacity: c, partitions that are resident at once.
         io: the I/O thread to use; the caller shuts it down.
-        dirty: whether leased partitions are written back (False for a read-only pass).
+
+    Raises:
+        ScheduleError: no such capacity. ConfigError: there is not enough memory for the slots.
     """
 
     def __init__(self, store: PartitionStore, capacity: int, io: IOThread) -> None:
@@ -76,7 +79,16 @@ class PartitionBuffer:
         rows = table.slot_rows
         self._slot_rows = rows
         self._num_slots = num_slots
-        self._allocate(table, num_slots)
+        try:
+            self._allocate(table, num_slots)
+        except (MemoryError, OSError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise ConfigError(
+                f"the buffer needs {num_slots * table.slot_bytes / 2**30:.2f} GiB, {num_slots} slots of "
+                f"{table.slot_bytes / 2**30:.2f} GiB, and memory is short ({error}): storage.capacity is "
+                f"{capacity}; set a smaller one, more storage.partitions, or a smaller model.dim"
+            ) from error
         self._starts = table.partitioning.starts()
         self._slot_of: dict[int, int] = {}
         self._first_row = np.full(num_partitions, -1, dtype=np.int64)

@@ -25,8 +25,8 @@ _Task = tuple[Future[Any], str, Callable[[], Any]]
 class IOThread:
     """One worker thread; the first task that fails stops all that are queued behind it.
 
-    Thread-safe: `submit` may be called from any thread, `busy_s` read from any. The thread is a daemon: one
-    that hangs in the kernel keeps neither `abandon` nor the interpreter from ending.
+    Thread-safe: `submit` may be called from any thread. The thread is a daemon: one that hangs in the
+    kernel keeps neither `abandon` nor the interpreter from ending.
 
     Args:
         current: where it is noted under "marius-io" what the thread does and since when.
@@ -42,8 +42,6 @@ class IOThread:
         self._error: BaseException | None = None
         self._ended = self._abandoned = False
         self._thread: threading.Thread | None = None
-        self.busy_s = 0.0
-        """Seconds spent inside tasks, waiting for leases included."""
 
     def submit(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Queue `task(*args, **kwargs)`. After a failure every later task fails with the same cause."""
@@ -68,7 +66,6 @@ class IOThread:
         while (item := self._tasks.get()) is not None:
             future, what, task = item
             self.doing(f"I/O: {what}")
-            started = time.perf_counter()
             try:
                 if self._error is not None:
                     raise self._error
@@ -78,7 +75,6 @@ class IOThread:
                 self._settle(future, error=error)
             else:
                 self._settle(future, result)
-            self.busy_s += time.perf_counter() - started
             self.doing("idle")
         self._current.pop(NAME, None)
 

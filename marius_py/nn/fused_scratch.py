@@ -110,7 +110,7 @@ class BlockScratch:
     """Scratch of n edges of each of g chunks.
 
     Attributes:
-        edges: (start, stop) of its edges among those of one chunk. span: whether it is all of them.
+        edges: (start, stop) of its edges among those of one chunk. first, stop: of their scores.
         query, d_query: views of the group's, (g, n, W) and (g, n, G). unscaled: the query's first G columns.
         scaled: (g, n, G). scores, inverse, counts, softplus: (g, n, K).
     """
@@ -125,7 +125,6 @@ class BlockScratch:
         self.scaled = ws.take("scaled", *d_query.shape)
         shape = (query.shape[0], query.shape[1], count)
         self.scores = ws.take("scores", *shape)
-        self.flat = self.scores.view(-1)
         self.inverse = ws.take("inverse", *shape)
         self.counts = ws.take("counts", *shape)
         self.softplus = ws.take("softplus", *shape)

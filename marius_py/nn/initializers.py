@@ -18,9 +18,9 @@ class Initializer(ABC):
         """Fill `out`, (n, width) float32, in place."""
 
 
-def _check_scale(scale: float) -> float:
+def _check_scale(scale: float, key: str = "model.init.scale") -> float:
     if not scale >= 0 or not math.isfinite(scale):
-        raise ConfigError(f"model.init_scale is {scale!r}; it must be a finite number, at least 0")
+        raise ConfigError(f"{key} is {scale!r}; it must be a finite number, at least 0")
     return float(scale)
 
 
@@ -68,7 +68,7 @@ class XavierUniform(Initializer):
     """
 
     def __init__(self, gain: float = 1.0) -> None:
-        self.gain = _check_scale(gain)
+        self.gain = _check_scale(gain, "model.init.gain")
 
     def fill(self, out: np.ndarray, rng: np.random.Generator) -> None:
         """Fill `out`, (n, width) float32, in place."""
@@ -83,7 +83,7 @@ class XavierNormal(Initializer):
     """
 
     def __init__(self, gain: float = 1.0) -> None:
-        self.gain = _check_scale(gain)
+        self.gain = _check_scale(gain, "model.init.gain")
 
     def fill(self, out: np.ndarray, rng: np.random.Generator) -> None:
         """Fill `out`, (n, width) float32, in place."""

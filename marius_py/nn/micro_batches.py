@@ -7,6 +7,7 @@ of one chunk's edges, which then all meet that chunk's negatives.
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that host or device memory is exhausted."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
     return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _MESSAGES)
 
 

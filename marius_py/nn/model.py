@@ -61,23 +61,21 @@ class LinkPredictionModel:
     Args:
         decoder: scores edges.
         loss: applied to each corrupted side; sides are summed.
-        optimizer: for node rows, and for relation rows unless `relation_optimizer` is given.
+        optimizer: of node rows and relation rows.
         num_relations: R, at least 1 (a graph without relations has one).
         reciprocal: keep 2R relation rows; a head is then asked as the tail of relation r + R.
         node_dropout: probability that a coordinate of a node row is dropped, at each use, in [0, 1).
         relation_dropout: likewise for relation rows.
         regularizers: penalties of the rows of a batch's edges.
         clip_norm: longest gradient of a row, node or relation; longer ones are shortened to it. None: any.
-        initializer: initial node rows.
-        relation_initializer: initial relation rows; None takes `initializer`.
-        relation_optimizer: optimizer of relation rows; None takes `optimizer`.
+        initializer: initial rows of nodes and relations; None: `XavierNormal`.
         device: where relation rows live and batches must lie.
         seed: seed of the initial relation rows.
         fused: compute gradients in closed form where decoder and loss allow; False always uses autograd.
         kernels: "auto", "triton" or "torch", what computes batches on a device (see `choose_kernels`); on the
             cpu, "auto" is the blocked closed form.
         precision: of the products of Triton's kernels: float32, tf32 or bfloat16.
-        compiled: use loops compiled with Numba on the CPU where there are any; its optimizers then do too.
+        compiled: use loops compiled with Numba on the CPU where there are any; its optimizer then does too.
 
     Raises:
         ConfigError: a setting is out of range.
@@ -96,8 +94,6 @@ class LinkPredictionModel:
         regularizers: Sequence[Regularizer] = (),
         clip_norm: float | None = None,
         initializer: Initializer | None = None,
-        relation_initializer: Initializer | None = None,
-        relation_optimizer: SparseOptimizer | None = None,
         device: torch.device | str = "cpu",
         seed: int = 0,
         fused: bool = True,
@@ -110,7 +106,6 @@ class LinkPredictionModel:
         self.decoder = decoder
         self.loss = loss
         self.optimizer = optimizer
-        self.relation_optimizer = optimizer if relation_optimizer is None else relation_optimizer
         self.num_relations = num_relations
         self.reciprocal = bool(reciprocal)
         self.node_dropout = check_rate("model.node_dropout", node_dropout)
@@ -123,8 +118,7 @@ class LinkPredictionModel:
         self.device = torch.device(device)
         self.fused = bool(fused)
         self.compiled = bool(compiled)
-        for one in (self.optimizer, self.relation_optimizer):
-            one.compiled = self.compiled
+        self.optimizer.compiled = self.compiled
         on_device = self.device.type != "cpu" or kernels != "auto"
         self.kernels: Kernels | None = (
             choose_kernels(self.device.type, kernels, precision) if on_device else None
@@ -133,11 +127,12 @@ class LinkPredictionModel:
         self._lock = threading.Lock()
         self._local = threading.local()
         self._workspaces: WeakSet[Workspace] = WeakSet()
+        self._workspaces_lock = threading.Lock()
         rows = np.empty((num_relations * (2 if reciprocal else 1), decoder.relation_dim), np.float32)
         rng = stream(seed, Purpose.INIT_RELATIONS)
-        decoder.init_relations(rows, rng, relation_initializer or self.initializer)
-        state = np.empty((len(rows), self.relation_optimizer.state_dim(rows.shape[1])), np.float32)
-        self.relation_optimizer.init_state(state)
+        decoder.init_relations(rows, rng, self.initializer)
+        state = np.empty((len(rows), optimizer.state_dim(rows.shape[1])), np.float32)
+        optimizer.init_state(state)
         self._relations = torch.from_numpy(rows).to(self.device)
         self._relation_state = torch.from_numpy(state).to(self.device)
 
@@ -239,13 +234,16 @@ class LinkPredictionModel:
     @property
     def workspace_bytes(self) -> int:
         """Bytes of the scratch buffers of all threads that have computed batches."""
-        return sum(workspace.size_bytes for workspace in list(self._workspaces))
+        with self._workspaces_lock:
+            workspaces = list(self._workspaces)
+        return sum(workspace.size_bytes for workspace in workspaces)
 
     def _workspace(self) -> Workspace:
         """Scratch buffers of the calling thread."""
         if not hasattr(self._local, "workspace"):
             self._local.workspace = Workspace(self.device, self.compiled)
-            self._workspaces.add(self._local.workspace)
+            with self._workspaces_lock:
+                self._workspaces.add(self._local.workspace)
         workspace: Workspace = self._local.workspace
         return workspace
 
@@ -330,7 +328,7 @@ class LinkPredictionModel:
         """Optimizer step of the relation rows with these ids, on their newest values."""
         with self._lock:
             rows, state = self._relations[unique], self._relation_state[unique]
-            d_rows, d_state = self.relation_optimizer.delta(rows, state, gradient)
+            d_rows, d_state = self.optimizer.delta(rows, state, gradient)
             if isinstance(unique, slice):  # all rows: those of other batches stay as they are
                 taken = torch.zeros(len(rows), 1, dtype=torch.bool, device=rows.device)
                 for ids in index.values():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,11 +17,10 @@ from marius_py.buffer import PartitionBuffer
 from marius_py.buffer.device import DeviceBuffer
 from marius_py.buffer.swap import IOThread
 from marius_py.buffer.transfer import Late, Transfer
-from marius_py.data.distinct import DistinctIndex
 from marius_py.data.drawing import BatchDrawing
 from marius_py.data.drawn_batch import DrawnBatch, Locator
 from marius_py.data.importance import slot_weights
-from marius_py.errors import InterruptedRunError, PipelineError, ScheduleError, StorageError
+from marius_py.errors import ConfigError, InterruptedRunError, PipelineError, ScheduleError, StorageError
 from marius_py.nn.batch import Batch
 from marius_py.nn.decoders import ComplEx, TransE
 from marius_py.nn.gradients import Gradients
@@ -28,8 +30,10 @@ from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.negatives import AllNegatives, UniformNegatives
 from marius_py.nn.optimizers import SGD, Adagrad, AdagradRow, Adam, SparseOptimizer
 from marius_py.partitioning import Partitioning
-from marius_py.pipeline import device_stages
+from marius_py.pipeline import device_stages, stages
+from marius_py.pipeline.execution import Execution
 from marius_py.pipeline.recordings import Recordings
+from marius_py.pipeline.runner import run_threaded
 from marius_py.pipeline.stages import training_stages
 from marius_py.storage.memory import MemoryPartitionStore
 from marius_py.storage.protocols import NodeTable
@@ -285,7 +289,9 @@ def test_located_as_on_the_host(buffer: DeviceBuffer) -> None:
         drawn = drawn_batch(buffer, seed, dtype=(np.int32, np.int64)[seed % 2])
         nodes = [drawn.edges[:, 0], drawn.edges[:, 2], *(drawn.negatives[side].ravel() for side in SIDES)]
         rows = buffer.index(np.concatenate(nodes), buffer.first_rows())
-        index, local = DistinctIndex(buffer.num_rows)(rows)
+        last = {row: place for place, row in enumerate(rows.tolist())}
+        index = np.array(sorted(last, key=last.__getitem__))  # in the order of their last occurrence
+        local = np.array([index.tolist().index(row) for row in rows])
         plain, padded = (located(buffer, drawn, padded=padded) for padded in (False, True))
         np.testing.assert_array_equal(plain.index.numpy(), index)
         assert plain.count is None
@@ -376,3 +382,65 @@ def test_the_way_of_a_batch_to_a_device_and_back_changes_nothing(
     there.train(2)
     assert taken
     there.assert_equals(plain)
+
+
+class LateFetch(Transfer):
+    """As a device: what has been computed is copied out while the next batch is computed."""
+
+    def fetch(self, tensors: Sequence[torch.Tensor], computed: Any) -> list[torch.Tensor]:
+        time.sleep(0.002)
+        return [tensor.clone() for tensor in tensors]
+
+
+def test_gradients_on_their_way_to_the_host_are_not_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: deque[torch.Tensor] = deque()
+    checked = []
+    recordings = Recordings(enabled=False, keep=True, most=0)
+    real_gradients, real_update = LinkPredictionModel.gradients, PartitionBuffer.update
+
+    def by_device(buffer: Any, model: Any, on_done: Any, rate: Any, team: Any = None) -> Any:
+        return training_stages(buffer, model, torch.device("cpu"), recordings, on_done, rate)
+
+    def run(self: Any, source: Any, stages: Any, trace: Any, on_error: Any, watchdog: Any, team: Any) -> None:
+        run_threaded(source, stages, trace, max_in_flight=2, on_error=on_error, watchdog=watchdog)
+
+    def gradients(self: Any, batch: Batch) -> Gradients:
+        found = real_gradients(self, batch)
+        computed.append(found.rows.clone())
+        return found
+
+    def update(self: Any, optimizer: Any, index: Any, found: Any, rate: float) -> None:
+        checked.append(torch.equal(computed.popleft()[: len(index)], found))
+        real_update(self, optimizer, index, found, rate)
+
+    monkeypatch.setattr("marius_py.training.batch_path.host_stages", by_device)
+    monkeypatch.setattr(stages, "transfer_to", LateFetch)
+    monkeypatch.setattr(Execution, "run", run)
+    monkeypatch.setattr(LinkPredictionModel, "gradients", gradients)
+    monkeypatch.setattr(PartitionBuffer, "update", update)
+    Setup(replace(THREADED, max_in_flight=2), model=make_model()).train(1)
+    assert len(checked) > 40
+    assert all(checked)
+
+
+def test_slots_that_do_not_fit_in_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    store: Any = SimpleNamespace(table=NodeTable(Partitioning(1 << 42, 8), 64, 64))
+    message = r"needs 1310720\.00 GiB, 5 slots of 262144\.00 GiB.*storage\.capacity is 4; set a smaller one"
+    with pytest.raises(ConfigError, match=message) as caught:
+        PartitionBuffer(store, 4, IOThread())
+    assert isinstance(caught.value.__cause__, OSError)
+
+    def fail(error: Exception) -> Any:
+        def slots(shape: Sequence[int]) -> torch.Tensor:
+            raise error
+
+        return slots
+
+    store = MemoryPartitionStore(NodeTable(Partitioning(100, 8), 64, 64))
+    transfer = Transfer(torch.device("cpu"))
+    monkeypatch.setattr(transfer, "slots", fail(torch.OutOfMemoryError("CUDA out of memory")))
+    with pytest.raises(ConfigError, match=r"CUDA out of memory.*storage\.capacity is 8"):
+        DeviceBuffer(store, 8, IOThread(), transfer)
+    monkeypatch.setattr(transfer, "slots", fail(RuntimeError("no such device")))
+    with pytest.raises(RuntimeError, match="no such device"):
+        DeviceBuffer(store, 8, IOThread(), transfer)

@@ -163,7 +163,15 @@ def _of_a_longer_run(snapshot: Path) -> None:
     shutil.copytree(last, snapshot, dirs_exist_ok=True)
 
 
-@pytest.mark.parametrize("harm", [_without_rows, _empty, _of_another_seed, _of_a_longer_run])
+@pytest.mark.parametrize(
+    "harm",
+    [
+        _without_rows,
+        pytest.param(_empty, marks=pytest.mark.slow),
+        pytest.param(_of_another_seed, marks=pytest.mark.slow),
+        _of_a_longer_run,
+    ],
+)
 def test_a_damaged_or_foreign_snapshot_is_made_again_or_left_out(
     run_train: Train, tmp_path: Path, harm: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -112,7 +112,7 @@ def test_a_stage_that_raises(
         ("I/O: read", "threaded"),
         pytest.param("I/O: read", "inline", marks=pytest.mark.slow),
         pytest.param("I/O: write", "threaded", marks=pytest.mark.slow),
-        ("commit", "threaded"),
+        pytest.param("commit", "threaded", marks=pytest.mark.slow),
         pytest.param("validate", "threaded", marks=pytest.mark.slow),
         ("evaluate", "inline"),
     ],

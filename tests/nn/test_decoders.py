@@ -113,9 +113,9 @@ def test_moduli_in_blocks(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> No
         (lambda: RotatE(3), ["model.dim", "3", "even"]),
         (lambda: DistMult(0), ["model.dim", "0"]),
         (lambda: DistMult(2.5), ["model.dim", "2.5"]),  # type: ignore[arg-type]
-        (lambda: TransE(4, norm="l3"), ["model.norm", "l3", "l1", "l2"]),  # type: ignore[arg-type]
-        (lambda: RotatE(4, norm="l1"), ["model.norm", "l1", "moduli"]),  # type: ignore[arg-type]
-        (lambda: RotatE(4, phase_scale=0.0), ["model.phase_scale", "0.0"]),
+        (lambda: TransE(4, norm="l3"), ["model.decoder.norm", "l3", "l1", "l2"]),  # type: ignore[arg-type]
+        (lambda: RotatE(4, norm="l1"), ["model.decoder.norm", "l1", "moduli"]),  # type: ignore[arg-type]
+        (lambda: RotatE(4, phase_scale=0.0), ["model.decoder.phase_scale", "0.0"]),
     ],
 )
 def test_refused_settings(make: object, words: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from typing import Any
 
@@ -151,7 +152,9 @@ def test_other_errors_are_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_counts_as_out_of_memory() -> None:
-    for error in (MemoryError(), DEVICE_ERROR, HOST_ERROR, RuntimeError("CUDA error: out of memory")):
+    full = OSError(errno.ENOMEM, "Cannot allocate memory")
+    for error in (MemoryError(), DEVICE_ERROR, HOST_ERROR, full, RuntimeError("CUDA error: out of memory")):
         assert is_out_of_memory(error)
-    for other in (ValueError("out of memory"), RuntimeError("shape"), KeyError("x")):
+    full = OSError(errno.ENOSPC, "No space left on device")
+    for other in (ValueError("out of memory"), full, RuntimeError("shape"), KeyError("x")):
         assert not is_out_of_memory(other)

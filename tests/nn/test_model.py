@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -27,7 +30,8 @@ from marius_py.nn import (
     SoftmaxLoss,
     SparseOptimizer,
 )
-from marius_py.nn.initializers import Normal
+from marius_py.nn.initializers import Normal, Uniform, XavierNormal, XavierUniform
+from marius_py.nn.kernels.workspace import Workspace
 from marius_py.types import SIDES, Side
 from tests.nn.batches import NUM_RELATIONS, make_model, random_batch
 
@@ -180,6 +184,47 @@ def test_threads_have_workspaces_of_their_own() -> None:
     assert all(torch.equal(found[number], expected[number]) for number in range(8))
 
 
+@pytest.fixture
+def _hasty() -> Iterator[None]:
+    """Threads take turns as often as the interpreter lets them."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def read_while(changes: Callable[[], object], read: Callable[[], int]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        changing = pool.submit(changes)
+        while not changing.done():
+            assert read() >= 0
+        changing.result()
+
+
+@pytest.mark.usefixtures("_hasty")
+def test_scratch_is_summed_while_other_threads_take_more() -> None:
+    workspace, model = Workspace(torch.device("cpu")), make_model(ComplEx(8), SoftmaxLoss())
+
+    def grow() -> None:
+        for number in range(3000):
+            workspace.take(f"buffer {number}", 2)
+
+    read_while(grow, lambda: workspace.size_bytes)
+    assert workspace.size_bytes == 3000 * 2 * 4
+    workspace.take("buffer 0", 5)
+    assert workspace.size_bytes == 3000 * 2 * 4 + 3 * 4
+
+    def enter() -> None:
+        for _ in range(300):
+            thread = threading.Thread(target=lambda: model._workspace().take("rows", 10))
+            thread.start()
+            thread.join()
+
+    model._workspace().take("rows", 10)
+    read_while(enter, lambda: model.workspace_bytes)
+    assert model.workspace_bytes >= 40
+
+
 def test_steps_in_steady_state_take_no_new_scratch() -> None:
     model = make_model(ComplEx(8), SoftmaxLoss(), dropout=True)
     batch = random_batch(8, nodes=300, chunks=4, chunk_edges=50, count=80)
@@ -203,5 +248,6 @@ def test_refused_settings(settings: dict[str, float], word: str) -> None:
         LinkPredictionModel(DistMult(4), SoftmaxLoss(), SGD(1.0), **settings)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="weight"):
         L2(-1.0)
-    with pytest.raises(ConfigError, match="init_scale"):
-        Normal(float("inf"))
+    for make, key in ((Normal, "scale"), (Uniform, "scale"), (XavierNormal, "gain"), (XavierUniform, "gain")):
+        with pytest.raises(ConfigError, match=rf"model\.init\.{key} is inf"):
+            make(float("inf"))

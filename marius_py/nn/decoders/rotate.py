@@ -33,9 +33,11 @@ class RotatE(ClosedFormDecoder):
         super().__init__(dim)
         require_even(dim, "RotatE")
         if norm not in ("l2", "moduli"):
-            raise ConfigError(f"model.norm is {norm!r}; rotate knows 'l2' and 'moduli'")
+            raise ConfigError(f"model.decoder.norm is {norm!r}; rotate knows 'l2' and 'moduli'")
         if not phase_scale > 0 or not math.isfinite(phase_scale):
-            raise ConfigError(f"model.phase_scale is {phase_scale!r}; it must be a finite number above 0")
+            raise ConfigError(
+                f"model.decoder.phase_scale is {phase_scale!r}; it must be a finite number above 0"
+            )
         self.norm = norm
         self.phase_scale = float(phase_scale)
         self.similarity = norm

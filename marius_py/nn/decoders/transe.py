@@ -24,7 +24,7 @@ class TransE(ClosedFormDecoder):
     def __init__(self, dim: int, norm: Literal["l1", "l2"] = "l2") -> None:
         super().__init__(dim)
         if norm not in ("l1", "l2"):
-            raise ConfigError(f"model.norm is {norm!r}; transe knows 'l1' and 'l2'")
+            raise ConfigError(f"model.decoder.norm is {norm!r}; transe knows 'l1' and 'l2'")
         self.norm = norm
         self.similarity = "l2" if norm == "l2" else None
 

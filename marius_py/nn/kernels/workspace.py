@@ -21,11 +21,15 @@ class Workspace:
     Args:
         device: where the buffers live.
         compiled: whether those who work in it should use compiled loops.
+
+    Attributes:
+        size_bytes: bytes held; any thread may read it.
     """
 
     def __init__(self, device: torch.device, compiled: bool = True) -> None:
         self.device = device
         self.compiled = compiled
+        self.size_bytes = 0
         self._buffers: dict[str, Tensor] = {}
         self._views: dict[tuple[object, ...], Tensor] = {}
         self._remembered: dict[tuple[object, ...], object] = {}
@@ -41,7 +45,9 @@ class Workspace:
         size = math.prod(shape)
         buffer = self._buffers.get(name)
         if buffer is None or buffer.numel() < size:
+            smaller = 0 if buffer is None else buffer.nbytes
             buffer = self._buffers[name] = torch.empty(size, device=self.device)
+            self.size_bytes += buffer.nbytes - smaller
             # Views of the smaller buffer would keep it alive. Batches differ in their number of unique rows,
             # so that views would also pile up without the bound.
             self._views = {key: view for key, view in self._views.items() if key[0] != name}
@@ -63,8 +69,3 @@ class Workspace:
     def zeros(self, name: str, *shape: int) -> Tensor:
         """As `take`, filled with zeros."""
         return self.take(name, *shape).zero_()
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes held."""
-        return sum(buffer.numel() * buffer.element_size() for buffer in self._buffers.values())
