@@ -17,6 +17,7 @@ from marius_py.evaluation.edge_files import read_edges
 from marius_py.evaluation.metrics import Metrics
 from marius_py.evaluation.rank_files import check_ranks_file
 from marius_py.graph import Graph
+from marius_py.pipeline.execution import torch_threads
 from marius_py.predict.answers import names_of
 from marius_py.run import Run, load
 from marius_py.run.reader import CHECKPOINT_FOLDER, CONFIG_FILE
@@ -44,12 +45,12 @@ def evaluate(config: EvaluateConfig, on_stage: OnStage | None = None) -> dict[st
     if config.ranks is not None:
         check_ranks_file(config.ranks, overwrite=True)
     device = resolve_device(config.device)
-    torch.set_num_threads(config.compute_threads or available_cores())
     folders = [Path(run).absolute() for run in (config.run, *config.compare)]
     names = [f"{'compare' if place else 'run'}={folder}" for place, folder in enumerate(folders)]
     given: dict[str, Edges] = {}
     results: list[dict[str, Any]] = []
     with ExitStack() as stack:
+        stack.enter_context(torch_threads(config.compute_threads or available_cores()))
         runs = [
             stack.enter_context(_opened(folder, name, config.graph, device))
             for folder, name in zip(folders, names, strict=True)

@@ -29,6 +29,7 @@ from marius_py.errors import ConfigError
 from marius_py.graph import Graph, open_graph
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
+from marius_py.pipeline.execution import torch_threads
 from marius_py.planning.plan import (
     Machine,
     Plan,
@@ -63,13 +64,14 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
     own = graph.partitioning.num_partitions
     partitions, capacity = _number(config.storage.partitions), _number(config.storage.capacity)
     candidate_partitions(graph.num_nodes, own, partitions, capacity)  # before seconds of measuring
-    torch.set_num_threads(config.pipeline.compute_threads or available_cores())
     model = make_model(config, make_components(config), graph, device)
     output = Path(config.output) if config.output is not None else Path("runs")
     place = output.absolute()
     while not place.is_dir():
         place = place.parent
     read_rate, write_rate = measure_disk(place)
+    with torch_threads(config.pipeline.compute_threads or available_cores()):
+        edge_rate = measure_training(config, graph, device)
     machine = Machine(
         memory_bytes=int(available_memory(config.storage.device) * MEMORY_SHARE),
         disk_free_bytes=free_bytes(place),
@@ -77,7 +79,7 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
         gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         read_rate=read_rate,
         write_rate=write_rate,
-        edge_rate=measure_training(config, graph, device),
+        edge_rate=edge_rate,
     )
     found = choose_plan(
         graph.num_nodes,

@@ -13,8 +13,10 @@ import torch
 from marius_py.assembly import build
 from marius_py.assembly.build import train, warn_of_decline
 from marius_py.assembly.parts import check_resumable
-from marius_py.config import TrainConfig, load_config
+from marius_py.config import EvaluateConfig, TrainConfig, compose, load_config
 from marius_py.errors import ConfigError, StorageError
+from marius_py.evaluating import evaluate
+from marius_py.planning.configured import plan
 from marius_py.prepare import prepare
 
 
@@ -62,7 +64,7 @@ def test_runs_of_one_second_have_folders_of_their_own(
     assert len(list((tmp_path / "runs").iterdir())) == 10
 
 
-def test_torchs_threads_are_as_before_a_run(tmp_path: Path) -> None:
+def test_torchs_threads_are_as_before_a_command(tmp_path: Path) -> None:
     (tmp_path / "edges.tsv").write_text("".join(f"a{i}\tr\ta{i + 1}\n" for i in range(30)))
     prepare(tmp_path / "edges.tsv", tmp_path / "graph", header=False)
     words = [f"graph={tmp_path / 'graph'}", "device=cpu", "model.dim=4", "training.epochs=1"]
@@ -73,6 +75,10 @@ def test_torchs_threads_are_as_before_a_run(tmp_path: Path) -> None:
         assert torch.get_num_threads() == 3
         with pytest.raises(ConfigError, match=r"storage\.capacity=9"):
             train(load_config([*words, f"output={tmp_path / 'other'}", "storage.capacity=9"]))
+        assert torch.get_num_threads() == 3
+        evaluate(compose(EvaluateConfig, [f"run={tmp_path / 'run'}", "compute_threads=2"]))
+        assert torch.get_num_threads() == 3
+        plan(load_config(words))
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(1)
