@@ -162,7 +162,8 @@ def test_trackers_hear_of_samples_under_another_name() -> None:
         def log(self, epoch: int, values: dict[str, float]) -> None:
             self.seen.append(values)
 
-        def finish(self, values: dict[str, float]) -> None:
+        def finish(self, epoch: int, values: dict[str, float], *, success: bool) -> None:
+            assert (epoch, success) == (2, True)
             self.seen.append(values)
 
     recorder = Recorder()
