@@ -112,7 +112,8 @@ class CrashServer:
         if not answer:
             raise RuntimeError(f"the crash server has died with code {self._server.wait()}")
         code, seconds = json.loads(answer)
-        calls = int(self._report.read_text()) if self._report.exists() else None
+        report = self._report.read_text() if self._report.exists() else ""
+        calls = int(report) if report else None  # empty: killed between opening and writing it
         return Ended(code, seconds, calls, self._log.read_text(errors="replace"))
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from marius_py.testing.crash_harness import CrashHarness
+from marius_py.testing.crashes import CrashServer
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +24,21 @@ def test_killed_commands_end_as_if_nothing_had_happened(inline: CrashHarness) ->
     while inline.report.total < before + 8 or "train" not in seen:
         seen.add(inline.trial(seed))
         seed += 1
+
+
+KILLED_AT_ITS_REPORT = """
+import os, pathlib, signal
+def write_text(path, text):
+    path.open("w").close()
+    os.kill(os.getpid(), signal.SIGKILL)
+pathlib.Path.write_text = write_text
+"""
+
+
+def test_a_command_killed_while_it_reports_is_one_that_was_killed(tmp_path: Path) -> None:
+    with CrashServer(tmp_path) as server:
+        ended = server.run(["verify", "nowhere"], setup=KILLED_AT_ITS_REPORT)
+    assert (ended.code, ended.calls) == (-9, None)
 
 
 @pytest.mark.slow
