@@ -15,7 +15,6 @@ from typing import Self
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from marius_py.errors import StorageError
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, copy_checkpoint, read_checkpoint
@@ -130,25 +129,6 @@ class NodeReader:
                 self._compare(part, 1, hash_rows(state[:rows]))
             self._verified.add(part)
         return size
-
-    def gather(self, nodes: NDArray[np.integer]) -> Float32:
-        """Read the embeddings of a few node ids (n,), in their order: a new (n, D) float32 array.
-
-        Every id costs a read of its own and no hash is checked: meant for a handful.
-        """
-        self._check_open()
-        ids = np.asarray(nodes, np.int64)
-        count = self.table.partitioning.num_nodes
-        if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= count):
-            wrong = ids[(ids < 0) | (ids >= count)][0]
-            raise StorageError(f"node id {wrong} does not exist; allowed: 0 to {count - 1}")
-        out = np.empty((len(ids), self.table.dim), np.float32)
-        parts, rows = self.table.partitioning.locate(ids)
-        for index in np.argsort(ids, kind="stable").tolist():
-            self._nodes.read_rows(self._slot(int(parts[index])), int(rows[index]), out[index : index + 1])
-        for part in np.unique(parts).tolist():
-            self._check_current(part)
-        return out
 
     def verify(self, part: int) -> None:
         """Read all of partition `part`, state included, and check its hashes; StorageError if damaged."""

@@ -44,9 +44,6 @@ def test_reads_the_commit_not_what_follows(writer: Hdf5PartitionStore) -> None:
         everything = np.concatenate([rows(part, 0) for part in range(3)])
         np.testing.assert_array_equal(reader.read_rows(0, 2503), everything)
         np.testing.assert_array_equal(reader.read_rows(700, 1900), everything[700:1900])
-        ids = np.array([5, 2502, 5, 0, 834, 835, 836])
-        np.testing.assert_array_equal(reader.gather(ids), everything[ids])
-        assert reader.gather(np.empty(0, np.int64)).shape == (0, 3)
         embeddings, state = slot_arrays(TABLE)
         reader.read_into(1, embeddings, state)
         np.testing.assert_array_equal(embeddings[:834], rows(1, 0))
@@ -67,7 +64,6 @@ def test_replaced_partition_is_refused_others_go_on(writer: Hdf5PartitionStore) 
         message = r"partition 0 .* was replaced while it was read \(generation 1, now 2\)"
         for read in (
             lambda: reader.read_rows(0, 10),
-            lambda: reader.gather(np.array([3, 2000])),
             lambda: reader.read_into(0, *slot_arrays(TABLE)),
             lambda: reader.verify(0),
         ):
@@ -103,9 +99,6 @@ def test_a_newer_commit_is_parsed_once(writer: Hdf5PartitionStore, monkeypatch: 
 
 def test_bad_arguments(writer: Hdf5PartitionStore) -> None:
     with open_node_reader(writer.folder) as reader:
-        for ids in ([2503], [-1], [0, 99999]):
-            with pytest.raises(StorageError, match=f"node id {ids[-1]} does not exist; allowed: 0 to 2502"):
-                reader.gather(np.array(ids))
         with pytest.raises(StorageError, match="outside 0:2503"):
             reader.read_rows(0, 2504)
         for function in (reader.verify, lambda part: reader.read_into(part, slot_arrays(TABLE)[0])):
