@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from marius_py.errors import FormatError
 from marius_py.partitioning import Partitioning
+from marius_py.storage.edge_layout import EDGE_FILE_VERSION, bucket_groups, read_layout
 from marius_py.storage.file_io import (
     array_checksum,
     os_errors_as_storage,
@@ -29,7 +30,7 @@ from marius_py.storage.file_io import (
     write_array,
 )
 from marius_py.storage.files import open_file, reserve, sync_data
-from marius_py.storage.hdf5_edges import EDGE_FILE_VERSION, Hdf5EdgeStore, bucket_groups, read_layout
+from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.protocols import Edges
 from marius_py.types import SPLITS
 

@@ -1,164 +1,34 @@
 """Edges of a prepared graph in one ordinary HDF5 file, read by bucket (floor 1).
 
-In: the path of an `edges.h5` that `storage.edge_writer` wrote. Out: (E, 3) arrays. The file holds contiguous
-data sets `train`, `valid`, `test` (E, 3), int32 below 2³¹ nodes and int64 from there; `train_offsets`
-(p² + 1,) int64, the first row of each bucket in row-major order of (head partition, tail partition);
-`degrees` (N,) int64, total train degree by node id; `*_xxh3` uint64 checksums. h5py is used to find the data
-sets when the file is opened; after that a bucket is one positioned read, and h5py's process-wide lock is
-never taken.
+In: the path of an `edges.h5` that `storage.edge_writer` wrote. Out: (E, 3) arrays. h5py is used to find the
+data sets when the file is opened (`storage.edge_layout`); after that a bucket is one positioned read, and
+h5py's process-wide lock is never taken.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from marius_py.errors import ConfigError, FormatError, StorageError
+from marius_py.errors import ConfigError, StorageError
 from marius_py.partitioning import Partitioning
+from marius_py.storage.edge_layout import bucket_groups, read_layout
 from marius_py.storage.file_io import array_checksum, read_array
 from marius_py.storage.files import drop_cache, open_file
 from marius_py.storage.protocols import Edges
 from marius_py.types import SPLITS, Bucket
-
-EDGE_FILE_VERSION = 1
 
 FEW_ROWS = 16
 """So few rows are read without verifying the whole bucket that they lie in."""
 
 VERIFY_ROWS = 1 << 20
 _REMEDY = "prepare the graph again, or remove the file if it is a run's own sorted copy"
-
-
-@dataclass(frozen=True, slots=True)
-class EdgeLayout:
-    """Where everything lies in an `edges.h5`.
-
-    Attributes:
-        partitioning: the ranges by which train edges are sorted.
-        dtype: int32 or int64.
-        fingerprint: fingerprint of the graph that the edges belong to.
-        counts: number of edges of each split.
-        data_offsets: byte offset of each split's first row (0 for an empty split).
-        bucket_starts: (p² + 1,) first train row of each bucket, then the number of train edges.
-        bucket_xxh3: (p²,) checksums of the buckets.
-        split_xxh3: checksums of the splits other than train.
-        degrees_offset: byte offset of the degrees (0 for a graph without nodes).
-        degrees_xxh3: checksum of the degrees; None in a file written before they had one.
-    """
-
-    partitioning: Partitioning
-    dtype: np.dtype[Any]
-    fingerprint: str
-    counts: dict[str, int]
-    data_offsets: dict[str, int]
-    bucket_starts: NDArray[np.int64]
-    bucket_xxh3: NDArray[np.uint64]
-    split_xxh3: dict[str, int]
-    degrees_offset: int
-    degrees_xxh3: int | None
-
-
-def read_layout(path: Path) -> EdgeLayout:
-    """Find the data sets of an `edges.h5`.
-
-    Raises:
-        StorageError: the file is missing or cannot be opened as HDF5.
-        FormatError: it is HDF5, but not a whole edge file of this version.
-    """
-    if not path.is_file():
-        raise StorageError(f"{path} is missing; prepare the graph again")
-    try:
-        with h5py.File(path, "r", locking=False) as file:
-            return _layout_of(file, path)
-    except (FormatError, StorageError):
-        raise
-    except OSError as error:
-        raise StorageError(f"{path} cannot be opened as HDF5; it is damaged ({error})") from error
-    except (KeyError, ValueError, RuntimeError, TypeError) as error:
-        raise FormatError(
-            f"{path} is no edge file of a prepared graph, or it is damaged ({error})"
-        ) from error
-
-
-def _layout_of(file: h5py.File, path: Path) -> EdgeLayout:
-    version = int(file.attrs["format_version"])
-    if version != EDGE_FILE_VERSION:
-        raise FormatError(
-            f"{path} has format version {version}; this program reads version {EDGE_FILE_VERSION}: "
-            "prepare the graph again with this version"
-        )
-    partitioning = Partitioning(int(file.attrs["num_nodes"]), int(file.attrs["num_partitions"]))
-    counts, offsets, size = {}, {}, path.stat().st_size
-    dtype = file["train"].dtype
-    if dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
-        raise FormatError(f"{path}: edges have type {dtype}; allowed: int32, int64")
-    for split in SPLITS:
-        data = file[split]
-        if data.ndim != 2 or data.shape[1] != 3 or data.dtype != dtype:
-            raise FormatError(
-                f"{path}: {split} has shape {data.shape} and type {data.dtype}; not (E, 3) {dtype}"
-            )
-        counts[split] = int(data.shape[0])
-        offsets[split] = _data_offset(data, path, size)
-    starts = file["train_offsets"][...]
-    xxh3 = file["train_xxh3"][...]
-    buckets = partitioning.num_partitions**2
-    whole = starts.shape == (buckets + 1,) and xxh3.shape == (buckets,)
-    if not whole or starts[0] != 0 or starts[-1] != counts["train"] or (np.diff(starts) < 0).any():
-        raise FormatError(f"{path}: the bucket offsets do not fit the {counts['train']} train edges")
-    if file["degrees"].shape != (partitioning.num_nodes,):
-        raise FormatError(
-            f"{path}: degrees of {file['degrees'].shape} rows for {partitioning.num_nodes} nodes"
-        )
-    return EdgeLayout(
-        partitioning=partitioning,
-        dtype=dtype,
-        fingerprint=str(file.attrs["fingerprint"]),
-        counts=counts,
-        data_offsets=offsets,
-        bucket_starts=starts,
-        bucket_xxh3=xxh3,
-        split_xxh3={split: int(file.attrs[f"{split}_xxh3"]) for split in SPLITS[1:]},
-        degrees_offset=_data_offset(file["degrees"], path, size),
-        degrees_xxh3=int(file.attrs["degrees_xxh3"]) if "degrees_xxh3" in file.attrs else None,
-    )
-
-
-def _data_offset(data: h5py.Dataset, path: Path, file_size: int) -> int:
-    if data.size == 0:
-        return 0
-    offset = data.id.get_offset()
-    if offset is None or offset + data.nbytes > file_size:
-        raise StorageError(
-            f"{path} is damaged: {data.name} should end at byte "
-            f"{(offset or 0) + data.nbytes}, the file has {file_size}"
-        )
-    return int(offset)
-
-
-def bucket_groups(starts: NDArray[np.int64], rows: int) -> Iterator[tuple[int, int]]:
-    """Ranges first:last of all buckets, ascending: as many as hold `rows` rows together, or one with more.
-
-    Args:
-        starts: (p² + 1,) first row of each bucket, then the number of rows.
-        rows: at most so many in a range of several buckets; 1 or more.
-
-    >>> list(bucket_groups(np.array([0, 2, 2, 5, 15, 16]), 5))
-    [(0, 3), (3, 4), (4, 5)]
-    """
-    first = 0
-    while first < len(starts) - 1:
-        fitting = int(np.searchsorted(starts, starts[first] + rows, side="right")) - 1
-        yield first, max(fitting, first + 1)
-        first = max(fitting, first + 1)
 
 
 class Hdf5EdgeStore:
