@@ -20,7 +20,7 @@ from marius_py.graph import Graph
 from marius_py.pipeline.execution import torch_threads
 from marius_py.predict.answers import names_of
 from marius_py.run import Run, load
-from marius_py.run.reader import CHECKPOINT_FOLDER, CONFIG_FILE
+from marius_py.run.folder import CHECKPOINT_FOLDER, CONFIG_FILE
 from marius_py.run.results import rank_split
 from marius_py.storage.protocols import Edges
 

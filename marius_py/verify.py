@@ -19,15 +19,17 @@ from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
 from marius_py.graph import open_graph
 from marius_py.graph.manifest import EDGES_FILE, GRAPH_FILE, NODES_FILE, read_manifest
 from marius_py.resuming.resume import BEFORE_META, VIEWS, claimed, plain_json
-from marius_py.run.reader import CONFIG_META, RESULT_META, SNAPSHOT_FOLDER, graph_folder
-from marius_py.run.results import (
+from marius_py.run.folder import (
     CHECKPOINT_FOLDER,
+    CONFIG_META,
     METRICS_FILE,
     RESULT_FILE,
+    RESULT_META,
+    SNAPSHOT_FOLDER,
     TRACE_FILE,
-    write_json,
-    write_lines,
+    graph_folder,
 )
+from marius_py.run.results import write_json, write_lines
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, read_checkpoint
 from marius_py.storage.file_io import file_checksum
 from marius_py.storage.files import TEMPORARY_SUFFIX, read_whole

@@ -69,16 +69,8 @@ from marius_py.resuming.resume import (
     record_settings,
 )
 from marius_py.resuming.snapshots import best_epoch, best_snapshot
-from marius_py.run.reader import CONFIG_META, RESULT_META
-from marius_py.run.results import (
-    CHECKPOINT_FOLDER,
-    RESULT_FILE,
-    memory_report,
-    peak_rss_bytes,
-    summarize,
-    versions,
-    write_json,
-)
+from marius_py.run.folder import CHECKPOINT_FOLDER, CONFIG_META, RESULT_FILE, RESULT_META
+from marius_py.run.results import memory_report, peak_rss_bytes, summarize, versions, write_json
 from marius_py.run_state import RunState
 from marius_py.storage.files import remove
 from marius_py.storage.hdf5_nodes import (

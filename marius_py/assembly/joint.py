@@ -41,14 +41,8 @@ from marius_py.resuming.resume import (
     unfinished,
 )
 from marius_py.resuming.snapshots import best_snapshot, update_snapshots
-from marius_py.run.reader import RESULT_META
-from marius_py.run.results import (
-    CHECKPOINT_FOLDER,
-    METRICS_FILE,
-    RESULT_FILE,
-    evaluate_split,
-    write_lines,
-)
+from marius_py.run.folder import CHECKPOINT_FOLDER, METRICS_FILE, RESULT_FILE, RESULT_META
+from marius_py.run.results import evaluate_split, write_lines
 from marius_py.storage.files import remove
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.hdf5_store import Hdf5PartitionStore

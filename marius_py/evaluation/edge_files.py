@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError
 from marius_py.graph import Graph
+from marius_py.graph.similar import similar_in
 from marius_py.prepare.blocks import EdgeBlock
 from marius_py.prepare.sources import open_source
-from marius_py.run.reader import similar_in
 from marius_py.storage.protocols import Edges
 
 _SHOWN = 3

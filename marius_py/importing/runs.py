@@ -25,8 +25,8 @@ from marius_py.graph import Graph
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.prepare.progress import ProgressHook
 from marius_py.resuming.resume import check_free, plain_json
-from marius_py.run.reader import CONFIG_META, RESULT_META
-from marius_py.run.results import CHECKPOINT_FOLDER, RESULT_FILE, summarize, versions, write_json
+from marius_py.run.folder import CHECKPOINT_FOLDER, CONFIG_META, RESULT_FILE, RESULT_META
+from marius_py.run.results import summarize, versions, write_json
 from marius_py.run_state import RunState
 from marius_py.storage.aligned import allocate
 from marius_py.storage.hdf5_nodes import create_node_store

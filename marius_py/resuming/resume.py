@@ -18,14 +18,17 @@ from typing import Any, cast
 from marius_py.config import CONFIG_FILE, TrainConfig, saved_settings
 from marius_py.data.rounds import EpochOrder
 from marius_py.errors import ConfigError, StorageError
-from marius_py.run.reader import (
+from marius_py.run.folder import (
+    CHECKPOINT_FOLDER,
     CONFIG_META,
     DEMO_GRAPH,
+    METRICS_FILE,
+    RESULT_FILE,
     SNAPSHOT_FOLDER,
+    TRACE_FILE,
     is_snapshot,
     run_around,
 )
-from marius_py.run.results import CHECKPOINT_FOLDER, METRICS_FILE, RESULT_FILE, TRACE_FILE
 from marius_py.storage.files import TEMPORARY_SUFFIX, remove
 from marius_py.storage.hdf5_nodes import has_commit
 from marius_py.storage.hdf5_store import Hdf5PartitionStore

@@ -6,9 +6,7 @@ for, by name or by id; the whole table only by `to_numpy`.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -17,32 +15,22 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
-import yaml
 from numpy.typing import NDArray
 
-from marius_py.errors import ConfigError, FormatError, MariusError, MissingPathError, StorageError
+from marius_py.errors import ConfigError, FormatError, MissingPathError, StorageError
 from marius_py.evaluation.ranking.trained import TrainedModel, make_decoder
 from marius_py.graph import Graph, open_graph
-from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, read_checkpoint
-from marius_py.storage.node_file import NODES_NAME, read_facts
+from marius_py.graph.similar import similar_in
+from marius_py.run.folder import CHECKPOINT_FOLDER, CONFIG_FILE, RESULT_META, graph_folder, is_snapshot
 from marius_py.storage.protocols import Checkpoint
 from marius_py.storage.reader import NodeReader, open_node_reader
 
-CHECKPOINT_FOLDER = "checkpoint"
-CONFIG_FILE = "config.yaml"
-RESULT_FILE = "result.json"
-CONFIG_META, RESULT_META = "config", "result"
-"""What a commit's meta calls their content."""
-SNAPSHOT_FOLDER = "snapshots"
-DEMO_GRAPH = "graph"
 INVERSE_SUFFIX = "^-1"
 """Appended to a relation's name where a run keeps separate rows for its inverse; once more for all of them
 where a relation of the graph has such a name already."""
 
 R = TypeVar("R", bound="RunReader")
 
-_NAME_BLOCK = 1 << 16
-_SEARCHED_NAMES = 1 << 20
 _GAP_BYTES = 64 << 10
 """Reading so many bytes more costs about what another read does."""
 _BLOCK_BYTES = 32 << 20
@@ -279,24 +267,6 @@ class RunReader:
         return ConfigError(f"no {kind} of {self.graph.path} has the name{plural} {shown}.{hint}")
 
 
-def similar_in(graph: Graph, kind: str, name: str) -> list[str]:
-    """Up to three names of a graph most like `name`; of its nodes the first million are looked at.
-
-    Args:
-        graph: whose names.
-        kind: "node" or "relation".
-        name: what they should be like.
-    """
-    if kind == "relation":
-        return similar_names(name, graph.relation_names())
-    best: list[str] = []
-    limit = min(graph.num_nodes, _SEARCHED_NAMES)
-    for start in range(0, limit, _NAME_BLOCK):
-        block = graph.node_names(start, min(start + _NAME_BLOCK, limit))
-        best = similar_names(name, best + similar_names(name, block))
-    return best
-
-
 def open_run(kind: type[R], path: Path | str, graph: Path | str | None, device: str) -> R:
     """Open a run folder as a `RunReader` of some kind; see `marius_py.load` for arguments and errors."""
     folder = Path(path).absolute()  # the current folder may be another one when a file is needed
@@ -319,81 +289,10 @@ def open_run(kind: type[R], path: Path | str, graph: Path | str | None, device: 
         raise
 
 
-def is_snapshot(folder: Path) -> bool:
-    """Whether a folder is a run's snapshot: its node file has a slot a partition and none to train with."""
-    nodes = folder / CHECKPOINT_FOLDER
-    try:
-        table = read_checkpoint(nodes / CHECKPOINT_NAME)[0].table
-        return read_facts(nodes / NODES_NAME).num_slots == table.partitioning.num_partitions
-    except MariusError:
-        return False
-
-
-def similar_names(name: str, names: Sequence[str], count: int = 3) -> list[str]:
-    """Up to `count` of `names` most like `name`, best first.
-
-    >>> similar_names("germny", ["France", "Germany", "Norway"])
-    ['Germany']
-    """
-    wanted = name.casefold()
-    length = len(wanted)
-    margin = max(2, length // 3)
-    near: dict[str, str] = {}
-    for known in names:
-        # Cheap tests first: difflib takes some ten microseconds a name.
-        if abs(len(known) - length) <= margin:
-            folded = known.casefold()
-            if folded[:2] == wanted[:2] or folded[-3:] == wanted[-3:] or folded[1:4] == wanted[1:4]:
-                near.setdefault(folded, known)
-    return [near[folded] for folded in difflib.get_close_matches(wanted, near, count, 0.7)]
-
-
 def _texts(names: Any) -> list[str]:
     if isinstance(names, str):
         raise ConfigError(f"names is the single text {names!r}; pass a list of names")
     return list(names)
-
-
-def run_around(folder: Path) -> Path | None:
-    """The run folder that a snapshot lies in; None of other folders."""
-    return folder.parent.parent if folder.parent.name == SNAPSHOT_FOLDER else None
-
-
-def graph_folder(folder: Path, meta: Mapping[str, Any]) -> Path:
-    """The graph that a run was trained on; the demo graph lies in the run folder.
-
-    The last commit names it. Only where it does not, config.yaml is asked, which anything may have changed.
-    """
-    way = f"say where the graph is: --graph DIR, or in Python load({str(folder)!r}, graph=…)"
-    settings = meta.get(CONFIG_META)
-    if not isinstance(settings, dict):
-        settings = _read_settings(folder / CONFIG_FILE, way)
-    named = settings.get("graph")
-    if named is None:
-        return folder / DEMO_GRAPH
-    if not Path(named).is_dir():
-        run = run_around(folder)
-        if run is not None:  # which may have found its graph again
-            with suppress(MariusError), open_node_reader(run / CHECKPOINT_FOLDER) as reader:
-                return graph_folder(run, reader.checkpoint().meta)
-        raise StorageError(
-            f"the graph of the run {folder}, {named}, is gone; if it was moved, {way}; for marius-evaluate "
-            "graph=DIR"
-        )
-    return Path(named)
-
-
-def _read_settings(path: Path, way: str) -> dict[str, Any]:
-    """The content of config.yaml; an error ends with `way`, which needs no such file."""
-    try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise StorageError(f"{path} is missing; {way}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise FormatError(f"{path} is damaged ({error}); {way}") from error
-    if not isinstance(settings, dict):
-        raise FormatError(f"{path} is damaged: it holds no settings; {way}")
-    return settings
 
 
 def _check_graph(checkpoint: Checkpoint | None, graph: Graph, path: Path) -> None:

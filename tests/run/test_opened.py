@@ -6,7 +6,6 @@ import yaml
 
 from marius_py import load
 from marius_py.errors import ConfigError, FormatError, StorageError
-from marius_py.run.reader import similar_names
 from tests.evaluation.ranking.helpers import brute_force
 from tests.small_runs import NAMES, write_run
 
@@ -155,12 +154,6 @@ def test_a_run_outlives_a_change_of_the_current_folder(tmp_path, written, graph,
         assert run.embedding("Oslo").shape == (4,)
         assert len(run.predict(head="Oslo", relation="likes", k=3)) == 3
         assert run.evaluate().both.count == 10
-
-
-def test_similar_names():
-    assert similar_names("Oslo", ["Osla", "Bergen"]) == ["Osla"]
-    assert similar_names("/m/01abc", ["/m/01abd", "/m/99xyz"]) == ["/m/01abd"]
-    assert similar_names("x", []) == []
 
 
 def test_missing_and_wrong_files(tmp_path, written):

@@ -1,0 +1,48 @@
+"""Names that a user may have meant (floor 1): a name that nothing has in, those most like it out."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from marius_py.graph.prepared import Graph
+
+_NAME_BLOCK = 1 << 16
+_SEARCHED_NAMES = 1 << 20
+
+
+def similar_in(graph: Graph, kind: str, name: str) -> list[str]:
+    """Up to three names of a graph most like `name`; of its nodes the first million are looked at.
+
+    Args:
+        graph: whose names.
+        kind: "node" or "relation".
+        name: what they should be like.
+    """
+    if kind == "relation":
+        return similar_names(name, graph.relation_names())
+    best: list[str] = []
+    limit = min(graph.num_nodes, _SEARCHED_NAMES)
+    for start in range(0, limit, _NAME_BLOCK):
+        block = graph.node_names(start, min(start + _NAME_BLOCK, limit))
+        best = similar_names(name, best + similar_names(name, block))
+    return best
+
+
+def similar_names(name: str, names: Sequence[str], count: int = 3) -> list[str]:
+    """Up to `count` of `names` most like `name`, best first.
+
+    >>> similar_names("germny", ["France", "Germany", "Norway"])
+    ['Germany']
+    """
+    wanted = name.casefold()
+    length = len(wanted)
+    margin = max(2, length // 3)
+    near: dict[str, str] = {}
+    for known in names:
+        # Cheap tests first: difflib takes some ten microseconds a name.
+        if abs(len(known) - length) <= margin:
+            folded = known.casefold()
+            if folded[:2] == wanted[:2] or folded[-3:] == wanted[-3:] or folded[1:4] == wanted[1:4]:
+                near.setdefault(folded, known)
+    return [near[folded] for folded in difflib.get_close_matches(wanted, near, count, 0.7)]
