@@ -7,7 +7,9 @@ called in the same places, so that the order of events is tested without a devic
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,7 +165,8 @@ class CudaTransfer(Transfer):
             for tensor in tensors:
                 found.append(self.host(tensor.shape, tensor.dtype).copy_(tensor, non_blocking=True))
                 tensor.record_stream(self._outward)
-            event = self._outward.record_event()
+            make_event: Any = torch.cuda.Event
+            event = self._outward.record_event(make_event(blocking=True))  # others need the processor
         event.synchronize()
         return found
 
@@ -173,11 +176,13 @@ class CudaTransfer(Transfer):
         return Late(host, torch.cuda.current_stream(self.device).record_event())
 
     def slots(self, shape: Sequence[int]) -> Tensor:
-        """Zeros on the device."""
-        return torch.zeros(tuple(shape), device=self.device)
+        """Zeros on the device; they are there when it returns, for other streams write to them next."""
+        zeros = torch.zeros(tuple(shape), device=self.device)
+        torch.cuda.current_stream(self.device).synchronize()
+        return zeros
 
     def staging(self, shape: Sequence[int]) -> Float32:
-        """Pinned memory, on a page of its own."""
+        """Pinned memory, on a page of its own; of the next power of two of bytes, as PyTorch pins it."""
         tensor = torch.zeros(tuple(shape), pin_memory=True)
         array: Float32 = tensor.numpy()
         self._pinned[array.ctypes.data] = tensor
@@ -200,9 +205,11 @@ class CudaTransfer(Transfer):
         self._partitions.synchronize()
 
     def close(self) -> None:
-        """Wait for all three streams."""
-        for stream in (self._inward, self._outward, self._partitions):
-            stream.synchronize()
+        """Wait for all three streams. What they say while an error is under way is kept from hiding it."""
+        known = (RuntimeError,) if sys.exc_info()[0] is not None else ()
+        with suppress(*known):
+            for stream in (self._inward, self._outward, self._partitions):
+                stream.synchronize()
         self._pinned.clear()
 
     def _tensor_of(self, array: Float32) -> Tensor:

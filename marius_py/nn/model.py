@@ -205,8 +205,11 @@ class LinkPredictionModel:
 
     @property
     def is_recordable(self) -> bool:
-        """Whether gradients are asked of a CUDA device by the same launches for all batches of a shape."""
-        if self.kernels is None or self.kernels.waits or self.device.type != "cuda":
+        """Whether gradients are asked of a CUDA device by the same launches for all batches of a shape.
+
+        No more once a batch had to be cut in parts, since joining them waits for the device.
+        """
+        if self.kernels is None or self.kernels.waits or self.device.type != "cuda" or self._parts > 1:
             return False
         form = find_closed_form(self.decoder, self.loss, self.device.type) if self.fused else None
         is_the_same = self.node_dropout == 0 and self.relation_dropout == 0
@@ -274,6 +277,8 @@ class LinkPredictionModel:
                 more = min(2 * parts, len(batch.head))
                 if not is_out_of_memory(error) or more == parts or not can_split(batch, more):
                     raise
+                if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                    raise  # neither freeing memory nor computing in parts can be recorded
             # Here, not above: as long as the error lives, so do the tensors of its frames.
             self._free_memory()
             self._halve(more)

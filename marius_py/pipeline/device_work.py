@@ -34,8 +34,11 @@ class DeviceWork:
         padded = not self._kernels.waits and type(model.optimizer) in (Adagrad, AdagradRow)
         device = buffer.transfer.device
         self._locate = Locator(buffer, device, weigh=weigh, padded=padded)
-        records = padded and model.is_recordable
-        self._recordings = Recordings(enabled=records, keep=False, most=64)  # of a megabyte or so
+        self._recordings = Recordings(
+            may=lambda: padded and model.is_recordable,
+            keep=False,
+            most=64,  # of a megabyte or so
+        )
 
     def __call__(self, drawn: DrawnBatch, packed: Tensor) -> Tensor:
         """Ask the device to compute a batch, given what it was packed to as one (n,) uint8 tensor there.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,15 +39,16 @@ class Recordings:
     """Does work in one thread, by replaying it where it has been done often enough.
 
     Args:
-        enabled: False: never record, as where there is no CUDA device.
+        may: whether work may be recorded, asked each time before it is; no where there is no CUDA device.
         keep: what is returned stays as it is when the next work is done, at the price of a copy; else a
             replay, and work that returns scratch of its own, may overwrite it.
         most: recordings at most: each keeps what it is given and returns in the device's memory. Each block
             of edges may have batches of a size of its own; those that come too late are launched one by one.
     """
 
-    def __init__(self, *, enabled: bool, keep: bool, most: int) -> None:
-        self._enabled, self._keep, self._most = enabled, keep, most
+    def __init__(self, *, may: Callable[[], bool], keep: bool, most: int) -> None:
+        self._may, self._keep, self._most = may, keep, most
+        self._failed = False
         self._recorded: dict[Hashable, _Recorded] = {}
         self._seen: Counter[Hashable] = Counter()
         self._pool: Any = None
@@ -54,7 +56,7 @@ class Recordings:
     def do(self, work: Work, given: Sequence[Tensor], key: Hashable = None) -> Sequence[Tensor]:
         """What `work` makes of the tensors: the same work whenever their shapes and `key` are the same."""
         shapes = (key, *(one.shape for one in given))
-        if self._enabled and shapes not in self._recorded:
+        if not self._failed and shapes not in self._recorded and self._may():
             self._seen[shapes] += 1
             if self._seen[shapes] > WARM_UPS and len(self._recorded) < self._most:
                 self._record(shapes, work, given)
@@ -72,14 +74,34 @@ class Recordings:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         make_graph: Any = torch.cuda.CUDAGraph
-        graph = make_graph()
+        graph, before = make_graph(), torch.cuda.current_stream()
+        in_work: RuntimeError | None = None
         try:
             mine = [one.clone() for one in given]
             # Other threads go on copying meanwhile, which the default mode forbids.
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                results = work(mine)
+                try:
+                    results = work(mine)
+                except RuntimeError as error:
+                    in_work = error
+                    raise
         except RuntimeError as error:  # nothing has been computed: the work is done the other way
-            self._enabled = False
+            self._failed = True
+            torch.cuda.set_stream(before)
+            if error is not in_work:
+                _end_allocating(before.device, self._pool)
             log.warning("batches are launched one by one, since they cannot be recorded: %s", error)
             return
         self._recorded[shapes] = _Recorded(graph, mine, results)
+
+
+def _end_allocating(device: torch.device, pool: Any) -> None:
+    """Tell the allocator that a recording which could not be ended is over.
+
+    PyTorch leaves that out (up to 2.11, pytorch#180395): memory that other streams have used would never come
+    back, and emptying the cache would fail. There is no public way to say it.
+    """
+    end = getattr(torch._C, "_cuda_endAllocateToPool", None)
+    if end is not None:
+        with suppress(RuntimeError):  # it knows already
+            end(torch.cuda.current_device() if device.index is None else device.index, pool)

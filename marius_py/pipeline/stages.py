@@ -13,13 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from marius_py.buffer import PartitionBuffer
-from marius_py.buffer.transfer import Arrival, Transfer, transfer_to
+from marius_py.buffer.transfer import Arrival, Transfer
 from marius_py.data.edge_batch import EdgeBatch, Ids, SlotWeights
 from marius_py.data.recurring import padded_positions, padded_rows
 from marius_py.errors import PipelineError
@@ -28,6 +29,9 @@ from marius_py.nn.model import LinkPredictionModel
 from marius_py.pipeline.recordings import Recordings
 from marius_py.pipeline.runner import Stage
 from marius_py.types import Position, Side
+
+_IDS_ALIGNED = 2
+"""Ids in 16 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ class Done:
 def training_stages(
     buffer: PartitionBuffer,
     model: LinkPredictionModel,
-    device: torch.device,
+    transfer: Transfer,
     recordings: Recordings,
     on_done: Callable[[Done], None],
     rate: Callable[[int], float],
@@ -83,19 +87,19 @@ def training_stages(
     Args:
         buffer: where rows come from and changes go.
         model: computes them.
-        device: where it computes.
+        transfer: to and from where it computes; the same for all of a run, so that its streams and what the
+            allocator keeps for them are.
         recordings: of computing batches, which keep what they return: gradients are fetched while the next
             batch is computed, in the same scratch memory.
         on_done: told of every batch, in the last stage's thread.
         rate: number of edges → factor of the learning rate, asked once a batch, in the order of batches.
     """
-    transfer = transfer_to(device)
 
     def gather(ids: EdgeBatch) -> Gathered:
         number, factor = len(ids.index), rate(ids.num_edges)
         here = transfer.host((padded_rows(number), model.dim), torch.float32)
         buffer.gather_rows(torch.from_numpy(ids.index), here[:number])
-        here[number:] = 0
+        here.numpy()[number:] = 0
         batch = Batch(
             rows=here,
             state=here[:, :0],
@@ -147,13 +151,21 @@ def _recurring(dropped: dict[Side, Ids]) -> dict[Side, Ids]:
 
 
 def _moved(tensors: Sequence[Tensor], transfer: Transfer) -> list[Tensor]:
-    """The tensors on their way to the device, those of int64 together: a copy costs more than its bytes."""
+    """The tensors on their way to the device, those of int64 together: a copy costs more than its bytes.
+
+    Each lies at a multiple of 16 bytes, as tensors of their own do: kernels are compiled for it.
+    """
     ids = [one for one in tensors if one.dtype == torch.int64]
-    packed = transfer.host((sum(one.numel() for one in ids),), torch.int64)
-    torch.cat([one.reshape(-1) for one in ids], out=packed)
-    parts = iter(torch.split(transfer.move(packed), [one.numel() for one in ids]))
+    ends = list(accumulate(one.numel() + one.numel() % _IDS_ALIGNED for one in ids))
+    packed = transfer.host((ends[-1] if ends else 0,), torch.int64)
+    written = packed.numpy()  # torch's own threads would spin beside the pipeline's when they are done
+    places = [slice(begin, begin + one.numel()) for begin, one in zip([0, *ends], ids, strict=False)]
+    for place, one in zip(places, ids, strict=True):
+        written[place] = one.reshape(-1).numpy()
+    there, next_place = transfer.move(packed), iter(places)
     return [
-        next(parts).view(one.shape) if one.dtype == torch.int64 else transfer.move(one) for one in tensors
+        there[next(next_place)].view(one.shape) if one.dtype == torch.int64 else transfer.move(one)
+        for one in tensors
     ]
 
 

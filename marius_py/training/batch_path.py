@@ -12,6 +12,7 @@ import torch
 
 from marius_py.buffer import PartitionBuffer
 from marius_py.buffer.device import DeviceBuffer
+from marius_py.buffer.transfer import transfer_to
 from marius_py.data.batches import BatchSettings, BatchSource
 from marius_py.data.drawing import BatchDrawing
 from marius_py.data.drawn_batch import DrawnBatch
@@ -79,8 +80,10 @@ class BatchPath:
             per_question=batches.per_question,
         )
         self._device_work: DeviceWork | None = None
-        recordable = model.is_recordable and not batches.per_question
-        self._recordings = Recordings(enabled=recordable, keep=True, most=_MOST_RECORDINGS)
+        self._recordings = Recordings(
+            may=lambda: model.is_recordable and not batches.per_question, keep=True, most=_MOST_RECORDINGS
+        )
+        self._transfer = buffer.transfer if isinstance(buffer, DeviceBuffer) else transfer_to(device)
         self._bytes: dict[Position, int] = {}
 
     def run(
@@ -119,7 +122,9 @@ class BatchPath:
         elif self._device.type == "cpu":
             stages = host_stages(self._buffer, self._model, on_done, rate, team)
         else:
-            stages = training_stages(self._buffer, self._model, self._device, self._recordings, on_done, rate)
+            stages = training_stages(
+                self._buffer, self._model, self._transfer, self._recordings, on_done, rate
+            )
         return [Stage("draw", self._draw, ahead=True), *stages], finish
 
     def _draw(self, leased: LeasedEdges) -> EdgeBatch | DrawnBatch:

@@ -16,7 +16,7 @@ import torch
 from marius_py.buffer import PartitionBuffer
 from marius_py.buffer.device import DeviceBuffer
 from marius_py.buffer.swap import IOThread
-from marius_py.buffer.transfer import Late, Transfer
+from marius_py.buffer.transfer import CudaTransfer, Late, Transfer
 from marius_py.data.drawing import BatchDrawing
 from marius_py.data.drawn_batch import DrawnBatch, Locator
 from marius_py.data.importance import slot_weights
@@ -140,7 +140,6 @@ def test_batches_without_known_edges_are_alike(device_buffer: bool, monkeypatch:
 def _by_way_of_a_device(run: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a trainer take the stages of some device that is not the CPU, over copies that cost nothing."""
     monkeypatch.setattr(run.trainer._path, "_device", torch.device("meta"))
-    monkeypatch.setattr("marius_py.pipeline.stages.transfer_to", lambda device: Transfer(torch.device("cpu")))
 
 
 def test_kernels_that_never_wait_take_padded_batches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,6 +221,30 @@ def test_a_loss_that_is_not_finite_names_its_batch() -> None:
     model = Diverging(ComplEx(DIM), SoftmaxLoss(), Adagrad(0.2), num_relations=RELATIONS, seed=5)
     with pytest.raises(PipelineError, match="loss became nan in epoch 1, step 0, batch 3"):
         Setup(ON_DEVICE, model=model).train(1)
+
+
+class Broken:
+    """A stream of a device that has failed."""
+
+    def synchronize(self) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def test_closing_after_an_error_does_not_hide_it() -> None:
+    transfer = CudaTransfer.__new__(CudaTransfer)
+    transfer._inward = transfer._outward = transfer._partitions = Broken()
+    transfer._pinned = {}
+
+    def fail() -> None:
+        try:
+            raise ValueError("what happened first")
+        finally:
+            transfer.close()
+
+    with pytest.raises(ValueError, match="what happened first"):
+        fail()
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        transfer.close()
 
 
 class Lagging(Transfer):
@@ -371,17 +394,53 @@ def test_the_way_of_a_batch_to_a_device_and_back_changes_nothing(
     plain = Setup(settings, model=make_model(), mask_known=True)
     plain.train(2)
     taken = []
-    recordings = Recordings(enabled=False, keep=True, most=0)
+    recordings = Recordings(may=lambda: False, keep=True, most=0)
 
     def by_device(buffer: Any, model: Any, on_done: Any, rate: Any, team=None) -> Any:
         taken.append(1)
-        return training_stages(buffer, model, torch.device("cpu"), recordings, on_done, rate)
+        return training_stages(buffer, model, Transfer(torch.device("cpu")), recordings, on_done, rate)
 
     monkeypatch.setattr("marius_py.training.batch_path.host_stages", by_device)
     there = Setup(settings, model=make_model(), mask_known=True)
     there.train(2)
     assert taken
     there.assert_equals(plain)
+
+
+class Packed(Transfer):
+    """Notes what is sent."""
+
+    def move(self, tensor: torch.Tensor) -> torch.Tensor:
+        moved = tensor.clone()
+        self.sent_at = {**getattr(self, "sent_at", {}), tensor.dtype: moved.data_ptr()}
+        return moved
+
+
+def test_ids_that_are_sent_together_are_aligned_as_tensors_of_their_own() -> None:
+    """Triton compiles a kernel anew for an address of another alignment, which cannot be recorded."""
+    transfer = Packed(torch.device("cpu"))
+    given = [torch.arange(5), torch.ones(3), torch.arange(6).view(2, 3), torch.arange(0), torch.arange(7, 8)]
+    moved = stages._moved(given, transfer)
+    assert all(torch.equal(*pair) for pair in zip(moved, given, strict=True))
+    base = transfer.sent_at[torch.int64]
+    offsets = [one.data_ptr() - base for one in moved if one.dtype == torch.int64 and one.numel()]
+    assert offsets == [0, 48, 96]
+    assert all(torch.equal(*pair) for pair in zip(stages._moved([], transfer), [], strict=True))
+
+
+def test_a_run_makes_its_streams_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the allocator keeps, it keeps for a stream; streams are few and given out in turn."""
+    made = []
+
+    def transfer_to(device: torch.device) -> Transfer:
+        made.append(device)
+        return Transfer(torch.device("cpu"))
+
+    monkeypatch.setattr("marius_py.training.batch_path.transfer_to", transfer_to)
+    run = Setup(INLINE, model=make_model())
+    _by_way_of_a_device(run, monkeypatch)
+    run.train(3)
+    assert len(made) == 1
 
 
 class LateFetch(Transfer):
@@ -395,11 +454,11 @@ class LateFetch(Transfer):
 def test_gradients_on_their_way_to_the_host_are_not_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
     computed: deque[torch.Tensor] = deque()
     checked = []
-    recordings = Recordings(enabled=False, keep=True, most=0)
+    recordings = Recordings(may=lambda: False, keep=True, most=0)
     real_gradients, real_update = LinkPredictionModel.gradients, PartitionBuffer.update
 
     def by_device(buffer: Any, model: Any, on_done: Any, rate: Any, team: Any = None) -> Any:
-        return training_stages(buffer, model, torch.device("cpu"), recordings, on_done, rate)
+        return training_stages(buffer, model, LateFetch(torch.device("cpu")), recordings, on_done, rate)
 
     def run(self: Any, source: Any, stages: Any, trace: Any, on_error: Any, watchdog: Any, team: Any) -> None:
         run_threaded(source, stages, trace, max_in_flight=2, on_error=on_error, watchdog=watchdog)
@@ -414,7 +473,6 @@ def test_gradients_on_their_way_to_the_host_are_not_overwritten(monkeypatch: pyt
         real_update(self, optimizer, index, found, rate)
 
     monkeypatch.setattr("marius_py.training.batch_path.host_stages", by_device)
-    monkeypatch.setattr(stages, "transfer_to", LateFetch)
     monkeypatch.setattr(Execution, "run", run)
     monkeypatch.setattr(LinkPredictionModel, "gradients", gradients)
     monkeypatch.setattr(PartitionBuffer, "update", update)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -30,6 +30,10 @@ class Graph:
             mine.copy_(one)
 
 
+class Stream(NamedTuple):
+    device: torch.device
+
+
 class Doubling:
     """Work that counts how often it is done, and notes what a graph needs to do it again."""
 
@@ -37,6 +41,9 @@ class Doubling:
         self.calls = 0
         self.capturing: Graph | None = None
         self.error = error
+        self.at_end: Exception | None = None
+        self.streams: list[Any] = []
+        self.ended: list[Any] = []
 
     def __call__(self, given: Sequence[Tensor]) -> list[Tensor]:
         self.calls += 1
@@ -60,11 +67,16 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Doubling:
             yield
         finally:
             made.capturing = None
+            if made.at_end is not None:
+                raise made.at_end
 
     Graph.recorded = []
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", capture)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: Stream(torch.device("cuda:1")))
+    monkeypatch.setattr(torch.cuda, "set_stream", made.streams.append)
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", lambda *of: made.ended.append(of), raising=False)
     return made
 
 
@@ -74,7 +86,7 @@ def doubled(recordings: Recordings, work: Doubling, *values: float, key: Any = N
 
 
 def test_work_of_a_shape_is_replayed_once_it_is_warm(work: Doubling) -> None:
-    recordings = Recordings(enabled=True, keep=False, most=4)
+    recordings = Recordings(may=lambda: True, keep=False, most=4)
     for number in range(WARM_UPS + 5):
         assert doubled(recordings, work, number, 1.0) == [2.0 * number, 2.0]
     assert work.calls == WARM_UPS + 1
@@ -82,7 +94,7 @@ def test_work_of_a_shape_is_replayed_once_it_is_warm(work: Doubling) -> None:
 
 
 def test_shapes_and_keys_have_recordings_of_their_own_up_to_the_most(work: Doubling) -> None:
-    recordings = Recordings(enabled=True, keep=False, most=2)
+    recordings = Recordings(may=lambda: True, keep=False, most=2)
     for number in range(WARM_UPS + 3):
         assert doubled(recordings, work, number) == [2.0 * number]
         assert doubled(recordings, work, number, key="other") == [2.0 * number]
@@ -92,7 +104,7 @@ def test_shapes_and_keys_have_recordings_of_their_own_up_to_the_most(work: Doubl
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_results_are_kept_only_if_asked_for(work: Doubling, keep: bool) -> None:
-    recordings = Recordings(enabled=True, keep=keep, most=4)
+    recordings = Recordings(may=lambda: True, keep=keep, most=4)
     for _ in range(WARM_UPS):
         doubled(recordings, work, 0.0)
     (first,) = recordings.do(work, [torch.tensor([1.0])])
@@ -103,7 +115,7 @@ def test_results_are_kept_only_if_asked_for(work: Doubling, keep: bool) -> None:
 @pytest.mark.parametrize("keep", [False, True])
 def test_what_is_not_replayed_is_kept_as_well(keep: bool) -> None:
     """Work may return scratch, which it fills anew the next time."""
-    recordings, scratch = Recordings(enabled=False, keep=keep, most=0), torch.empty(1)
+    recordings, scratch = Recordings(may=lambda: False, keep=keep, most=0), torch.empty(1)
 
     def doubling(given: Sequence[Tensor]) -> list[Tensor]:
         return [torch.mul(given[0], 2, out=scratch)]
@@ -117,16 +129,40 @@ def test_what_cannot_be_recorded_is_done_as_it_comes(
     work: Doubling, caplog: pytest.LogCaptureFixture
 ) -> None:
     work.error = RuntimeError("operation not permitted when stream is capturing")
-    recordings = Recordings(enabled=True, keep=False, most=4)
+    recordings = Recordings(may=lambda: True, keep=False, most=4)
     for number in range(WARM_UPS + 3):
         assert doubled(recordings, work, number) == [2.0 * number]
     assert work.calls == WARM_UPS + 3 + 1
     assert caplog.text.count("cannot be recorded: operation not permitted") == 1
     assert not any(graph.replays for graph in Graph.recorded)
+    assert len(work.streams) == 1
+    assert not work.ended
+
+
+def test_a_recording_that_cannot_be_ended_leaves_stream_and_allocator_as_they_were(
+    work: Doubling, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where work made the host wait, ending the recording fails too, and PyTorch stays on its stream."""
+    work.error, work.at_end = RuntimeError("not permitted"), RuntimeError("capture was invalidated")
+    recordings = Recordings(may=lambda: True, keep=False, most=4)
+    for number in range(WARM_UPS + 3):
+        assert doubled(recordings, work, number) == [2.0 * number]
+    assert caplog.text.count("cannot be recorded: capture was invalidated") == 1
+    assert work.streams == [Stream(torch.device("cuda:1"))]
+    assert work.ended == [(1, "pool")]
+
+
+def test_work_that_may_no_longer_be_recorded_is_done_as_it_comes(work: Doubling) -> None:
+    """A batch that ran out of memory is computed in parts from there on."""
+    allowed = [True] * (WARM_UPS - 1)
+    recordings = Recordings(may=lambda: bool(allowed) and allowed.pop(), keep=False, most=4)
+    for number in range(WARM_UPS + 3):
+        assert doubled(recordings, work, number) == [2.0 * number]
+    assert not Graph.recorded
 
 
 def test_nothing_is_recorded_where_it_is_not_enabled(work: Doubling) -> None:
-    recordings = Recordings(enabled=False, keep=True, most=4)
+    recordings = Recordings(may=lambda: False, keep=True, most=4)
     for number in range(WARM_UPS + 3):
         doubled(recordings, work, number)
     assert work.calls == WARM_UPS + 3
