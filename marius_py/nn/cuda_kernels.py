@@ -25,8 +25,12 @@ log = logging.getLogger(__name__)
 Precision = Literal["float32", "tf32", "bfloat16"]
 
 _IN_TRITON: dict[Precision, str] = {"float32": "tf32x3", "tf32": "tf32", "bfloat16": "bf16"}
-_MOST_PAIRS = 1 << 31
-"""P · K from which 32-bit offsets within a chunk overflow."""
+_MOST_PLACES = 1 << 31
+"""Scores or floats of a chunk from which 32-bit offsets within it overflow."""
+_MOST_CHUNKS = 65_535
+"""Chunks that a launch can have, one in each row of its grid."""
+_LEAST_EDGES = 16
+"""Edges of a chunk below which its padding to whole blocks costs more than scores in memory do."""
 
 
 class Kernels(Protocol):
@@ -252,15 +256,14 @@ class TritonKernels:
         """As `torch_contrast`, without scores in memory."""
         from triton.runtime.errors import OutOfResources
 
-        module, dim = self._contrast, queries.shape[2]
+        module, (num_chunks, num_edges, dim) = self._contrast, queries.shape
         given: dict[str, Any] = {"keep": keep, "group": group, "weight": weight, "scale": scale}
         given |= {"softmax": softmax, "shift": shift}
-        too_many = queries.shape[1] * max(candidates.shape[1], queries.shape[2]) >= _MOST_PAIRS
         if dim not in self._blocks:
             fits = dim <= module.MAX_DIM
             self._blocks[dim] = module.default_blocks(dim, self._precision) if fits else None
         blocks = self._blocks[dim]
-        while blocks is not None and not too_many:
+        while blocks is not None and _fits_a_launch(num_chunks, num_edges, dim, candidates.shape[1]):
             try:
                 found: tuple[Tensor, Tensor, Tensor, Tensor] = module.contrast(
                     queries,
@@ -275,6 +278,20 @@ class TritonKernels:
                 blocks = self._blocks[dim] = blocks.smaller()
                 log.info("contrast kernel: %s; trying %s", error, blocks or "PyTorch")
         return torch_contrast(queries, candidates, positive, **given)
+
+
+def _fits_a_launch(num_chunks: int, num_edges: int, dim: int, num_nodes: int) -> bool:
+    """Whether the contrast kernels can take and pay for a batch.
+
+    >>> _fits_a_launch(10, 5000, 100, 1000), _fits_a_launch(50_000, 1, 100, 10)
+    (True, False)
+    >>> _fits_a_launch(1, 64, 200, 8_400_000)
+    False
+    """
+    # Rows are padded to blocks of at most 128, their floats to at most twice as many.
+    edges, nodes = num_edges + 127, num_nodes + 127
+    places = max(edges * nodes, 2 * dim * max(edges, nodes))
+    return num_chunks <= _MOST_CHUNKS and num_edges >= _LEAST_EDGES and places < _MOST_PLACES
 
 
 @cache

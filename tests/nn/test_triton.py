@@ -247,7 +247,7 @@ def test_smaller_blocks_are_tried_where_shared_memory_is_short(monkeypatch: pyte
         return real(*tensors, blocks=blocks, **options)
 
     monkeypatch.setattr(triton_contrast, "contrast", scarce)
-    given = arguments(1, 9, 10, 8, keep=True)
+    given = arguments(1, 17, 10, 8, keep=True)
     wanted = torch_contrast(**given, softmax=True, shift=0.0, scale=1.0)
     for fits in (32, 0):
         kernels = cuda_kernels.TritonKernels("float32")
@@ -263,10 +263,19 @@ def test_smaller_blocks_are_tried_where_shared_memory_is_short(monkeypatch: pyte
 
 def test_rows_too_wide_for_the_kernel_go_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_contrast, "MAX_DIM", 4)
-    given = arguments(1, 9, 10, 8)
+    given = arguments(1, 17, 10, 8)
     found = cuda_kernels.TritonKernels("tf32").contrast(**given, softmax=True, shift=0.0, scale=1.0)
     for ours, plain in zip(found, torch_contrast(**given, softmax=True, shift=0.0, scale=1.0), strict=True):
         assert torch.equal(ours, plain)
+
+
+@pytest.mark.parametrize("edges", [15, 16])
+def test_chunks_of_few_edges_go_the_plain_way(monkeypatch: pytest.MonkeyPatch, edges: int) -> None:
+    calls = []
+    monkeypatch.setattr(triton_contrast, "contrast", lambda *given, **options: calls.append(1))
+    given = arguments(1, edges, 10, 8)
+    cuda_kernels.TritonKernels("tf32").contrast(**given, softmax=True, shift=0.0, scale=1.0)
+    assert calls == [1] * (edges == 16)
 
 
 def test_the_choice_of_kernels(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
