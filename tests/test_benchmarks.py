@@ -19,6 +19,7 @@ SCRIPTS = (
     "memory",
     "overlap",
     "commits",
+    "gpu",
 )
 """Scripts that measure speed and memory; all take --json."""
 
@@ -62,6 +63,31 @@ def test_every_script_is_explained():
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
     assert [name for name in SCRIPTS if f"`{name}.py`" not in text] == []
     assert all((FOLDER / f"{name}.py").is_file() for name in SCRIPTS)
+
+
+def test_gpu_runs_without_one(monkeypatch, tmp_path, capsys):
+    words = [
+        "--device",
+        "cpu",
+        "--edges",
+        300,
+        "--batch-size",
+        100,
+        "--chunks",
+        2,
+        "--negatives",
+        8,
+        "--dim",
+        8,
+    ]
+    found = report(monkeypatch, tmp_path, "gpu", *words, "--partitions", 2)
+    for one in found["training"]:
+        assert one["edges_per_second"]["median"] > 0
+        assert one["roofline"]["products"] == pytest.approx(16 * 8 * 8 / found["limits"]["tf32"])
+        assert one["share_of_roofline"] == pytest.approx(
+            one["edges_per_second"]["median"] / one["roofline"]["edges_per_second"]
+        )
+    assert [one["buffer"] for one in found["training"]] == ["device", "ram"]
 
 
 def test_throughput(monkeypatch, tmp_path, capsys):

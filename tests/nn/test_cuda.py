@@ -30,7 +30,7 @@ from marius_py.pipeline import recordings
 from marius_py.pipeline.device_stages import DeviceStages
 from marius_py.training.trainer import TrainerSettings
 from tests.nn.batches import NUM_RELATIONS, random_batch
-from tests.training.test_trainer import DIM, INLINE, RELATIONS, THREADED, Setup
+from tests.training.test_trainer import DIM, INLINE, PARTITIONS, RELATIONS, THREADED, Setup
 
 pytestmark = [
     pytest.mark.gpu,
@@ -236,7 +236,9 @@ def test_trained_as_on_the_cpu(settings: TrainerSettings, kernels: str) -> None:
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_a_batch_never_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recordings, "WARM_UPS", 10**9)  # recording waits, once a shape
-    whole = trained("cuda", replace(INLINE, device_buffer=True), kernels="triton")  # compiles the kernels
+    # The I/O thread waits for its copies, and the mode is every thread's: nothing is swapped.
+    settings = replace(INLINE, device_buffer=True, capacity=PARTITIONS)
+    whole = trained("cuda", settings, kernels="triton")  # compiles the kernels
     real = DeviceStages._compute
 
     def strict(self: DeviceStages, sent: Any) -> None:
@@ -247,7 +249,7 @@ def test_a_batch_never_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> 
             torch.cuda.set_sync_debug_mode("default")
 
     monkeypatch.setattr(DeviceStages, "_compute", strict)
-    assert_near(trained("cuda", replace(INLINE, device_buffer=True), kernels="triton"), whole)
+    assert_near(trained("cuda", settings, kernels="triton"), whole)
 
 
 @pytest.mark.parametrize("device_buffer", [False, True], ids=["ram", "device"])
