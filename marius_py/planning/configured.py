@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
 from marius_py.pipeline.execution import torch_threads
 from marius_py.planning.plan import (
+    PROBES,
     Machine,
     Plan,
     candidate_partitions,
@@ -195,7 +197,10 @@ def measure_training(config: TrainConfig, graph: Graph, device: torch.device) ->
 def _epoch_seconds(
     config: TrainConfig, graph: Graph, device: torch.device, num_nodes: int, count: int
 ) -> float:
-    """Seconds to train on `count` edges of the file, the second time: the first fills buffer and caches."""
+    """Seconds to train on `count` edges of the file, the median of a few times but the first.
+
+    The first fills buffer and caches; one alone would be what else the machine did just then.
+    """
     components = make_components(config)
     model = make_model(config, components, graph, device)
     with graph.edges() as store:
@@ -220,5 +225,5 @@ def _epoch_seconds(
     )
     started = time.perf_counter()
     with _quiet("marius_py.training.trainer"):
-        trainer.train(2)
-    return lines[-1] if lines else time.perf_counter() - started
+        trainer.train(1 + PROBES)
+    return statistics.median(lines[1:]) if lines else time.perf_counter() - started

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -31,6 +32,8 @@ CANDIDATES = (4, 8, 16, 32, 64)
 
 _KEEP = 1.05
 """The graph's own number is kept if another gains less than this factor: its edges are sorted already."""
+PROBES = 3
+"""Times that a rate is measured; the median counts."""
 _PROBE_BYTES = 64 << 20
 _GIB = 1 << 30
 
@@ -286,17 +289,19 @@ def measure_disk(folder: Path, probe_bytes: int = _PROBE_BYTES) -> tuple[float, 
         block[:] = np.random.default_rng(0).random((table.slot_rows, dim), dtype=np.float32)
         none = np.empty((table.slot_rows, 0), np.float32)
         with create_node_store(Path(name) / "probe", table, spare_slots=2) as store:
-            started = time.perf_counter()
-            for part in (0, 1):
-                store.write(part, block, none)
-            store.commit(Checkpoint())
-            written = time.perf_counter() - started
-            started = time.perf_counter()
-            for part in (0, 1):
-                store.read_into(part, block, none)
-            read = time.perf_counter() - started
+            written, read = [], []
+            for _ in range(PROBES):
+                started = time.perf_counter()
+                for part in (0, 1):
+                    store.write(part, block, none)
+                store.commit(Checkpoint())
+                written.append(time.perf_counter() - started)
+                started = time.perf_counter()
+                for part in (0, 1):
+                    store.read_into(part, block, none)
+                read.append(time.perf_counter() - started)
         size = 2 * table.slot_bytes
-        return size / read, size / written
+        return size / statistics.median(read), size / statistics.median(written)
     finally:
         shutil.rmtree(name, ignore_errors=True)
 
