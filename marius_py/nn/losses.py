@@ -31,14 +31,20 @@ class Loss(ABC):
     def weighted(self, positive: Tensor, negative: Tensor, keep: Tensor | None, weight: Tensor) -> Tensor:
         """Mean loss an edge where negative k of edge b counts like weight_bk negatives.
 
-        Here by the correction of sampled softmax, log weight added to the score (Bengio and Senécal, 2008),
-        which suits any loss that reads exponentials of scores; a loss of averages overrides it.
+        Called instead of the loss itself where `negatives.weigh` weighs negatives: out of core, with three
+        partitions in the buffer or more. Here the gradient of every negative's score is multiplied by its
+        weight, while the value stays that of a call: right for sums and averages over negatives. A loss in
+        which negatives share one denominator, like `SoftmaxLoss`, overrides it.
 
         Args:
             positive, negative, keep: as for a call.
             weight: (B, K), positive, 1 on average.
+
+        Returns:
+            () mean over the B edges, differentiable in both scores.
         """
-        return self(positive, negative + weight.log(), keep)
+        still = negative.detach()
+        return self(positive, still + weight * (negative - still), keep)
 
 
 class SoftmaxLoss(Loss):
@@ -75,6 +81,10 @@ class SoftmaxLoss(Loss):
             total = gaps.sum(1) if keep is None else (gaps * keep).sum(1)
             loss = loss + total * (self.smoothing / (kept + 1))
         return loss.mean()
+
+    def weighted(self, positive: Tensor, negative: Tensor, keep: Tensor | None, weight: Tensor) -> Tensor:
+        """Mean cross-entropy, (), with log weight added to negatives' scores (Bengio and Senécal, 2008)."""
+        return self(positive, negative + weight.log(), keep)
 
 
 def _check_finite(key: str, value: float, low: float = -math.inf) -> float:

@@ -107,18 +107,36 @@ def test_an_average_does_not_depend_on_how_large_the_weights_are(loss: Loss, wei
         torch.testing.assert_close(loss.weighted(POSITIVE, NEGATIVE, kept, weights), expected)
 
 
-def test_a_loss_of_ones_own_corrects_its_scores() -> None:
-    class Exponential(Loss):
-        def __call__(
-            self, positive: torch.Tensor, negative: torch.Tensor, keep: torch.Tensor | None
-        ) -> torch.Tensor:
-            return (negative.exp().sum(1) / positive.exp()).mean()
+class Squared(Loss):
+    def __call__(
+        self, positive: torch.Tensor, negative: torch.Tensor, keep: torch.Tensor | None
+    ) -> torch.Tensor:
+        wrong = (negative + 1) ** 2
+        if keep is not None:
+            wrong = wrong * keep
+        return ((positive - 1) ** 2 + wrong.mean(dim=1)).mean()
 
-    weight = torch.full((3, 2), 2.5)
-    loss = Exponential()
-    torch.testing.assert_close(
-        loss.weighted(POSITIVE, NEGATIVE, None, weight), 2.5 * loss(POSITIVE, NEGATIVE, None)
+
+class Exponential(Loss):
+    def __call__(
+        self, positive: torch.Tensor, negative: torch.Tensor, keep: torch.Tensor | None
+    ) -> torch.Tensor:
+        powers = negative.exp() if keep is None else negative.exp() * keep
+        return (powers.mean(1) / positive.exp()).mean()
+
+
+@pytest.mark.parametrize("loss", [Squared(), Exponential()], ids=lambda loss: type(loss).__name__)
+@pytest.mark.parametrize("keep", [None, KEEP], ids=["all", "some"])
+def test_weights_count_in_the_gradients_of_a_loss_of_ones_own(loss: Loss, keep: torch.Tensor | None) -> None:
+    weight = torch.tensor([[0.5, 1.5], [1.5, 0.5], [1.0, 1.0]])
+    one, another, third, fourth = (
+        each.clone().requires_grad_() for each in (POSITIVE, NEGATIVE, POSITIVE, NEGATIVE)
     )
+    weighed, plain = loss.weighted(one, another, keep, weight), loss(third, fourth, keep)
+    torch.testing.assert_close(weighed, plain)
+    found = torch.autograd.grad(weighed, (one, another))
+    expected = torch.autograd.grad(plain, (third, fourth))
+    torch.testing.assert_close(found, (expected[0], expected[1] * weight))
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, math.inf, math.nan])
