@@ -125,7 +125,8 @@ class Metrics:
         categories: "1-1", "1-N", "N-1", "N-N" → figures of the edges of such relations, sides within.
         relations: relation id → figures of its edges, sides within.
         category_of: relation id → its category, "" if train has no edge of it.
-        bands: lower bound of degree → figures of answers whose train degree lies in [bound, next bound).
+        bands: lower bound of degree → figures of answers whose train degree lies in [bound, next bound),
+            sides within.
         edges: (E, 3) ranked edges, in order.
         counts: better, equal and filtered candidates of every edge and side, from which ranks follow.
         seconds: wall time.
@@ -289,16 +290,19 @@ def by_degree(
         ks: of Hits@k.
 
     Returns:
-        Lower bound of the band → figures, ascending, bands without answers left out.
+        Lower bound of the band → figures, sides within, ascending, bands without answers left out.
     """
+
+    def of(answers: NDArray[np.bool_]) -> Figures:
+        parts = (values[answers][:, None] for values in (counts.better, counts.equal, counts.candidates))
+        return figures(Counts(*parts), columns=(0,), ks=ks)
+
     band = np.where(degrees > 0, 1 << np.frexp(np.maximum(degrees, 1))[1].astype(np.int64) - 1, 0)
     result = {}
     for bound in np.unique(band).tolist():
-        mask = (band == bound).ravel()
-        part = Counts(
-            *(values.ravel()[mask, None] for values in (counts.better, counts.equal, counts.candidates))
-        )
-        result[int(bound)] = figures(part, columns=(0,), ks=ks)
+        inside = band == bound
+        head, tail = (of(inside & side) for side in np.eye(len(SIDES), dtype=bool))
+        result[int(bound)] = replace(of(inside), head=head, tail=tail)
     return result
 
 

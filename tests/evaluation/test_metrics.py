@@ -85,6 +85,18 @@ def test_degree_bands_double():
     assert {bound: part.count for bound, part in parts.items()} == {0: 1, 1: 1, 2: 2, 4: 2, 8: 1, 1 << 40: 1}
 
 
+def test_degree_bands_have_sides():
+    counts = make_counts([(0, 1, 3), (1, 1, 3), (3, 1, 3), (7, 1, 9)])
+    parts = {bound: part.to_json() for bound, part in by_degree(counts, np.array([[1, 2], [3, 1]])).items()}
+    for bound, head, tail in ((1, 0, 3), (2, 2, 1)):
+        rows = counts.better.ravel()
+        assert parts[bound]["head"]["mrr"] == 1 / (rows[head] + 1)
+        assert parts[bound]["tail"]["mrr"] == 1 / (rows[tail] + 1)
+        assert parts[bound]["mrr"] == pytest.approx((1 / (rows[head] + 1) + 1 / (rows[tail] + 1)) / 2)
+    alone = by_degree(counts, np.array([[1, 2], [1, 2]]))[2].to_json()
+    assert (alone["head"]["count"], alone["head"]["mrr"], alone["tail"]["count"]) == (0, None, 2)
+
+
 def test_categories():
     nan = math.nan
     tails, heads = np.array([1, 2, 1, 2, 1.5, nan]), np.array([1, 1, 2, 2, 1.49, nan])
