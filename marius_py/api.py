@@ -38,7 +38,8 @@ def train(
         graph: the folder of a prepared graph, an open `Graph`, or what `graph_from` takes: a frame, an array
             or list of edges, a NetworkX graph, a PyG graph, which is prepared in OUTPUT-graph beside the run,
             or found there if it was before; None: the built-in demo graph. Or a `TrainConfig`, which says
-            everything.
+            everything. For other arguments of `graph_from` than its defaults (valid, test, undirected, …)
+            prepare with it and give its `Graph`.
         output: the run folder; None: runs/ and the time.
         settings: any settings of `marius-train` by their keys, {"model.dim": 64}, or nested as config.yaml
             has them, {"model": {"dim": 64}}; see its --help. Groups too, {"experiment": "fb15k_237/complex"}.

@@ -66,11 +66,12 @@ class ResidentNodes:
         Falls back to uniform if no resident node has an edge.
 
         Raises:
-            ConfigError: built without degrees.
+            ConfigError: built without degrees, as for a sampler that does not set `needs_degrees`.
         """
         if self.degree_cumsum is None or self._degree_ends is None:
             raise ConfigError(
-                "negatives.degree_fraction is above 0, but the graph's degrees were not loaded; set it to 0"
+                "negatives.sampler draws by_degree, but the graph's degrees were not loaded: set "
+                "needs_degrees = True on the sampler's class"
             )
         total = int(self._degree_ends[-1]) if len(self._degree_ends) else 0
         if total == 0:

@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 _EXAMPLES = 5
 _EASY = ": their ranks will look better than those of pairs that are new"
 _UNDIRECTED = (
-    "; a random split with input.undirected=true (undirected=True in Python) keeps edges of the same "
-    "relation that are listed in both directions together"
+    "; a random split with input.undirected=true (in Python undirected=True of graph_from or prepare, whose "
+    "Graph train takes) keeps edges of the same relation that are listed in both directions together"
 )
 
 

@@ -6,6 +6,8 @@ In: a store, or any code that stores. Out: the same with faults at chosen calls.
 - `SlowStore(store, bytes_per_s)` moves bytes at a given speed, whatever the disk.
 - `SystemCallFaults` does the same one floor lower, at the n-th system call that storage makes on a file.
 - `store_tests.StoreTests` is a base class of tests that any `PartitionStore` must pass (needs pytest).
+- `crashes.CrashServer` runs commands and kills them at any moment.
+- `crash_harness.CrashHarness` does so at random, and compares what is left with a run that was never killed.
 
 A run that must end with one clear error, and go on after the fault is lifted:
 

@@ -3,7 +3,7 @@
 In: words of a command. Out: how it ended. A server process imports everything once and forks a child a
 command, so that a kill costs the command's own time and not two seconds of imports:
 
-    with CrashServer() as server:
+    with CrashServer(Path("scratch")) as server:
         done = server.run(["train", "graph=g", "output=r"], kill_at_call=40)
         assert done.killed
 """

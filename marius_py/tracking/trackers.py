@@ -51,7 +51,8 @@ class Tracker(ABC):
 
         Args:
             epoch: epochs done, from 1.
-            values: flat figures: "loss", "edges_per_second", "valid/mrr", "valid/head/hits@10", …
+            values: flat figures: "loss", "edges_per_second", "valid/mrr", "valid/head/hits@10", …; those of
+                a sample of edges or candidates are called "valid_sampled/mrr", …
         """
 
     @abstractmethod
@@ -60,7 +61,8 @@ class Tracker(ABC):
 
         Args:
             epoch: epochs done, those before a resumption included.
-            values: the test metrics, "test/mrr", …; empty where there are no test edges, or if it failed.
+            values: the test metrics, "test/mrr", …, or "test_sampled/mrr", … if they come from a sample of
+                candidates; empty where there are no test edges, or if it failed.
             success: whether it came to its end.
         """
 

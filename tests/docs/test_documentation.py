@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import re
+
 import pytest
 
+import marius_py
 from docs.documentation import COMMANDS, PLACEHOLDER, as_restructured_text, fill_placeholders
 from marius_py import config
 from marius_py.config.fields import keys_of
@@ -59,6 +63,20 @@ def test_docstrings_are_taken_as_they_are_meant() -> None:
     assert lines[0] == r"Rows (\*, D) of ``node_ids``, \|x\| long, in ``state_``; see state\_."
     assert lines[2] == ">>> 2 * 3"
     assert lines[4:] == ["An example::", "", "    a * b", "", r"after \* it"]
+
+
+def test_every_name_of_the_reference_can_be_imported() -> None:
+    named = re.findall(r"^\.\. auto(\w+):: ([\w.]+)$", _page("reference.md"), re.MULTILINE)
+    for kind, name in named:
+        module, _, attribute = name.rpartition(".")
+        assert kind == "module" or hasattr(importlib.import_module(module), attribute), name
+    assert {"CrashServer", "CrashHarness"} <= {name.rpartition(".")[2] for _, name in named}
+
+
+def test_calls_in_running_text_need_no_other_import() -> None:
+    for path in PAGES:
+        for name in re.findall(r"`marius_py\.([\w.]+)\(", path.read_text(encoding="utf-8")):
+            assert name in marius_py.__all__, f"{path}: marius_py.{name}(…) fails after import marius_py"
 
 
 def test_every_page_is_in_the_table_of_contents() -> None:

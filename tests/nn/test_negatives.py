@@ -63,7 +63,7 @@ def test_by_degree_without_edges_is_uniform() -> None:
 
 
 def test_by_degree_without_degrees_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"negatives\.degree_fraction"):
+    with pytest.raises(ConfigError, match=r"negatives\.sampler .* set needs_degrees = True on the sampler"):
         ResidentNodes(STARTS, SIZES).by_degree(rng(), 4)
 
 

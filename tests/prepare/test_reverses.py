@@ -74,7 +74,7 @@ def test_a_random_split_of_both_directions_warns_and_undirected_mends_it(
     found = parted.report["reversed_edges"]["test"]
     assert found["reversed"] > 0.8 * found["sampled"] > 0
     assert "of the test edges stand in train the other way round" in caplog.text
-    assert "a random split with input.undirected=true (undirected=True in Python) keeps" in caplog.text
+    assert "input.undirected=true (in Python undirected=True of graph_from or prepare, whose" in caplog.text
     caplog.clear()
     whole = prepare_arrays(pairs, tmp_path / "whole", undirected=True)
     counts = whole.num_edges
