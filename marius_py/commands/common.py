@@ -22,7 +22,10 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="folder that marius-train wrote")
     parser.add_argument("--graph", metavar="DIR", help="the prepared graph, if it has moved since training")
     parser.add_argument(
-        "--device", choices=("cpu", "cuda"), default="cpu", help="where to score (default: cpu)"
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="cpu",
+        help="where to score; auto: cuda where there is a device (default: cpu)",
     )
     parser.add_argument(
         "--memory",

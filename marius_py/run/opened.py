@@ -189,12 +189,12 @@ def load(path: Path | str, *, graph: Path | str | None = None, device: str = "cp
     Args:
         path: folder that `marius-train` wrote.
         graph: the prepared graph, if it has moved since training.
-        device: where scores are computed, "cpu" or "cuda".
+        device: where scores are computed: "cpu", "cuda", or "auto", CUDA where there is one.
 
     Raises:
         MissingPathError (a StorageError): no such run, or no graph at `graph`.
         StorageError: nothing was committed in it, or its graph is gone.
-        ConfigError: the graph is another one. FormatError: a file is damaged.
+        ConfigError: the graph is another one, or there is no such device. FormatError: a file is damaged.
 
     >>> import tempfile, marius_py
     >>> edges = [(f"city {i}", "lies_in", f"land {i % 4}") for i in range(40)]

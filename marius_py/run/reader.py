@@ -21,6 +21,7 @@ from marius_py.errors import ConfigError, FormatError, MissingPathError, Storage
 from marius_py.evaluation.ranking.trained import TrainedModel, make_decoder
 from marius_py.graph import Graph, open_graph
 from marius_py.graph.similar import similar_in
+from marius_py.run.device import resolve_device
 from marius_py.run.folder import CHECKPOINT_FOLDER, CONFIG_FILE, RESULT_META, graph_folder, is_snapshot
 from marius_py.storage.protocols import Checkpoint
 from marius_py.storage.reader import NodeReader, open_node_reader
@@ -269,6 +270,7 @@ class RunReader:
 
 def open_run(kind: type[R], path: Path | str, graph: Path | str | None, device: str) -> R:
     """Open a run folder as a `RunReader` of some kind; see `marius_py.load` for arguments and errors."""
+    resolved = resolve_device(str(device))
     folder = Path(path).absolute()  # the current folder may be another one when a file is needed
     if not (folder / CHECKPOINT_FOLDER).is_dir():
         if (folder / CONFIG_FILE).is_file():
@@ -281,9 +283,9 @@ def open_run(kind: type[R], path: Path | str, graph: Path | str | None, device: 
         )
     reader = open_node_reader(folder / CHECKPOINT_FOLDER)
     try:
-        place = graph_folder(folder, reader.checkpoint().meta) if graph is None else Path(graph)
-        opened = open_graph(place.absolute())
-        return kind(folder, opened, reader, torch.device(device))
+        trained_on = graph_folder(folder, reader.checkpoint().meta) if graph is None else Path(graph)
+        opened = open_graph(trained_on.absolute())
+        return kind(folder, opened, reader, resolved)
     except BaseException:
         reader.close()
         raise

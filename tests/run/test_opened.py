@@ -6,6 +6,7 @@ import yaml
 
 from marius_py import load
 from marius_py.errors import ConfigError, FormatError, StorageError
+from marius_py.run.device import resolve_device
 from tests.evaluation.ranking.helpers import brute_force
 from tests.small_runs import NAMES, write_run
 
@@ -183,6 +184,27 @@ def test_missing_and_wrong_files(tmp_path, written):
     other = write_run(tmp_path / "b", names=[*NAMES[:-1], "Paris"])[1]
     with pytest.raises(ConfigError, match="another graph"):
         load(folder, graph=other.path)
+
+
+def test_a_device_is_one_that_is_there(written, monkeypatch):
+    folder = written[0]
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with load(folder, device="auto") as run:
+        assert run.model.device.type == "cpu"
+    with pytest.raises(ConfigError, match=r"device=gpu is unknown: it takes one of auto, cpu, cuda"):
+        load(folder, device="gpu")
+    with pytest.raises(
+        ConfigError, match=r"device=cuda, but .* no usable CUDA device: set device=cpu or auto"
+    ):
+        load(folder, device="cuda")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert resolve_device("auto").type == "cuda"
+    assert resolve_device("cuda:1").index == 1
+    with pytest.raises(
+        ConfigError, match=r"device=cuda:2, but this machine has 2 CUDA devices: the last is cuda:1"
+    ):
+        resolve_device("cuda:2")
 
 
 @pytest.mark.parametrize(
