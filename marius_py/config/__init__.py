@@ -22,6 +22,7 @@ from marius_py.config.schema import (
     TrainConfig,
     TrainingConfig,
     check_buffer,
+    check_order,
 )
 from marius_py.config.words import words_of
 
@@ -47,6 +48,7 @@ __all__ = [
     "TrainingConfig",
     "build",
     "check_buffer",
+    "check_order",
     "compose",
     "conf_dir",
     "config_from",

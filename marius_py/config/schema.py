@@ -30,6 +30,14 @@ ORDERS = (
 )
 """Orderings by name; the same as `marius_py.ordering` knows, listed here so that help imports nothing."""
 
+MOST_OPTIMAL = 16
+"""Most partitions for which `marius_py.ordering` holds an optimal order."""
+
+LEARNING_RATES = {"adam": 0.001}
+"""Registered optimizer → learning rate where none is set; the others take `LEARNING_RATE`."""
+
+LEARNING_RATE = 0.1
+
 MAX_ROUNDS = 64
 """Most passes of an epoch through the partitions, as `marius_py.ordering` allows."""
 
@@ -144,7 +152,12 @@ class OptimizerConfig(Checked):
         "adagrad, adagrad_row, adam, sgd or the dotted path of a class of yours",
         registry="OPTIMIZERS",
     )
-    lr: float = setting(0.1, "learning rate", unit="step size", above=0.0)
+    lr: float | None = setting(
+        None,
+        f"learning rate; null = {LEARNING_RATES['adam']} for adam, else {LEARNING_RATE}",
+        unit="step size",
+        above=0.0,
+    )
     schedule: ScheduleConfig = section(ScheduleConfig)
     arguments: Mapping[str, Any] = setting(None, "further arguments of the optimizer's class")
 
@@ -154,6 +167,8 @@ class OptimizerConfig(Checked):
             object.__setattr__(self, "name", arguments.pop("_target_"))
         object.__setattr__(self, "arguments", arguments)
         super().__post_init__()
+        if self.lr is None:
+            object.__setattr__(self, "lr", LEARNING_RATES.get(self.name, LEARNING_RATE))
 
     @property
     def component(self) -> Component:
@@ -246,7 +261,8 @@ class OrderingConfig(Checked):
     name: str = setting(
         "auto",
         "order of the buffer's states; auto = random where its loads should hide behind training and rounds "
-        "are auto too, else the one with the fewest loads",
+        "are auto too, else the one with the fewest loads; optimal is known for up to "
+        f"{MOST_OPTIMAL} partitions",
         choices=ORDERS,
     )
     policy: Literal["spread", "deadline", "eager", "random"] = setting(
@@ -441,6 +457,9 @@ class TrainConfig(Checked):
                 "storage.device=cuda needs the batches there too: set device=cuda (or auto), "
                 "or storage.device=cpu"
             )
+        partitions, capacity = self.storage.partitions, self.storage.capacity
+        if isinstance(partitions, int) and isinstance(capacity, int):
+            check_order(self.ordering.name, partitions, capacity)
         if self.resume and self.output is None:
             raise ConfigError("resume=true needs output=RUN, the folder of the run to go on with")
 
@@ -460,4 +479,18 @@ def check_buffer(partitions: int, capacity: int) -> None:
         raise ConfigError(
             f"storage.capacity={capacity} is out of range: an edge needs the partitions of both its ends, "
             f"so it takes from 2 to storage.partitions={partitions}"
+        )
+
+
+def check_order(name: str, partitions: int, capacity: int) -> None:
+    """Refuse an order of that name that is not known for `partitions` partitions, `capacity` in the buffer.
+
+    Raises:
+        ConfigError: `ordering.name` is optimal, more than `MOST_OPTIMAL` partitions are swapped.
+    """
+    if name == "optimal" and capacity < partitions and partitions > MOST_OPTIMAL:
+        raise ConfigError(
+            f"ordering.name=optimal is known for storage.partitions of up to {MOST_OPTIMAL}, and not for "
+            f"{partitions} with storage.capacity={capacity}: set ordering.name=auto, or fewer "
+            "storage.partitions"
         )
