@@ -169,18 +169,13 @@ def _run_prepare(config: Any) -> float | None:
             config.output,
             valid=source.valid,
             test=source.test,
-            format=source.format,
-            columns=_columns(source.columns),
-            header="auto" if source.header is None else source.header,
-            quoting=source.quoting,
-            comment=source.comment,
-            delimiter=source.delimiter,
             split=source.split,
             undirected=source.undirected,
             partitions=config.partitions,
             seed=config.seed,
             overwrite=config.overwrite,
             progress=bars,
+            **source.reading,
         )
     say(f"graph: {config.output}")
     return None
@@ -193,11 +188,6 @@ def _run_plan(config: Any) -> float | None:
     found, machine = run(config)
     sys.stdout.write(plan_text(found, machine, config.graph))
     return None
-
-
-def _columns(columns: Sequence[str] | None) -> list[int | str] | None:
-    """Column numbers as integers, names as they stand."""
-    return None if columns is None else [int(one) if one.isdecimal() else one for one in columns]
 
 
 def _fetch(dataset: Any, source: Any, bars: Bars) -> Any:

@@ -148,6 +148,7 @@ def test_debug_logging_prints_the_traceback(
         ("prepare", ["input.train=f"], "output is missing"),
         ("export", [], "RUN"),
         ("export", ["r", "--format", "xls", "--output", "f"], "xls"),
+        ("report", ["r", "--edges", "0"], "--edges is 0; allowed: a whole number from 1"),
     ],
 )
 def test_bad_usage_is_code_2_with_one_line(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from dataclasses import FrozenInstanceError, fields, is_dataclass
@@ -18,6 +19,7 @@ from marius_py.config import (
     EvaluateConfig,
     InputConfig,
     ModelConfig,
+    OptimizerConfig,
     PrepareConfig,
     TrainConfig,
     build,
@@ -40,6 +42,7 @@ from marius_py.config.schema import ORDERS
 from marius_py.config.words import words_of
 from marius_py.errors import ConfigError, FormatError
 from marius_py.nn import AllNegatives, SoftmaxLoss, UniformNegatives
+from marius_py.nn.registry import OPTIMIZERS
 
 COMMANDS: list[tuple[type[Any], list[str]]] = [
     (TrainConfig, ["graph=g"]),
@@ -163,6 +166,31 @@ def test_orders_are_those_the_scheduler_knows() -> None:
 
     assert set(ORDERS) == set(KNOWN)
     assert schema.MAX_ROUNDS == arguments.MAX_ROUNDS
+
+
+def test_optimal_orders_are_known_up_to_the_size_that_is_told() -> None:
+    from marius_py.ordering.orders.stored import OPTIMAL, stored_orders
+
+    assert max(p for p, _ in stored_orders(OPTIMAL)) == schema.MOST_OPTIMAL
+    words = ["graph=g", "ordering.name=optimal", "storage.partitions=17"]
+    assert load_config([*words, "storage.capacity=17"]).ordering.name == "optimal"
+    assert "ordering.name=optimal is known for storage.partitions of up to 16" in _error(
+        *words, "storage.capacity=8"
+    )
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_has_its_own_rate_whichever_way_it_is_chosen(name: str, tmp_path: Path) -> None:
+    own = inspect.signature(OPTIMIZERS[name]).parameters["lr"].default
+    for word in (f"optimizer.name={name}", f"optimizer={name}"):
+        assert load_config(["graph=g", word]).optimizer.lr == own
+        assert load_config(["graph=g", word, "optimizer.lr=0.3"]).optimizer.lr == 0.3
+    assert OptimizerConfig(name=name).lr == own
+    experiment = ["graph=g", "experiment=fb15k_237/complex", f"optimizer.name={name}"]
+    assert load_config(experiment).optimizer.lr == 0.4
+    output = _saved(tmp_path, "optimizer.lr=0.3", f"optimizer.name={name}")
+    for word in ("training.epochs=30", f"optimizer.name={name}"):
+        assert load_config([output, "resume=true", word]).optimizer.lr == 0.3
 
 
 def test_experiment_can_be_overridden() -> None:
@@ -441,6 +469,13 @@ def test_bad_settings_are_refused_by_name(words: tuple[str, ...], parts_of_messa
         (("input.train=f", "input.test=g", "output=o", "input.split=[0.8,0.1,0.1]"), "input.test"),
         (("input.train=f", "output=o", "input.format=xls"), "input.format=xls"),
         (("input.train=f", "output=o", "input.trian=g"), "did you mean input.train?"),
+        (("dataset.name=fb15k_237", "output=o"), "dataset.name=fb15k_237 lacks dataset.url, dataset.archive"),
+        (("dataset.name=fb15k_237", "output=o"), "chosen by its file, dataset=fb15k_237"),
+        (("dataset=wn18rr", "dataset.sha256=null", "output=o"), "lacks dataset.sha256: "),
+        (
+            ("dataset=wn18rr", "dataset.sha256=[a]", "output=o"),
+            "dataset.sha256 has 1 entries: it takes three",
+        ),
     ],
 )
 def test_bad_inputs_are_refused(words: tuple[str, ...], part: str) -> None:

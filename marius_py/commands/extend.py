@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from marius_py.commands.progress import Bars
+from marius_py.config import InputConfig, build
 from marius_py.config.fields import suggest
 from marius_py.errors import ConfigError
 
@@ -18,6 +21,13 @@ EXAMPLES = """settings (key=value):
   input.valid=FILE   edges to add to the validation split
   input.test=FILE    edges to add to the test split
   input.format=auto  tsv, csv, parquet, npy, npz, or auto: by the file's name
+  input.columns=null columns of head, relation, tail (or head, tail): [from,kind,to] or numbers from 0;
+                     null = by name or order
+  input.header=null  the first line holds column names: true or false; null = if it looks so
+  input.quoting=null fields may stand in double quotes: true or false; null = for CSV only
+  input.comment=null character with which lines at the top begin that are no edges; null = there are none
+  input.delimiter=null
+                     one character between columns; null = by the format
   output=DIR         folder of the new graph (needed)
   run=RUN            a run on graph
   run_output=DIR     folder of the new run
@@ -36,6 +46,11 @@ _DEFAULTS: dict[str, str | None] = {
     "input.valid": None,
     "input.test": None,
     "input.format": "auto",
+    "input.columns": None,
+    "input.header": None,
+    "input.quoting": None,
+    "input.comment": None,
+    "input.delimiter": None,
     "output": None,
     "run": None,
     "run_output": None,
@@ -61,7 +76,7 @@ def parse(words: list[str]) -> dict[str, str | None]:
         key, equals, value = word.partition("=")
         if not equals or key not in _DEFAULTS:
             raise ConfigError(f"{word!r} is no setting{suggest(key, _DEFAULTS)} (--help lists them)")
-        values[key] = value
+        values[key] = _DEFAULTS[key] if value == "null" else value
     missing = [key for key in ("graph", "input.train", "output") if not values[key]]
     if missing:
         raise ConfigError(f"{' and '.join(missing)} not set; give {' '.join(f'{key}=…' for key in missing)}")
@@ -76,9 +91,26 @@ def parse(words: list[str]) -> dict[str, str | None]:
     return values
 
 
+def input_of(values: Mapping[str, str | None]) -> InputConfig:
+    """The settings of input.*, checked as those of `marius-prepare` are.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+    given: dict[str, Any] = {
+        key.removeprefix("input."): value for key, value in values.items() if key.startswith("input.")
+    }
+    for name in ("header", "quoting"):
+        given[name] = {"true": True, "false": False}.get(given[name], given[name])
+    if given["columns"] is not None:
+        given["columns"] = [one.strip() for one in given["columns"].strip("[]").split(",")]
+    return build(InputConfig, given, "input")
+
+
 def run(options: argparse.Namespace) -> None:
     """Extend the graph, and the run if one is given."""
     values = parse(options.settings)
+    source = input_of(values)
     from pathlib import Path
 
     from marius_py.prepare.extend import extend_graph
@@ -93,14 +125,14 @@ def run(options: argparse.Namespace) -> None:
     with Bars() as bars:
         graph = extend_graph(
             str(values["graph"]),
-            str(values["input.train"]),
+            str(source.train),
             str(values["output"]),
-            valid=values["input.valid"],
-            test=values["input.test"],
-            format=values["input.format"],
+            valid=source.valid,
+            test=source.test,
             seed=int(str(values["seed"])),
             overwrite=values["overwrite"] == "true",
             progress=bars,
+            **source.reading,
         )
     sys.stdout.write(f"graph: {graph.path}\n")
     if values["run"] is not None:

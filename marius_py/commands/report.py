@@ -47,6 +47,8 @@ def run(options: argparse.Namespace) -> None:
     from marius_py.report import write_report
     from marius_py.run import load
 
+    if options.edges < 1:
+        raise ConfigError(f"--edges is {options.edges}; allowed: a whole number from 1")
     if options.no_figures and options.figures is not None:
         raise ConfigError("--figures names a folder and --no-figures wants none: leave one of them out")
     output = Path(options.run) / "report.html" if options.output is None else Path(options.output)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from marius_py.config.fields import MAX_SEED, Checked, section, setting
 from marius_py.errors import ConfigError
@@ -42,6 +42,20 @@ class InputConfig(Checked):
     undirected: bool = setting(
         False, "a random split keeps an edge and its reverse together: for edges listed in both directions"
     )
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How files are read, as arguments of `marius_py.prepare.prepare`."""
+        return {
+            "format": self.format,
+            "columns": None
+            if self.columns is None
+            else [int(one) if one.isdecimal() else one for one in self.columns],
+            "header": "auto" if self.header is None else self.header,
+            "quoting": self.quoting,
+            "comment": self.comment,
+            "delimiter": self.delimiter,
+        }
 
     def check(self) -> None:
         """Columns, delimiter and shares have to make sense together."""
@@ -107,6 +121,26 @@ class DatasetConfig(Checked):
     sha256: tuple[str, ...] | None = setting(
         None, "SHA-256 of the train, valid and test files, in hexadecimal"
     )
+
+    def check(self) -> None:
+        """A data set that is named is described whole."""
+        if self.name is None:
+            return
+        lacking = [
+            f"dataset.{key}"
+            for key in ("url", "archive", "train", "valid", "test", "sha256")
+            if getattr(self, key) is None
+        ]
+        if lacking:
+            raise ConfigError(
+                f"dataset.name={self.name} lacks {', '.join(lacking)}: a data set is chosen by its file, "
+                "dataset=fb15k_237 or dataset=wn18rr, or one of yours that sets all of these"
+            )
+        if self.sha256 is not None and len(self.sha256) != 3:
+            raise ConfigError(
+                f"dataset.sha256 has {len(self.sha256)} entries: it takes three, of the train, valid and "
+                "test files"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -103,14 +103,14 @@ def pbg_graph(
     counts = read_entities(schema, folder)
     relations = relation_names(schema, folder)
 
-    def edges(paths: Paths) -> Iterator[NDArray[np.int64]]:
-        return _edge_blocks(schema, counts, relations, _folders(paths))
+    def edges(paths: Paths, split: str) -> Iterator[NDArray[np.int64]]:
+        return _edge_blocks(schema, counts, relations, _folders(paths), f"input.{split}")
 
     return prepare_arrays(
-        edges(train),
+        edges(train, "train"),
         output,
-        valid=None if valid is None else edges(valid),
-        test=None if test is None else edges(test),
+        valid=None if valid is None else edges(valid, "valid"),
+        test=None if test is None else edges(test, "test"),
         num_nodes=counts.total,
         num_relations=None if relations is None else len(relations),
         node_names=node_names(schema, folder, counts),
@@ -259,15 +259,18 @@ def _folders(paths: Paths) -> list[Path]:
 
 
 def _edge_blocks(
-    schema: Schema, counts: Entities, relations: list[str] | None, folders: list[Path]
+    schema: Schema, counts: Entities, relations: list[str] | None, folders: list[Path], key: str
 ) -> Iterator[NDArray[np.int64]]:
-    """Edges (n, 3) as numbers, or (n, 2) without relations, in blocks; files are listed at once."""
+    """Edges (n, 3) as numbers, or (n, 2) without relations, in blocks; files are listed at once.
+
+    `key` is the setting that names the folders.
+    """
     files = []
     for folder in folders:
-        check_folder(folder, "input", "edges_I_J.h5")
+        check_folder(folder, key, "edges_I_J.h5")
         found = [(entry, match) for entry in folder.iterdir() if (match := _EDGE_FILE.fullmatch(entry.name))]
         if not found:
-            raise MissingPathError(f"input={folder} holds no edges_I_J.h5")
+            raise MissingPathError(f"{key}={folder} holds no edges_I_J.h5")
         files += sorted((int(match[1]), int(match[2]), entry) for entry, match in found)
     return _read_edges(schema, counts, relations, files)
 

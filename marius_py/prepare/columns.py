@@ -140,7 +140,9 @@ def resolve_columns(
     if not has_header and header == "auto":
         has_header = _is_word(cells[positions[0]], "head") and _is_word(cells[positions[-1]], "tail")
         if has_header and len(positions) == 3 and not _is_word(cells[positions[1]], "relation"):
-            logger.info("%s: taken for a header; if it is an edge, set input.header=false", where)
+            logger.info(
+                "%s: taken for a header; if it is an edge, set input.header=false %s", where, _WITHOUT_HEADER
+            )
         has_header = has_header or _heads_numbers(cells, following, positions[0], positions[-1], where)
     relation = positions[1] if len(positions) == 3 else None
     return Columns(positions[0], relation, positions[-1], has_header, len(cells))
@@ -255,8 +257,8 @@ def _heads_numbers(
     if found:
         logger.warning(
             "%s: taken for a header, as %r and %r are no numbers and what stands below them are; if it is an "
-            "edge, set input.header=false",
-            where, cells[head], cells[tail],
+            "edge, set input.header=false %s",
+            where, cells[head], cells[tail], _WITHOUT_HEADER,
         )  # fmt: skip
     return found
 
@@ -265,26 +267,41 @@ def _other_reading(cells: Sequence[str]) -> str:
     """What may be wrong with a first line of so many cells: a comment, or another delimiter."""
     sign = cells[0][:1]
     if sign in _COMMENTS:
-        return f"; if lines at the top that begin with {sign} are comments, set input.comment='{sign}'"
+        return (
+            f"; if lines at the top that begin with {sign} are comments, set input.comment='{sign}' "
+            f"{elsewhere('comment', 'take these lines out of the file')}"
+        )
     if len(cells) > 1:
         return ""
     for delimiter, name in _DELIMITERS.items():
         if len(cells[0].split(delimiter)) in (2, 3):
-            way = "input.format=tsv" if delimiter == "\t" else f"'input.delimiter={delimiter}'"
-            return f"; is the delimiter {name}? Set {way}"
+            tab = delimiter == "\t"
+            way = "input.format=tsv" if tab else f"'input.delimiter={delimiter}'"
+            key = "format" if tab else "delimiter"
+            return f"; is the delimiter {name}? Set {way} {elsewhere(key, 'write a .tsv file with tabs')}"
     return "; is the delimiter right?"
 
 
-_ELSEWHERE = (
-    "(a key of marius-prepare; columns= in Python; for another command, write a file with those columns only)"
-)
+def elsewhere(argument: str, otherwise: str) -> str:
+    """Who takes a key of input.* that a message names, in words that hold for every command that reads edges.
+
+    Args:
+        argument: its name in Python.
+        otherwise: what helps with a command that has no such key.
+    """
+    commands = "marius-prepare and marius-extend"
+    return f"(a key of {commands}; {argument}= in Python; for another command, {otherwise})"
+
+
+_ELSEWHERE = elsewhere("columns", "write a file with those columns only")
+_WITHOUT_HEADER = elsewhere("header", "write a line of names above it")
 
 
 def _unclear(error: UnclearColumnsError, cells: Sequence[str], header: Header, where: str) -> FormatError:
     """The error with both ways to choose, in words that hold for every command that reads edges."""
     relation, plain = _setting(cells, error.with_relation), _setting(cells, error.without)
     edge = (
-        "; if this line is an edge and no header, set input.header=false, or write a line of names above it"
+        f"; if this line is an edge and no header, set input.header=false {_WITHOUT_HEADER}"
         if header == "auto"
         else ""
     )

@@ -8,7 +8,7 @@ from typing import Literal
 
 from marius_py.errors import ConfigError, MissingPathError
 from marius_py.prepare.blocks import EdgeSource
-from marius_py.prepare.columns import ColumnKey, Header
+from marius_py.prepare.columns import ColumnKey, Header, elsewhere
 from marius_py.prepare.text import TextSource
 from marius_py.prepare.typed import NumpySource, ParquetSource
 
@@ -96,7 +96,10 @@ def format_of(path: Path, format: str = "auto") -> str:
         suffixes.pop()
     found = _SUFFIXES.get(suffixes[-1]) if suffixes else None
     if found is None:
-        raise ConfigError(f"the name of {path} does not tell its format; set format= to one of {allowed}")
+        raise ConfigError(
+            f"the name of {path} does not tell its format; set input.format to one of {allowed} "
+            f"{elsewhere('format', 'give the file a name with an ending such as .tsv')}"
+        )
     if compressed and found not in _DELIMITERS:
         raise ConfigError(f"{path}: {found} files are compressed inside; unpack this one first")
     return found

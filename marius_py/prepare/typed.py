@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError, StorageError
 from marius_py.prepare.blocks import ROLES, EdgeBlock, NameKind, check_names, kind_of, name_column
-from marius_py.prepare.columns import ColumnKey, Columns, resolve_columns, tells_ends
+from marius_py.prepare.columns import ColumnKey, Columns, elsewhere, resolve_columns, tells_ends
 
 BLOCK_ROWS = 1 << 20
 
@@ -175,8 +175,8 @@ class NumpySource:
         if columns is None and not tells_ends(names):
             raise FormatError(
                 f"{self.path} holds the arrays {', '.join(names)}; call them head, relation, tail, or name "
-                f"two or three of them with input.columns=[{','.join(names[:3])}] of marius-prepare "
-                "(columns= in Python)"
+                f"two or three of them with input.columns=[{','.join(names[:3])}] "
+                f"{elsewhere('columns', 'write a file with these names')}"
             )
         resolved = resolve_columns(names, columns, True, str(self.path))
         shapes = {members[i].shape for i in resolved.used}

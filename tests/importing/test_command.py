@@ -80,3 +80,12 @@ def test_a_missing_place(tmp_path, capsys):
         more = [f"{setting}={tmp_path / 'none'}", *([f"output={tmp_path / 'r'}"] * (setting == "checkpoint"))]
         assert cli.import_([*words, *more]) == 2
         assert f"{setting}={tmp_path / 'none'} is {message}" in capsys.readouterr().err
+
+
+def test_missing_edges_are_named_by_their_setting(tmp_path, capsys):
+    (tmp_path / "entity_count_all_0.txt").write_text("2")
+    (tmp_path / "dynamic_rel_count.txt").write_text("1")
+    words = ["from=pbg", f"graph={tmp_path / 'g'}", f"entities={tmp_path}"]
+    for place, message in ((tmp_path / "none", "is no folder"), (tmp_path, "holds no edges_I_J.h5")):
+        assert cli.import_([*words, f"input.train={place}"]) == 2
+        assert f"error: input.train={place} {message}" in capsys.readouterr().err

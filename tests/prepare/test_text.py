@@ -321,6 +321,24 @@ def test_unclear_columns_are_refused_with_two_ways_that_work(
             assert read(path, columns=keys, header=header) == [tuple(f"v{name}" for name in chosen)]
 
 
+@pytest.mark.parametrize(
+    ("content", "key", "otherwise"),
+    [
+        (b"a,r,b\n", "delimiter", "write a .tsv file with tabs"),
+        (b"# web graph\n0\t1\n", "comment", "take these lines out of the file"),
+        (b"a\tb\tc\td\n", "columns", "write a file with those columns only"),
+        (b"head\tother\ttail\n", "header", "write a line of names above it"),
+    ],
+)
+def test_a_key_that_would_help_is_said_to_be_of_two_commands(
+    tmp_path: Path, content: bytes, key: str, otherwise: str
+) -> None:
+    with pytest.raises(FormatError) as caught:
+        read(put(tmp_path, content))
+    where = "(a key of marius-prepare and marius-extend; {}= in Python; for another command, {})"
+    assert where.format(key, otherwise) in str(caught.value)
+
+
 def test_columns_by_position_know_a_header_by_its_ends(tmp_path: Path) -> None:
     path = put(tmp_path, b"source,my words,target\na,r,b\n", "e.csv")
     assert read(path, columns=[0, 1, 2]) == [("a", "r", "b")]
@@ -377,7 +395,9 @@ def test_commands_without_a_choice_of_columns_are_told_what_to_do(tmp_path: Path
 def test_formats_and_delimiters(tmp_path: Path) -> None:
     path = put(tmp_path, b"a b;r;c\n", "edges.dat")
     assert read(path, format="csv", delimiter=";") == [("a b", "r", "c")]
-    with pytest.raises(ConfigError, match="does not tell its format"):
+    with pytest.raises(
+        ConfigError, match=r"does not tell its format; set input\.format to .* give the file a"
+    ):
         read(path)
     with pytest.raises(ConfigError, match="format is 'json'; allowed: auto, tsv, csv, parquet, npy, npz"):
         read(path, format="json")

@@ -17,6 +17,7 @@ from marius_py.prepare.extend import IdShift, extend_graph, shift_of
 from marius_py.resuming.extending import extend_run
 from marius_py.run.reader import RunReader
 from marius_py.storage.reader import open_node_reader
+from marius_py.verify import verify_graph
 
 SETTINGS = {
     "model.decoder": "complex",
@@ -88,7 +89,7 @@ def test_graph(files):
     assert triples(graph, "valid") == triples(old, "valid")
     assert triples(graph, "test") == sorted([*rows[-10:], ("new 0", "likes", "only in test")])
     assert graph.relation_names() == [*old.relation_names(), "hates"]
-    assert graph.verify() == []
+    assert verify_graph(graph.path) == []
     assert marius_py.open_graph(folder / "both").fingerprint == graph.fingerprint != old.fingerprint
     made_from, shift, num_relations = shift_of(graph)
     assert (made_from, num_relations) == (old.fingerprint, 2)
@@ -226,6 +227,34 @@ def test_command(files, tmp_path, capsys):
         ([*words, "seed=one"], "seed=one"),
     ):
         assert cli.extend(bad) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_files_are_read_as_marius_prepare_reads_them(tmp_path, capsys):
+    (tmp_path / "t.txt").write_text("% old\nb;x;a\nc;x;b\n")
+    reading = ["input.columns=[2,0]", "input.delimiter=;", "input.comment=%", "input.header=false"]
+    words = ["input.split=[1,0,0]", "partitions=1", f"output={tmp_path / 'g'}"]
+    assert cli.prepare([f"input.train={tmp_path / 't.txt'}", *reading, *words]) == 0
+    (tmp_path / "more.txt").write_text("% new\nd;x;c\n'e;x;'d\n")
+    words = [f"graph={tmp_path / 'g'}", f"input.train={tmp_path / 'more.txt'}", f"output={tmp_path / 'h'}"]
+    assert cli.extend([*words, *reading, "input.quoting=null"]) == 0
+    graph = marius_py.open_graph(tmp_path / "h")
+    with graph.edges() as edges:
+        rows = edges.read_range("train", 0, edges.num_edges("train"))
+    names = graph.node_names()
+    pairs = [("a", "b"), ("b", "c"), ("c", "d"), ("'d", "'e")]
+    assert sorted((names[head], names[tail]) for head, _, tail in rows) == sorted(pairs)
+    capsys.readouterr()
+    for bad, message in (
+        ("input.columns=[0]", "has 1 entries: it takes three columns"),
+        (
+            "input.header=perhaps",
+            "input.header='perhaps' has the wrong type: it takes true or false, or null",
+        ),
+        ("input.delimiter=,,", "input.delimiter=',,' is not one character"),
+        ("input.format=xls", "input.format=xls is unknown: it takes one of auto, tsv"),
+    ):
+        assert cli.extend([*words, "overwrite=true", bad]) == 2
         assert message in capsys.readouterr().err
 
 
