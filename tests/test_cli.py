@@ -450,6 +450,15 @@ def test_first_signal_commits_and_second_stops(number: signal.Signals) -> None:
     assert signal.getsignal(number) == before
 
 
+def test_a_second_trainer_of_a_run_leaves_the_handlers_of_before() -> None:
+    """One ends an epoch under old settings, the next goes on."""
+    before = signal.getsignal(signal.SIGINT)
+    with Bars() as bars, CommandWatcher(bars, 3) as watcher:
+        for _ in range(2):
+            watcher.on_start(_Trainer(), 100, 0)  # type: ignore[arg-type]
+    assert signal.getsignal(signal.SIGINT) == before
+
+
 def test_a_signal_during_the_last_commit_ends_the_ranking_after_it() -> None:
     trainer: Any = _Trainer()
     trainer.state = RunState(position=Position(1, 0, 0), history=[{}])

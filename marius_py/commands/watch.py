@@ -56,11 +56,11 @@ class CommandWatcher(Watcher):
         self._restore()
 
     def on_start(self, trainer: Trainer, num_edges: int, epochs_done: int) -> None:
-        """Take over the signals; an epoch has `num_edges` edges."""
+        """Take over the signals, for all trainers of the run; an epoch has `num_edges` edges."""
         self._num_edges = num_edges
         self._epoch = epochs_done
         self._trainer = trainer
-        if threading.current_thread() is threading.main_thread():
+        if not self._handlers and threading.current_thread() is threading.main_thread():
             self._handlers = {one: signal.signal(one, self._on_signal) for one in SIGNALS}
 
     def on_hang(self, message: str) -> None:

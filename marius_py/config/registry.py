@@ -72,6 +72,7 @@ def make_components(config: TrainConfig) -> Components:
     from marius_py.nn.optimizers import SparseOptimizer
 
     negatives = config.negatives
+    _check_sampling(config)
     sampling = {
         "count": negatives.count,
         "chunks": negatives.chunks,
@@ -108,6 +109,25 @@ def make_components(config: TrainConfig) -> Components:
         regularizers=make_regularizers(config),
         rate=_rate(config),
     )
+
+
+def _check_sampling(config: TrainConfig) -> None:
+    """Refuse settings of negatives that the sampler's class does not take: they would do nothing."""
+    from marius_py.nn.negatives import NegativeSampler
+    from marius_py.nn.registry import SAMPLERS
+
+    negatives = config.negatives
+    target = negatives.sampler.target
+    parameters = inspect.signature(find(target, NegativeSampler, SAMPLERS, "negatives.sampler")).parameters
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+        return
+    for name, nothing in (("degree_fraction", 0.0), ("count_head", None), ("count_tail", None)):
+        value = getattr(negatives, name)
+        if value != nothing and name not in parameters:
+            raise ConfigError(
+                f"negatives.{name}={value} means nothing to negatives.sampler={target}: leave it out, or set "
+                "negatives.sampler=degree"
+            )
 
 
 def _rate(config: TrainConfig) -> RateSchedule:
