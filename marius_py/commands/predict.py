@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +66,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Answer the query, or the queries of the file."""
-    from marius_py.predict import Prediction, fit_temperature, predict
+    from marius_py.predict.answers import Prediction, predict_in_blocks
     from marius_py.predict.files import AnswerWriter, format_of, read_queries
 
     output = None if options.output is None else Path(options.output)
@@ -81,34 +80,22 @@ def run(options: argparse.Namespace) -> None:
         columns = dict(read_queries(options.queries))
     started = time.perf_counter()
     with open_run(options) as opened, Bars() as bars:
-        temperature = options.temperature
-        if options.probabilities and temperature is None and opened.graph.num_edges.get("valid"):
-            fitted = fit_temperature(
-                opened,
-                filter_known=options.filter_known,
-                allow_self=options.allow_self,
-                memory_bytes=options.memory,
-            )
-            temperature = fitted.temperature
         lengths = [len(value) for value in columns.values() if isinstance(value, list)]
+        blocks = predict_in_blocks(
+            opened,
+            **columns,
+            k=options.k,
+            filter_known=options.filter_known,
+            allow_self=options.allow_self,
+            probabilities=options.probabilities,
+            temperature=options.temperature,
+            memory_bytes=options.memory,
+            progress=lambda done, total: bars("predict", done, total, "scores"),
+            block=_QUERIES,
+        )
         with writer:
-            for start in range(0, lengths[0] if lengths else 1, _QUERIES):
-                part = {
-                    name: value[start : start + _QUERIES] if isinstance(value, list) else value
-                    for name, value in columns.items()
-                }
-                answers = predict(
-                    opened,
-                    **part,
-                    k=options.k,
-                    filter_known=options.filter_known,
-                    allow_self=options.allow_self,
-                    probabilities=options.probabilities,
-                    temperature=temperature,
-                    memory_bytes=options.memory,
-                    progress=lambda done, total: bars("predict", done, total, "scores"),
-                )
-                writer.write(replace(one, query=one.query + start) for one in answers)
+            for answers in blocks:
+                writer.write(answers)
     say_costs(lengths[0] if lengths else 1, ("query", "queries"), started)
     if output is not None:
         sys.stdout.write(f"{output}\n")

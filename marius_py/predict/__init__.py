@@ -2,9 +2,10 @@
 
 from marius_py.predict.answers import Neighbor, Prediction, neighbors, predict, score
 from marius_py.predict.calibration import Calibration, fit_temperature
-from marius_py.predict.completion import complete_nodes, complete_relations, score_edges
+from marius_py.predict.completion import complete_nodes, score_edges
 from marius_py.predict.index import NeighborIndex, open_index
 from marius_py.predict.neighbors import METRICS, Metric, find_neighbors
+from marius_py.predict.relations import complete_relations
 from marius_py.predict.topk import TopK, top_k
 
 __all__ = [

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +18,14 @@ from marius_py.predict.calibration import fit_temperature
 from marius_py.predict.completion import (
     DEFAULT_MEMORY_BYTES,
     Progress,
+    check_k,
+    check_memory,
     complete_nodes,
-    complete_relations,
     has_self,
     score_edges,
 )
 from marius_py.predict.neighbors import Metric, find_neighbors
+from marius_py.predict.relations import complete_relations
 from marius_py.predict.topk import TopK
 
 if TYPE_CHECKING:
@@ -117,7 +120,40 @@ def predict(
         ConfigError: an unknown name (similar ones are offered), or a query without exactly one part left out.
         StorageError: reading failed.
     """
+    options: dict[str, Any] = {
+        "k": k,
+        "filter_known": filter_known,
+        "allow_self": allow_self,
+        "probabilities": probabilities,
+        "temperature": temperature,
+        "memory_bytes": memory_bytes,
+        "progress": progress,
+    }
+    return list(chain.from_iterable(predict_in_blocks(run, head, relation, tail, **options)))
+
+
+def predict_in_blocks(
+    run: RunReader,
+    head: Names = None,
+    relation: Names = None,
+    tail: Names = None,
+    *,
+    k: int = 10,
+    filter_known: bool = False,
+    allow_self: bool | None = None,
+    probabilities: bool = False,
+    temperature: float | None = None,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    progress: Progress | None = None,
+    block: int | None = None,
+) -> Iterator[list[Prediction]]:
+    """As `predict`, the answers to so many queries at a time (None: all).
+
+    Names and options are checked before a temperature is fitted and before the first block is answered.
+    """
     queries = _Queries(run, head, relation, tail)
+    check_k(k)
+    check_memory(memory_bytes)
     allow_self = has_self(run) if allow_self is None else allow_self
     if temperature is not None and not 0 < temperature < float("inf"):
         raise ConfigError(f"temperature is {temperature}; allowed: above 0")
@@ -128,54 +164,58 @@ def predict(
         if temperature is None:
             temperature = _fitted(run, filter_known, allow_self, memory_bytes)
         beta = 1 / temperature
-    ids, found = queries.ids, []
-    nodes = np.flatnonzero(queries.asked != 1)
-    nodes = nodes[queries.asked[nodes] >= 0]
-    if nodes.size:
-        is_head = queries.asked[nodes] == 0
-        anchors = np.where(is_head, ids[nodes, 2], ids[nodes, 0])
-        best = complete_nodes(
-            run,
-            anchors,
-            ids[nodes, 1],
-            is_head,
-            k,
-            filter_known=filter_known,
-            allow_self=allow_self,
-            beta=beta,
-            memory_bytes=memory_bytes,
-            progress=progress,
-        )
-        found.append((nodes, best))
-    pairs = queries.asks("relation")
-    if pairs.size:
-        best = complete_relations(
-            run,
-            ids[pairs, 0],
-            ids[pairs, 2],
-            k,
-            filter_known=filter_known,
-            beta=beta,
-            memory_bytes=memory_bytes,
-        )
-        found.append((pairs, best))
-    given = queries.asks("nothing")
-    if given.size:
-        scores = score_edges(run, ids[given], memory_bytes=memory_bytes)
-        found.append((given, TopK(np.zeros((given.size, 1), np.int64), scores[:, None], None)))
-    return queries.named(found)
+    count = len(queries.names)
+    for start in range(0, count, block or max(count, 1)):
+        stop = count if block is None else min(start + block, count)
+        ids, found = queries.ids, []
+        nodes = np.sort(np.concatenate([queries.asks(part, start, stop) for part in ("head", "tail")]))
+        if nodes.size:
+            is_head = queries.asked[nodes] == 0
+            anchors = np.where(is_head, ids[nodes, 2], ids[nodes, 0])
+            best = complete_nodes(
+                run,
+                anchors,
+                ids[nodes, 1],
+                is_head,
+                k,
+                filter_known=filter_known,
+                allow_self=allow_self,
+                beta=beta,
+                memory_bytes=memory_bytes,
+                progress=progress,
+            )
+            found.append((nodes, best))
+        pairs = queries.asks("relation", start, stop)
+        if pairs.size:
+            best = complete_relations(
+                run,
+                ids[pairs, 0],
+                ids[pairs, 2],
+                k,
+                filter_known=filter_known,
+                beta=beta,
+                memory_bytes=memory_bytes,
+            )
+            found.append((pairs, best))
+        given = queries.asks("nothing", start, stop)
+        if given.size:
+            scores = score_edges(run, ids[given], memory_bytes=memory_bytes)
+            found.append((given, TopK(np.zeros((given.size, 1), np.int64), scores[:, None], None)))
+        yield queries.named(found)
 
 
 def score(
     run: RunReader,
-    triples: Sequence[Sequence[str]] | NDArray[np.integer],
+    triples: Sequence[Sequence[str | None]] | NDArray[np.integer],
     *,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> NDArray[np.float64]:
     """Scores (n,) float64 of edges: an id array (n, 3), or names (head, relation, tail), or (head, tail).
 
+    In a graph without relations the relation may be None.
+
     Raises:
-        ConfigError: an unknown name, or another shape.
+        ConfigError: an unknown or missing name, or another shape.
     """
     if isinstance(triples, np.ndarray) and np.issubdtype(triples.dtype, np.integer):
         edges = triples.astype(np.int64)
@@ -193,6 +233,12 @@ def score(
         rows = [(row[0], "", row[1]) for row in rows]
     elif widths != {3}:
         raise ConfigError(f"triples have {sorted(widths)} parts; expected (head, relation, tail) each")
+    for number, row in enumerate(rows, 1):
+        missing = [part for part, name in zip(PARTS, row, strict=True) if name is None]
+        if missing and (missing != ["relation"] or run.graph.has_relations):
+            raise ConfigError(
+                f"triple {number} leaves out {' and '.join(missing)}; give all of {', '.join(PARTS)}"
+            )
     queries = _Queries(run, *([row[part] for row in rows] for part in range(3)))
     return score_edges(run, queries.ids, memory_bytes=memory_bytes)
 
@@ -259,8 +305,8 @@ class _Queries:
 
     def __init__(self, run: RunReader, head: Names, relation: Names, tail: Names) -> None:
         self._run = run
-        if relation is None and not run.graph.has_relations:
-            relation = ""
+        if not run.graph.has_relations and not isinstance(relation, str):
+            relation = "" if relation is None else ["" if name is None else name for name in relation]
         given = (head, relation, tail)
         lengths = {len(part) for part in given if part is not None and not isinstance(part, str)}
         if len(lengths) > 1:
@@ -284,13 +330,15 @@ class _Queries:
         self.asked = np.where(has_gap, (self.ids < 0).argmax(1), -1)
         """(Q,) the part that is asked for, 0 head to 2 tail; −1 for none."""
 
-    def asks(self, part: str) -> Ids:
-        """Numbers of the queries that ask for a part, or for "nothing"."""
-        return np.flatnonzero(self.asked == (PARTS.index(part) if part in PARTS else -1))
+    def asks(self, part: str, start: int = 0, stop: int | None = None) -> Ids:
+        """Numbers of the queries from start to stop that ask for a part, or for "nothing"."""
+        place = PARTS.index(part) if part in PARTS else -1
+        return np.flatnonzero(self.asked[start:stop] == place) + start
 
     def named(self, found: list[tuple[Ids, TopK]]) -> list[Prediction]:
         """Answers as names, by query and rank."""
-        relations = self._run.relation_names if (self.asked == 1).any() else []
+        asks_relation = any((self.asked[numbers] == 1).any() for numbers, _ in found)
+        relations = self._run.relation_names if asks_relation else []
         asks_node = [best.ids[self.asked[numbers] != 1].reshape(-1) for numbers, best in found]
         nodes = names_of(self._run, np.concatenate(asks_node)) if asks_node else {}
         answers = []

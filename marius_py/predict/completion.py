@@ -1,4 +1,4 @@
-"""Completes edges by id (floor 4): anchors, relations and sides in, the k best nodes or relations out.
+"""Completes edges by id (floor 4): anchors, relations and sides in, the k best nodes out.
 
 Exact over all entities: the embeddings stream by in blocks, once for each block of queries, so memory follows
 from a budget and not from the number of nodes or queries.
@@ -14,12 +14,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from marius_py.arrays import distinct
 from marius_py.errors import ConfigError
 from marius_py.evaluation.ranking.candidates import AllNodes, Float32, Ids
 from marius_py.evaluation.ranking.known import KnownAnswers, KnownFinder, QueryBlock
 from marius_py.evaluation.ranking.scorer import ModelScorer
-from marius_py.predict.topk import TILE_CANDIDATES, Float64, Softmax, TopK, top_k
+from marius_py.predict.topk import TILE_CANDIDATES, Float64, TopK, top_k
 from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.types import SPLITS, Side
 
@@ -34,8 +33,6 @@ _EDGE_BYTES = 64
 _PAIR_BYTES = 48
 _ENTRY_BYTES = 64
 """Bytes an entry of the best needs at the peak, when candidates are merged."""
-_RELATION_BYTES = 64
-"""Bytes a relation of a query for relations needs at the peak: ids of the edge, scores, their order."""
 
 
 def check_k(k: int) -> int:
@@ -96,13 +93,14 @@ def known_finder(run: RunReader, edges: EdgeStore, memory_bytes: int) -> KnownFi
     """Finds the nodes that complete a query to an edge of any split."""
     return KnownFinder(
         AllNodes(run, run.num_nodes),
-        lambda: _edge_blocks(edges, memory_bytes),
+        lambda: edge_blocks(edges, memory_bytes),
         run.num_nodes,
         run.graph.num_relations,
     )
 
 
-def _edge_blocks(edges: EdgeStore, memory_bytes: int) -> Iterator[Edges]:
+def edge_blocks(edges: EdgeStore, memory_bytes: int) -> Iterator[Edges]:
+    """The edges of all splits in blocks (n, 3), an eighth of the budget each."""
     step = max(1024, memory_bytes // 8 // _EDGE_BYTES)
     for split in SPLITS:
         count = edges.num_edges(split)
@@ -152,7 +150,8 @@ def complete_nodes(
     whole = make_block(keys, run)
     with run.graph.edges() as edges:
         finder = known_finder(run, edges, memory_bytes) if filter_known else None
-        for start, stop in _cut(whole, k, run.dim, finder, memory_bytes):
+        num_known = np.zeros(keys.size, np.int64) if finder is None else finder.count(whole)
+        for start, stop in cut(num_known, k, run.dim, memory_bytes):
             block = whole.part(start, stop)
             known = left_out(run, block, finder, allow_self=allow_self)
             passed = _pass_progress(progress, start, keys.size, stop - start, run.num_nodes)
@@ -184,19 +183,23 @@ def has_self(run: RunReader) -> bool:
     return run.graph.has_relations or any(loops.values())
 
 
-def _cut(
-    block: QueryBlock, k: int, dim: int, finder: KnownFinder | None, memory_bytes: int
-) -> Iterator[tuple[int, int]]:
-    """Ranges of queries whose rows, best and known answers fit into half of the budget."""
-    most = max(1, memory_bytes // 4 // (12 * dim + _ENTRY_BYTES * k))
-    pairs = np.zeros(block.keys.size, np.int64) if finder is None else finder.count(block)
-    before = np.concatenate(([0], np.cumsum(pairs)))
+def cut(num_known: Ids, k: int, width: int, memory_bytes: int) -> Iterator[tuple[int, int]]:
+    """Ranges of queries whose rows, best and known answers fit into half of the budget.
+
+    Args:
+        num_known: (Q,) known answers of each query.
+        k: answers a query.
+        width: floats a query's row.
+        memory_bytes: bound of the working memory.
+    """
+    most = max(1, memory_bytes // 4 // (12 * width + _ENTRY_BYTES * k))
+    before = np.concatenate(([0], np.cumsum(num_known)))
     start = 0
-    while start < block.keys.size:
+    while start < num_known.size:
         fits = (
             int(np.searchsorted(before, before[start] + memory_bytes // 4 // _PAIR_BYTES, side="right")) - 1
         )
-        stop = min(start + most, max(fits, start + 1), block.keys.size)
+        stop = min(start + most, max(fits, start + 1), num_known.size)
         yield start, stop
         start = stop
 
@@ -212,63 +215,6 @@ def _pass_progress(
         progress(start * num_nodes + done * size, num_queries * num_nodes)
 
     return report
-
-
-def complete_relations(
-    run: RunReader,
-    heads: Ids,
-    tails: Ids,
-    k: int,
-    *,
-    filter_known: bool = False,
-    beta: float | None = None,
-    memory_bytes: int = DEFAULT_MEMORY_BYTES,
-) -> TopK:
-    """The k best relations for each pair of nodes; arguments and result as for `complete_nodes`."""
-    check_memory(memory_bytes)
-    num_relations = max(run.graph.num_relations, 1)
-    k = min(check_k(k), num_relations)
-    ids, best = np.empty((heads.size, k), dtype=np.int64), np.empty((heads.size, k))
-    softmax = None if beta is None else Softmax(heads.size, beta)
-    known = _known_relations(run, heads, tails, memory_bytes) if filter_known else None
-    relations = np.arange(num_relations)
-    step = max(1, memory_bytes // 4 // (_RELATION_BYTES * num_relations))
-    for start in range(0, heads.size, step):
-        span = slice(start, start + step)
-        count = heads[span].size
-        edges = np.empty((count * num_relations, 3), dtype=np.int64)
-        edges[:, 0] = np.repeat(heads[span], num_relations)
-        edges[:, 1] = np.tile(relations, count)
-        edges[:, 2] = np.repeat(tails[span], num_relations)
-        scores = score_edges(run, edges, memory_bytes=memory_bytes).reshape(count, num_relations)
-        del edges
-        if known is not None:
-            for row, pair in enumerate((heads[span] * run.num_nodes + tails[span]).tolist()):
-                first, last = np.searchsorted(known[0], (pair, pair + 1))
-                scores[row, known[1][first:last]] = -math.inf
-        scores[np.isnan(scores)] = -math.inf
-        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-        best[span] = np.take_along_axis(scores, order, axis=1)
-        ids[span] = np.where(best[span] > -math.inf, order, -1)
-        if softmax is not None:
-            softmax.add(start, torch.from_numpy(scores))
-    return TopK(ids, best, None if softmax is None else softmax.of(best))
-
-
-def _known_relations(run: RunReader, heads: Ids, tails: Ids, memory_bytes: int) -> tuple[Ids, Ids]:
-    """Edges between pairs (Q,), (Q,): keys head · N + tail (n,), ascending, and relations (n,)."""
-    asked = distinct(heads * run.num_nodes + tails)
-    pairs, relations = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
-    with run.graph.edges() as edges:
-        for part in _edge_blocks(edges, memory_bytes):
-            pair = part[:, 0].astype(np.int64) * run.num_nodes + part[:, 2]
-            place = np.minimum(np.searchsorted(asked, pair), asked.size - 1)
-            hit = asked[place] == pair
-            pairs.append(pair[hit])
-            relations.append(part[hit, 1].astype(np.int64))
-    keys = np.concatenate(pairs)
-    order = np.argsort(keys)
-    return keys[order], np.concatenate(relations)[order]
 
 
 def score_edges(

@@ -204,6 +204,53 @@ def test_bad_queries(run):
         run.predict(head=names[0], relation="likes", tail=names[1], probabilities=True)
 
 
+def test_a_score_is_of_whole_triples(run):
+    first, second = run.node_names()[:2]
+    whole = (first, "likes", second)
+    for odd, missing in (
+        ((first, None, second), "relation"),
+        ((None, "likes", second), "head"),
+        ((None, None, second), "head and relation"),
+    ):
+        with pytest.raises(ConfigError, match=f"triple 2 leaves out {missing}; give all of head"):
+            run.score([whole, odd])
+
+
+def test_names_are_checked_before_a_temperature_is_fitted(written, tmp_path, capsys, monkeypatch):
+    def fit_nothing(*arguments, **named):
+        raise AssertionError("the temperature was fitted before the queries were checked")
+
+    monkeypatch.setattr("marius_py.predict.answers._fitted", fit_nothing)
+    monkeypatch.setattr("marius_py.commands.predict._QUERIES", 2)
+    folder, names = str(written[0]), written[1].node_names()
+    for words, message in (
+        (["--head", "nod 0", "--relation", "likes"], "Did you mean"),
+        (["--head", names[0], "--relation", "likes", "--tail", names[1]], "probabilities compare answers"),
+        (["--head", names[0], "--relation", "likes", "-k", "0"], "k is 0"),
+        (["--head", names[0], "--relation", "likes", "--memory", "1M"], "memory is 1048576 bytes"),
+    ):
+        assert cli.predict([folder, "--probabilities", *words]) == 2
+        assert message in capsys.readouterr().err
+    queries = tmp_path / "queries.tsv"
+    queries.write_text("".join(f"{names[i]}\tlikes\t?\n" for i in range(4)) + f"{names[0]}\t?\t?\n")
+    assert cli.predict([folder, "--probabilities", "--queries", str(queries)]) == 2
+    assert "query 5 leaves out relation and tail" in capsys.readouterr().err
+
+
+def test_queries_of_a_file_are_answered_in_blocks(written, tmp_path, monkeypatch):
+    folder, names = str(written[0]), written[1].node_names()
+    queries, answers = tmp_path / "queries.tsv", tmp_path / "answers.tsv"
+    lines = [f"{names[0]}\tlikes\t?", f"{names[1]}\t?\t{names[2]}", f"{names[3]}\tlikes\t{names[4]}"]
+    queries.write_text("\n".join(lines), encoding="utf-8")
+    found = []
+    for block in (1, 2, 100):
+        monkeypatch.setattr("marius_py.commands.predict._QUERIES", block)
+        assert cli.predict([folder, "--queries", str(queries), "--output", str(answers), "-k", "3"]) == 0
+        found.append(answers.read_text(encoding="utf-8"))
+    assert found[0] == found[1] == found[2]
+    assert "".join(line.split("\t")[0] for line in found[0].splitlines()[1:]) == "000112"
+
+
 def test_every_command_says_what_an_unfinished_run_has(written, tmp_path, capsys):
     folder = str(written[0])
     node = written[1].node_names()[0]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import marius_py
+from marius_py.errors import ConfigError
 from marius_py.predict import fit_temperature
 
 SMALL = {"model.decoder": "dot", "model.dim": 4, "training.epochs": 2, "training.valid_every": 0}
@@ -28,6 +29,19 @@ def test_own_node_is_offered_where_self_loops_are(tmp_path, loop):
                 assert [name for name in found[True] if name != "5"] == found[False]
                 assert found[None] == found[loop]
                 assert len(found[True]) == 12 - known
+
+
+def test_a_graph_without_relations_is_never_asked_for_one(tmp_path):
+    edges = np.array([[i, (i + 1) % 12] for i in range(12)])
+    graph = marius_py.graph_from(edges, tmp_path / "g", split=(1, 0, 0))
+    settings = {**SMALL, "model.decoder": "complex", "model.reciprocal": True}
+    with marius_py.train(graph.path, tmp_path / "r", settings) as run:
+        (one,) = run.predict("5", None, "7")
+        assert run.predict(["5"], [None], ["7"]) == [one]
+        assert run.score([("5", "7")])[0] == run.score([("5", None, "7")])[0] == one.score
+        assert run.predict(["5"], [None], [None], k=2) == run.predict("5", k=2)
+        with pytest.raises(ConfigError, match="triple 2 leaves out tail"):
+            run.score([("5", "7"), ("5", None)])
 
 
 @pytest.mark.parametrize("known", [False, True])
