@@ -162,6 +162,9 @@ def test_a_sample_of_edges_says_so_everywhere(tmp_path, capsys):
     assert result["sampled"]
     assert result["protocol"].startswith(f"sampled: 7 of {graph.num_edges['train']} train edges (seed 0), ")
     assert out.count("sampled: ") == 4
+    labels = [line.rpartition(" ")[0].split("  ")[0] for line in out.splitlines()]
+    for bound in result["degree_bands"]:
+        assert {bound, f"{bound} head", f"{bound} tail"} <= set(labels)
     both = evaluate(settings(run, split="train", max_edges=7, mode="sampled", candidates=4))
     assert both["protocol"].count("sampled") == 1
     everything = evaluate(settings(run, max_edges=10**6))

@@ -70,8 +70,8 @@ def _print_details(metrics: Mapping[str, Any]) -> None:
     _say(f"\n{label}by category of the relation (mean tails a head, heads a tail, from 1.5 on N)")
     _table(names, _with_sides((name, part) for name, part in metrics["categories"].items() if part["count"]))
     if metrics.get("degree_bands"):
-        _say(f"\n{label}by train degree of the answer, from that of the line to below that of the next")
-        _table(names, list(metrics["degree_bands"].items()))
+        _say(f"\n{label}by train degree of the answer, from that of the line to below the next band's")
+        _table(names, _with_sides(metrics["degree_bands"].items()))
     ordered = sorted(metrics["relations"].items(), key=lambda one: (-one[1]["count"], one[0]))
     of_all = f", the {_SHOWN_RELATIONS} of {len(ordered)} with most edges; output=FILE.json has all"
     _say(f"\n{label}by relation{of_all if len(ordered) > _SHOWN_RELATIONS else ''}")

@@ -184,19 +184,27 @@ class Evaluator:
             raise ConfigError(f"split is {split!r}; allowed: {', '.join(SPLITS)}")
         if max_edges is not None and max_edges < 1:
             raise ConfigError(f"max_edges is {max_edges}; allowed: 1 or more, or none for all")
-        chosen = self._edges.read(split) if edges is None else edges
-        if chosen.ndim != 2 or chosen.shape[1] != 3:
-            raise ConfigError(f"edges have shape {chosen.shape}; expected (E, 3): head, relation, tail ids")
-        if not len(chosen):
+        if edges is not None and (edges.ndim != 2 or edges.shape[1] != 3):
+            raise ConfigError(f"edges have shape {edges.shape}; expected (E, 3): head, relation, tail ids")
+        count = self._edges.num_edges(split) if edges is None else len(edges)
+        if not count:
             raise ConfigError(
                 f"there are no {split} edges to rank; choose another split, or prepare the graph with one"
             )
         if edges is not None:
             self._check_ids(edges)
-        if max_edges is None or max_edges >= len(chosen):
-            return chosen
-        picked = stream(self._seed, Purpose.EVALUATE, 1).choice(len(chosen), max_edges, replace=False)
-        return chosen[np.sort(picked)]
+        if max_edges is None or max_edges >= count:
+            return self._edges.read(split) if edges is None else edges
+        picked = np.sort(stream(self._seed, Purpose.EVALUATE, 1).choice(count, max_edges, replace=False))
+        return self._read_at(split, picked) if edges is None else edges[picked]
+
+    def _read_at(self, split: str, positions: Ids) -> Edges:
+        """Edges (n, 3) of a split at ascending positions (n,), read a block at a time."""
+        parts: list[NDArray[Any]] = []
+        for part in np.split(positions, np.flatnonzero(np.diff(positions // self._block_edges)) + 1):
+            low, high = int(part[0]), int(part[-1]) + 1
+            parts.append(self._edges.read_range(split, low, high)[part - low])
+        return np.concatenate(parts)
 
     def _check_ids(self, edges: Edges) -> None:
         for column, limit, what in (
@@ -243,8 +251,12 @@ class Evaluator:
     def _block_rows(self) -> int:
         return max(1, self._memory_bytes // 8 // (4 * self._dim))
 
+    @property
+    def _block_edges(self) -> int:
+        return max(1024, self._memory_bytes // 8 // _EDGE_BYTES)
+
     def _blocks(self, split: str) -> Iterator[Edges]:
-        step = max(1024, self._memory_bytes // 8 // _EDGE_BYTES)
+        step = self._block_edges
         count = self._edges.num_edges(split)
         for start in range(0, count, step):
             yield self._edges.read_range(split, start, min(start + step, count))
@@ -258,7 +270,7 @@ class Evaluator:
     def _details(self, counts: Counts, edges: Edges, degrees: DegreeReader | None) -> dict[str, Any]:
         if self._category is None:
             tails, heads = count_multiplicity(
-                lambda: self._blocks("train"),
+                self._blocks("train"),
                 self._edges.num_edges("train"),
                 self._num_nodes,
                 self._num_relations,

@@ -14,6 +14,7 @@ from marius_py.evaluation.ranking import counting
 from marius_py.evaluation.ranking.scorer import ModelScorer
 from marius_py.evaluation.ranking.trained import TrainedModel
 from marius_py.nn.decoders import RESCAL, ComplEx, DistMult, Dot, RotatE, TransE
+from marius_py.streams import Purpose, stream
 from tests.evaluation.ranking.helpers import (
     ArrayEdges,
     ArrayReader,
@@ -336,6 +337,28 @@ def test_rows_are_read_in_blocks_and_the_budget_is_kept():
     assert reader.largest * dim * 4 <= 1 << 18
     assert len(seen) > 1
     assert seen[-1] == (2000, 2000)
+
+
+def test_a_sample_of_edges_is_read_in_blocks():
+    train = np.random.default_rng(1).integers(50, size=(20_000, 3))
+    train[:, 1] = 0
+
+    class Blocks(ArrayEdges):
+        def read(self, split, bucket=None):
+            raise AssertionError("the whole split was read")
+
+        def read_range(self, split, start, stop):
+            assert stop - start <= 2048
+            return super().read_range(split, start, stop)
+
+    edges = Blocks(50, train)
+    evaluator = Evaluator(
+        DotModel(np.ones((1, 4))), ArrayReader(np.eye(50, 4)), edges, 50, 1, memory_bytes=1 << 20, seed=5
+    )
+    for count in (1, 20, 9000):
+        picked = stream(5, Purpose.EVALUATE, 1).choice(len(train), count, replace=False)
+        found = evaluator.evaluate("train", max_edges=count).edges
+        np.testing.assert_array_equal(found, train[np.sort(picked)])
 
 
 def test_a_filter_larger_than_the_budget_shrinks_the_blocks():

@@ -3,13 +3,15 @@
 import csv
 import json
 import math
+import tempfile
+import tracemalloc
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marius_py.errors import ConfigError
+from marius_py.errors import ConfigError, StorageError
 from marius_py.evaluation.metrics import (
     Figures,
     Metrics,
@@ -107,14 +109,10 @@ def test_categories():
     st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.integers(0, 6))),
     st.sampled_from([1, 100, 1 << 30]),
 )
-def test_multiplicity_in_several_passes(edges, memory_bytes):
-    scans = []
+def test_multiplicity_in_one_pass(edges, memory_bytes):
     array = np.array(edges, dtype=np.int32).reshape(-1, 3)
     blocks = [array[i : i + 4] for i in range(0, len(array), 4)]
-    tails, heads = count_multiplicity(
-        lambda: scans.append(0) or blocks, len(array), 7, 3, memory_bytes=memory_bytes
-    )
-    assert len(scans) == max(1, -(-48 * len(array) // memory_bytes))  # a pass for all kinds of pairs
+    tails, heads = count_multiplicity(iter(blocks), len(array), 7, 3, memory_bytes=memory_bytes)
     for relation in range(3):
         mine = {edge for edge in edges if edge[1] == relation}
         if not mine:
@@ -123,6 +121,31 @@ def test_multiplicity_in_several_passes(edges, memory_bytes):
             continue
         assert tails[relation] == pytest.approx(len(mine) / len({h for h, _, _ in mine}))
         assert heads[relation] == pytest.approx(len(mine) / len({t for _, _, t in mine}))
+
+
+def test_multiplicity_within_the_memory():
+    rng = np.random.default_rng(0)
+    edges = rng.integers(20_000, size=(400_000, 3), dtype=np.int32)
+    edges[:, 1] %= 5
+    edges[:1000] = edges[1000:2000]
+    blocks = [edges[i : i + 4096] for i in range(0, len(edges), 4096)]
+    whole = count_multiplicity(blocks, len(edges), 20_000, 5, 1 << 30)
+    tracemalloc.start()
+    small = count_multiplicity(blocks, len(edges), 20_000, 5, 1 << 21)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 21
+    np.testing.assert_array_equal(small, whole)
+
+
+def test_a_full_disk_is_named(monkeypatch):
+    def refuse(*arguments, **named):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    edges = np.zeros((1000, 3), np.int32)
+    with pytest.raises(StorageError, match=f"details=true.*{tempfile.gettempdir()}"):
+        count_multiplicity([edges], len(edges), 1, 1, 1024)
 
 
 def test_ranks_as_csv(tmp_path):
