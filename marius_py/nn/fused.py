@@ -26,8 +26,9 @@ def fused_gradients(
 ) -> Gradients:
     """Loss and gradients of a batch without autograd; both sides must have the same number of chunks.
 
-    The returned tensors live in the workspace. The loss is infinite or NaN if scores overflow the float range
-    relative to the positive ones; gradients are then worthless and must be computed by autograd.
+    The returned tensors live in the workspace. The loss is infinite or NaN if negatives score too far above a
+    true edge for the loss's closed form, or scores overflow; gradients are then worthless and autograd must
+    compute them.
     """
     batch = given.batch
     dim = batch.rows.shape[1]

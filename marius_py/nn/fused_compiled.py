@@ -20,6 +20,7 @@ from marius_py.nn.kernels.host import compiled_contrast
 from marius_py.nn.kernels.objectives import SoftmaxObjective
 from marius_py.nn.kernels.sgemm import sgemm_address
 from marius_py.nn.kernels.workspace import Workspace
+from marius_py.nn.product_units import rounds_products
 from marius_py.nn.regularizers import Regularizer
 from marius_py.types import Side
 
@@ -48,7 +49,7 @@ def can_compile(form: ClosedForm, given: StepInput, workspace: Workspace) -> boo
     if rows.dtype != torch.float32 or any(given.masks.sides[side].active for side in given.sides):
         return False
     # Products of other precision are PyTorch's own.
-    return torch.get_float32_matmul_precision() == "highest" and compiled_contrast() is not None
+    return not rounds_products() and compiled_contrast() is not None
 
 
 def compiled_gradients(

@@ -97,6 +97,10 @@ def host_stages(
         index, rows = torch.from_numpy(ids.index), gradients.rows
 
         def step(part: slice) -> None:
+            # Not finite if one of them is not, at the price of reading them once while they lie in cache: a
+            # user's decoder may have such gradients of a finite loss, and they must not reach a commit.
+            if not math.isfinite(float(rows[part].sum())):
+                raise diverged(ids, loss, rows)
             buffer.update(model.optimizer, index[part], rows[part], computed.rate)
 
         team.share(len(index), step, "scatter")

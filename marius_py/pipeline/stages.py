@@ -190,12 +190,15 @@ def _importance(weights: SlotWeights | None) -> Importance | None:
 
 
 def diverged(ids: EdgeBatch, loss: float, gradients: Tensor) -> PipelineError:
-    """The error that a batch's loss is not finite, given the gradients (U, D) of its rows."""
+    """The error that a batch's loss or the gradients (U, D) of its rows are not finite."""
     norms = gradients.norm(dim=1).nan_to_num(nan=float("inf"))
     largest = ", ".join(f"{value:.3g}" for value in norms.topk(min(3, len(norms))).values.tolist())
     epoch, step, batch = ids.position
+    what = f"the loss became {loss}"
+    if math.isfinite(loss):
+        what = f"gradients became infinite or NaN at a loss of {loss:.4g}"
     message = (
-        f"the loss became {loss} in epoch {epoch + 1}, step {step}, batch {batch} ({ids.num_edges} edges; "
+        f"{what} in epoch {epoch + 1}, step {step}, batch {batch} ({ids.num_edges} edges; "
         f"largest row gradients {largest}); the last commit is intact. "
         "Lower optimizer.lr, or change the initialization"
     )

@@ -14,11 +14,13 @@ from marius_py.nn import (
     L2,
     N3,
     RESCAL,
+    Batch,
     ComplEx,
     Corruption,
     Decoder,
     DistMult,
     Dot,
+    Importance,
     LogisticLoss,
     Loss,
     MarginLoss,
@@ -30,12 +32,13 @@ from marius_py.nn import (
 )
 from marius_py.nn import fused_contrast as fused_module
 from marius_py.nn import model as model_module
+from marius_py.nn import product_units as products
 from marius_py.nn.fused_contrast import find_closed_form
 from marius_py.nn.gradients import StepInput
 from marius_py.nn.kernels import host
 from marius_py.nn.product_units import product_units
 from marius_py.types import Side
-from tests.nn.batches import gradients, make_model, random_batch
+from tests.nn.batches import NUM_RELATIONS, gradients, make_model, random_batch
 
 DECODERS = [
     Dot(8),
@@ -124,7 +127,7 @@ def test_compiled_equals_plain(
     assert len(calls) == 4
 
 
-def test_products_of_other_precision_are_left_to_pytorch() -> None:
+def test_products_of_other_precision_are_left_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     form = find_closed_form(ComplEx(8), SoftmaxLoss())
     assert form is not None
     model = make_model(ComplEx(8), SoftmaxLoss())
@@ -134,8 +137,20 @@ def test_products_of_other_precision_are_left_to_pytorch() -> None:
         batch, model._relations[unique], index, model._masks(batch, model._workspace()), reciprocal=False
     )
     assert fused_compiled.can_compile(form, given, model._workspace())
+    for rounds in (True, False):  # a CPU may have units for bfloat16 that PyTorch leaves alone
+        monkeypatch.setattr(products, "_rounds", lambda precision, rounds=rounds: rounds)
+        assert fused_compiled.can_compile(form, given, model._workspace())
+        with product_units("bfloat16"):
+            assert fused_compiled.can_compile(form, given, model._workspace()) is not rounds
+
+
+def test_whether_products_are_rounded_is_found_by_one() -> None:
+    left, right = torch.randn(1, 100, 80), torch.randn(1, 80, 90)
+    exact = torch.bmm(left, right)
+    assert not products.rounds_products()
     with product_units("bfloat16"):
-        assert not fused_compiled.can_compile(form, given, model._workspace())
+        error = (torch.bmm(left, right) - exact).abs().max() / exact.abs().max()
+        assert products.rounds_products() == bool(error > 1e-4)
 
 
 @pytest.mark.parametrize(
@@ -227,6 +242,60 @@ def test_overflow_falls_back_to_autograd() -> None:
     assert plain[2] > 88
     for ours, reference in zip(fast, plain, strict=True):
         np.testing.assert_array_equal(ours, reference)
+
+
+def _far_below(
+    decoder: Decoder, gap: float, size: float, groups: bool = False, weighted: bool = False
+) -> Batch:
+    """Two edges with one negative, a row as long as `size`, that scores `gap` above them.
+
+    Relations must leave the known node's row as it is.
+    """
+    rows = torch.zeros(3, decoder.dim)  # the known node, the answer, the negative
+    if isinstance(decoder, TransE):
+        rows[1, 0], rows[2, 1] = gap + 1, 1
+    else:
+        rows[0, 0], rows[2, 0] = gap / size, size
+    importance = Importance(torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 2, 1)) if groups else None
+    weight = torch.tensor([1.0, 0.5]) if weighted else None
+    ends = torch.zeros(2, dtype=torch.int64)
+    negatives = Corruption(torch.tensor([[2]]), importance=importance, edge_weight=weight)
+    return Batch(rows, rows[:, :0], ends, ends, ends + 1, {"tail": negatives}, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "longest"),
+    [(Dot(4), 40.0), (Dot(4), 0.01), (DistMult(4), 1e6), (ComplEx(4), 40.0), (TransE(4), 1.0)],
+)
+@pytest.mark.parametrize("way", ["whole", "parts", "groups", "weighted"])
+def test_negatives_far_above_the_true_edge(decoder: Decoder, longest: float, way: str) -> None:
+    """Weights that do not overflow yet may do so in their products with rows."""
+    relations = np.zeros((NUM_RELATIONS, decoder.relation_dim), np.float32)
+    relations[:, : 2 if isinstance(decoder, ComplEx) else 4] = not isinstance(decoder, TransE)
+    for gap in (40.0, 54.0, 56.0, *np.arange(80.0, 90.5, 0.5)):
+        batch = _far_below(decoder, gap, longest, groups=way == "groups", weighted=way == "weighted")
+        found = []
+        for fused, compiled in ((False, False), (True, False), (True, True)):
+            model = make_model(decoder, SoftmaxLoss(), fused=fused, compiled=compiled)
+            arrays = {**model.state_arrays(), "relations": relations}
+            model.load_state_arrays(arrays)
+            model._parts = 2 if way == "parts" else 1
+            found.append(gradients(model, batch))
+        assert found[0][2] == pytest.approx(gap, rel=1e-5)
+        for ours, reference in ((other[i], found[0][i]) for other in found[1:] for i in range(3)):
+            assert np.isfinite(reference).all()
+            size = np.abs(reference).max(initial=0)
+            assert np.abs(np.subtract(ours, reference)).max(initial=0) <= 1e-5 * size
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_ordinary_scores_are_computed_once(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_module, "autograd_gradients", None)
+    for gap in (-90.0, 0.0, 54.0):
+        batch = _far_below(Dot(4), gap, 40.0)
+        d_rows, _, loss = gradients(make_model(Dot(4), SoftmaxLoss(), compiled=compiled), batch)
+        assert loss == pytest.approx(max(gap, 0.0) if gap else np.log(2), abs=1e-4)
+        assert np.isfinite(d_rows).all()
 
 
 def test_a_query_that_meets_its_candidate() -> None:

@@ -18,9 +18,11 @@ import numpy as np
 from marius_py.nn.kernels.compiling import elementwise, helper, kernel, reordered_helper
 from marius_py.nn.kernels.numba_rows import add_each
 from marius_py.nn.kernels.numba_sgemm import multiply
+from marius_py.nn.kernels.objectives import MOST_WEIGHT
 
 NONE, REAL, COMPLEX = 0, 1, 2
 _ZERO, _ONE = np.float32(0), np.float32(1)
+_MOST_WEIGHT = np.float32(MOST_WEIGHT)  # compiled code that is kept notices changes of this file alone
 
 
 class Edges(NamedTuple):
@@ -152,10 +154,13 @@ def _ask(rows, relations, edges, first, count, queries, shifts):
 
 @reordered_helper
 def _finish(totals, count, share, queries, dim, scaled):
-    """Write the queries of `count` edges times their factor, share / (1 + total); returns their losses."""
+    """Write the queries of `count` edges times their factor, share / (1 + total); returns their losses.
+
+    A loss is infinite where the total is too large for gradients to be sure.
+    """
     loss = 0.0
     for e in range(count):
-        loss += np.log1p(np.float64(totals[e]))
+        loss += np.inf if totals[e] > _MOST_WEIGHT else np.log1p(np.float64(totals[e]))
         factor = share / (totals[e] + _ONE)
         for d in range(dim):
             scaled[e, d] = queries[e, d] * factor
@@ -258,7 +263,8 @@ def contrast(
         d_rows, d_relations: (U, D) and (V, Dr), added to.
 
     Returns:
-        Sum of the edges' losses; infinite or NaN if scores overflow, then gradients are worthless.
+        Sum of the edges' losses; infinite or NaN if negatives score too far above an edge (`MOST_WEIGHT`) or
+        scores overflow: gradients are then worthless.
     """
     dim, groups = rows.shape[1], negatives.weight.shape[2]
     num_chunks, count = negatives.nodes.shape

@@ -16,6 +16,12 @@ from torch.nn import functional
 
 from marius_py.nn.losses import LogisticLoss, Loss, SoftmaxLoss
 
+MOST_WEIGHT = 1e24
+"""Largest sum of an edge's softmax weights, e^(s − s⁺), whose products with rows are sure to be finite.
+
+Float32 ends at 3.4e38: this leaves 1e14 for a row's coordinate; for distances, whose weights are divided by
+down to 1e-6 and meet squared norms of rows, norms of 1e4. Negatives that score 55 above an edge reach it."""
+
 
 class Objective(Protocol):
     """One loss on blocks; g chunks of P edges with K shared negatives.
@@ -69,8 +75,9 @@ class SoftmaxObjective:
     Args:
         log_weight: log w, added to the score of every negative.
 
-    The shift needs no pass for the rows' maxima. It overflows to an infinite loss if a negative scores 88
-    above the true edge, which the caller sees and computes again in a stable way.
+    The shift needs no pass for the rows' maxima. Where a negative scores some 55 above the true edge, so that
+    the weights' sum exceeds `MOST_WEIGHT` and products with them may overflow, the loss is said to be
+    infinite, which the caller sees and computes again in a stable way.
     """
 
     averages = False
@@ -97,9 +104,10 @@ class SoftmaxObjective:
     def reduce(
         self, positive: Tensor, row_sums: Tensor, losses: Tensor | None, kept: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The denominator is 1 + Σ e^(s − s⁺)."""
+        """The denominator is 1 + Σ e^(s − s⁺); the loss is infinite where that is too large for gradients."""
         factor = (row_sums + 1).reciprocal_()
-        return torch.log1p(row_sums), factor, torch.mul(row_sums, factor).neg_()
+        loss = torch.log1p(row_sums).masked_fill_(row_sums > MOST_WEIGHT, math.inf)
+        return loss, factor, torch.mul(row_sums, factor).neg_()
 
 
 class LogisticObjective:
