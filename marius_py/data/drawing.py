@@ -34,7 +34,8 @@ class BatchDrawing:
         weigh: let negatives count so that together they stand for all nodes (see `slot_weights`).
         compiled: locate nodes with loops compiled with Numba.
         mask_known: leave known edges out of the negatives, where they are at hand.
-        per_question: let questions count alike, however many known edges answer them.
+        per_question: let questions count alike, however many edges answer them, in the buffer and, as
+            estimated from these, elsewhere.
     """
 
     def __init__(
@@ -96,7 +97,8 @@ class BatchDrawing:
         """Corrupted side → (B,) what edges count; empty if all count alike."""
         if not self._per_question or leased.known is None:
             return {}
-        return {side: leased.known.question_weights(edges, side) for side in SIDES}
+        share = float(leased.nodes.sizes.sum()) / self._buffer.store.table.partitioning.num_nodes
+        return {side: leased.known.question_weights(edges, side, share) for side in SIDES}
 
     def _located(
         self,

@@ -39,7 +39,7 @@ class KnownEdges:
     def __init__(self, edges: np.ndarray, compiled: bool = True, asking: np.ndarray | None = None) -> None:
         self._num_relations = int(edges[:, 1].max(initial=0)) + 1
         self._asking = asking
-        self._mean_answers: dict[Side, float] = {}
+        self._mean_answers: dict[tuple[Side, float], float] = {}
         self._compiled = compiled_known() if compiled and len(edges) >= _LEAST_EDGES else None
         self._index: dict[Side, Answers] = {}
         for side in SIDES:
@@ -78,32 +78,38 @@ class KnownEdges:
         chunk = edge // (len(edges) // len(negatives))
         return np.sort(edge * negatives.shape[1] + order[chunk, column])
 
-    def question_weights(self, edges: np.ndarray, side: Side) -> np.ndarray:
+    def question_weights(self, edges: np.ndarray, side: Side, share: float = 1.0) -> np.ndarray:
         """What each edge counts if all questions count alike, however many known edges answer them.
 
-        One by the known answers of its question, times the mean number of answers: 1 on average over the
-        edges indexed, or over those that ask.
+        One by the answers of its question, times their mean: 1 on average over the edges indexed, or over
+        those that ask. Where the edges at hand lie between some nodes only, answers elsewhere are estimated:
+        each other answer to the question of an edge at hand is among them with probability `share`. The edges
+        of a question with few answers mostly meet no other one, so that it counts too much, up to 1 / share
+        times.
 
         Args:
             edges: (B, 3) int64 head, relation, tail of a batch, known edges among them.
             side: the end that is asked for.
+            share: of all nodes, those that the edges indexed lie between, above 0.
 
         Returns:
             (B,) float32.
         """
-        if side not in self._mean_answers:
-            self._mean_answers[side] = self._mean(side)
-        weights: np.ndarray = self._mean_answers[side] / self._num_answers(edges, side)
+        if (side, share) not in self._mean_answers:
+            self._mean_answers[side, share] = self._mean(side, share)
+        answers = _estimated(self._num_answers(edges, side), share)
+        weights: np.ndarray = self._mean_answers[side, share] / answers
         return weights.astype(np.float32)
 
-    def _mean(self, side: Side) -> float:
-        """Mean number of known answers of a question; an index of some questions holds rather large ones."""
+    def _mean(self, side: Side, share: float) -> float:
+        """Mean number of answers of a question; an index of some questions holds rather large ones."""
         index = self._index[side]
         if len(index.keys) == 0:
             return 1.0
-        if self._asking is None:
-            return len(index.answers) / len(index.keys)
-        return 1 / float(np.mean(1 / self._num_answers(self._asking, side)))
+        if self._asking is not None:
+            return 1 / float(np.mean(1 / _estimated(self._num_answers(self._asking, side), share)))
+        answers = np.diff(index.starts)
+        return len(index.answers) / float(np.sum(answers / _estimated(answers, share)))
 
     def _num_answers(self, edges: np.ndarray, side: Side) -> np.ndarray:
         """Known answers (B,) int64 of the questions of edges (B, 3); 1 where none is known."""
@@ -137,6 +143,11 @@ class KnownEdges:
             )
         index.turned.pay(looked_at, self._compiled.PAIR_COST * negatives.size)
         return found
+
+
+def _estimated(answers: np.ndarray, share: float) -> np.ndarray:
+    """Answers that questions have in the whole graph, given those at hand, the asking edge's own included."""
+    return 1 + (answers - 1) / share
 
 
 def own_answers(edges: np.ndarray, negatives: np.ndarray, side: Side) -> np.ndarray:

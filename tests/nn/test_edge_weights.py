@@ -96,6 +96,30 @@ def test_questions_count_alike(compiled: bool, few: bool) -> None:
     assert KnownEdges(edges[:0]).question_weights(asking, "head").tolist() == [1] * 50
 
 
+@pytest.mark.parametrize("few", [False, True])
+def test_answers_elsewhere_are_estimated(few: bool) -> None:
+    rng = np.random.default_rng(0)
+    sizes = np.repeat([1, 5, 50, 500], [2000, 400, 40, 4])
+    heads = np.repeat(np.arange(len(sizes)), sizes)
+    edges = np.stack([heads, np.zeros_like(heads), rng.integers(0, 1 << 30, len(heads))], 1)
+    part = rng.integers(0, 16, len(edges))
+    totals = np.zeros(len(sizes))
+    for own in range(16):  # each edge counts once, with four of sixteen parts at hand
+        at_hand = np.isin(part, (own + np.arange(4)) % 16)
+        mine = edges[part == own]
+        known = KnownEdges(edges[at_hand], asking=mine if few else None)
+        weights = known.question_weights(mine, "tail", 4 / 16)
+        np.add.at(totals, mine[:, 0], weights)
+        if few:
+            assert weights.mean() == pytest.approx(1, rel=1e-5)
+        else:
+            assert known.question_weights(edges[at_hand], "tail", 0.25).mean() == pytest.approx(1, rel=1e-5)
+    one, several, many, most = (totals[sizes == size].mean() for size in (1, 5, 50, 500))
+    assert 1 < several / one < 2.6
+    assert many / one == pytest.approx(1.1, abs=0.1)
+    assert most / one == pytest.approx(1, abs=0.05)
+
+
 def test_k_vs_all_of_a_whole_graph() -> None:
     """Edges by their weights are the mean, over questions, of cross-entropy with all answers of one."""
     nodes, relations = 9, 3
