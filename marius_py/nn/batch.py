@@ -1,4 +1,4 @@
-"""What enters and leaves the model (floor 1): Batch in, Update out. Tensors only, all on one device."""
+"""What enters the model, a Batch, and what its `step` returns, an Update (floor 1): tensors on one device."""
 
 from __future__ import annotations
 

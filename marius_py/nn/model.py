@@ -1,7 +1,8 @@
-"""The link-prediction model (floor 1): Batch in, Update out; relation parameters live here.
+"""The link-prediction model (floor 1): Batch in, Gradients out; relation parameters live here.
 
-Node rows come with each batch and leave as deltas; relation rows are few, stay on the model's device and are
-updated in place before `step` returns.
+Node rows come with each batch, and the caller takes the optimizer's step of them with what `gradients`
+returns; relation rows are few, stay on the model's device and are updated in place before it does.
+`step` does both.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def clip_rows(gradient: Tensor, longest: float) -> None:
 class LinkPredictionModel:
     """A decoder with its relation parameters, loss, sparse optimizer and regularization.
 
-    `step` may be called by several threads at once: gradients are computed side by side, relation rows are
+    `gradients` may be called by several threads at once: they are computed side by side, relation rows are
     read and updated one batch at a time.
 
     Args:
@@ -167,14 +168,13 @@ class LinkPredictionModel:
         self.optimizer.init_state(out)
 
     def step(self, batch: Batch) -> Update:
-        """Loss, gradients and optimizer step of one batch; relation rows are updated before it returns.
+        """As `gradients`, and the optimizer's step of the node rows, for a caller without a buffer of them.
 
         Args:
             batch: on the model's device; it is not changed.
 
         Returns:
-            Row deltas in tensors of their own, which the caller may keep. A loss that is not finite says that
-            training diverged; it is not checked here, since that would make a device wait.
+            Row deltas in tensors of their own, which the caller may keep.
         """
         with torch.no_grad():
             gradients = self.gradients(batch)
@@ -186,10 +186,17 @@ class LinkPredictionModel:
         return Update(d_rows, d_state, gradients.loss)
 
     def gradients(self, batch: Batch, team: Team = ALONE) -> Gradients:
-        """As `step`, but the optimizer step of the node rows is left to the caller; `state` is not read.
+        """Loss and gradients of one batch; relation rows are updated before it returns.
 
-        On the CPU the members of `team` share in the batch; into how many parts it is cut is all that its
-        size changes.
+        Args:
+            batch: on the model's device; it is not changed, and its `state` is not read.
+            team: whose members share in the batch on the CPU; into how many parts it is cut is all that its
+                size changes.
+
+        Returns:
+            Those of the node rows, for the caller's step, perhaps in scratch that the thread's next batch
+            overwrites. A loss that is not finite says that training diverged; it is not checked here, since
+            that would make a device wait.
         """
         with torch.no_grad():
             index, unique = self._relation_index(batch)

@@ -10,7 +10,6 @@ from marius_py.nn.initializers import Initializer, Normal, Uniform, XavierNormal
 from marius_py.nn.losses import LogisticLoss, Loss, MarginLoss, SoftmaxLoss
 from marius_py.nn.negatives import AllNegatives, DegreeNegatives, NegativeSampler, UniformNegatives
 from marius_py.nn.optimizers import SGD, Adagrad, AdagradRow, Adam, SparseOptimizer
-from marius_py.nn.regularizers import L2, N3, Regularizer
 from marius_py.nn.schedules import ConstantRate, CosineRate, LinearRate, PlateauRate, RateSchedule
 
 DECODERS: dict[str, type[Decoder]] = {
@@ -45,4 +44,3 @@ SCHEDULES: dict[str, type[RateSchedule]] = {
     "cosine": CosineRate,
     "plateau": PlateauRate,
 }
-REGULARIZERS: dict[str, type[Regularizer]] = {"l2": L2, "n3": N3}

@@ -7,14 +7,13 @@ import pytest
 import torch
 
 from marius_py.nn import L2, N3, DistMult, Regularizer, SoftmaxLoss
-from marius_py.nn.registry import REGULARIZERS
 from tests.nn.batches import gradients, make_model, random_batch
 
 
-@pytest.mark.parametrize("name", REGULARIZERS)
+@pytest.mark.parametrize("kind", [L2, N3])
 @pytest.mark.parametrize("complex_halves", [False, True])
-def test_regularizers_know_their_gradient(name: str, complex_halves: bool) -> None:
-    regularizer = REGULARIZERS[name](1.0)
+def test_regularizers_know_their_gradient(kind: type[Regularizer], complex_halves: bool) -> None:
+    regularizer = kind(1.0)
     rows = torch.randn(5, 6)
     rows[0] = 0
     closed = regularizer.gradient(rows, complex_halves)
