@@ -28,6 +28,7 @@ from marius_py.export.formats import (
 )
 from marius_py.export.formats import one_line as _lines
 from marius_py.run.reader import RunReader, open_run
+from marius_py.storage.file_io import os_errors_as_storage
 from marius_py.storage.replacing import Replacing
 
 Format = Literal["npy", "parquet", "tsv", "word2vec", "safetensors", "pbg", "projector"]
@@ -168,16 +169,17 @@ def _names_file(target: Path) -> Path:
 
 
 def _check_targets(targets: Sequence[Path], overwrite: bool) -> None:
-    if not targets[0].parent.is_dir():
-        raise ConfigError(f"output={targets[0]}: there is no folder {targets[0].parent}; create it first")
-    for path in targets:
-        if path.is_dir():
-            raise ConfigError(f"output: {path} is a folder; name a file")
-        if path.exists() and not overwrite:
-            raise ConfigError(
-                f"output: {path} exists; choose another name, or replace it with --overwrite "
-                "(in Python overwrite=True)"
-            )
+    with os_errors_as_storage("look at output", targets[0]):
+        if not targets[0].parent.is_dir():
+            raise ConfigError(f"output={targets[0]}: there is no folder {targets[0].parent}; create it first")
+        for path in targets:
+            if path.is_dir():
+                raise ConfigError(f"output: {path} is a folder; name a file")
+            if path.exists() and not overwrite:
+                raise ConfigError(
+                    f"output: {path} exists; choose another name, or replace it with --overwrite "
+                    "(in Python overwrite=True)"
+                )
 
 
 def _blocks(

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
 from marius_py.run.reader import RunReader
-from marius_py.storage.file_io import sync_path
+from marius_py.storage.file_io import os_errors_as_storage, sync_path
 from marius_py.storage.replacing import reason_of
 
 Float32 = NDArray[np.float32]
@@ -233,15 +233,16 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
         StorageError: writing failed; nothing was replaced.
     """
     target = target.resolve()
-    if not target.parent.is_dir():
-        raise ConfigError(f"output={target}: there is no folder {target.parent}; create it first")
-    if target.exists():
-        if not (overwrite and target.is_dir()):
-            raise ConfigError(
-                f"output: {target} exists; choose another name, or replace a folder with --overwrite "
-                "(in Python overwrite=True)"
-            )
-        _check_replaceable(target)
+    with os_errors_as_storage("look at output", target):
+        if not target.parent.is_dir():
+            raise ConfigError(f"output={target}: there is no folder {target.parent}; create it first")
+        if target.exists():
+            if not (overwrite and target.is_dir()):
+                raise ConfigError(
+                    f"output: {target} exists; choose another name, or replace a folder with --overwrite "
+                    "(in Python overwrite=True)"
+                )
+            _check_replaceable(target)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     old = target.with_name(f".{target.name}.{os.getpid()}.old.tmp")
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
+import glob
 import os
 import secrets
 import shutil
@@ -21,41 +21,51 @@ from marius_py.errors import ConfigError, StorageError
 from marius_py.graph.manifest import GRAPH_FILE
 from marius_py.storage.file_io import os_errors_as_storage
 from marius_py.storage.files import sync_folder
+from marius_py.storage.lock import is_abandoned, try_flock
 
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
 
 
 def check_output(output: Path, overwrite: bool) -> None:
-    """Refuse an output that would destroy something.
+    """Refuse an output that would destroy something, or whose place nothing can take.
 
     Raises:
-        ConfigError: it is a file, a prepared graph without `overwrite`, or a folder of other things.
+        ConfigError: it is a file, a mount point, a prepared graph without `overwrite`, or a folder of other
+        things. StorageError: it lies in a folder that may not be entered.
     """
-    if not output.exists():
-        return
-    if not output.is_dir():
-        raise ConfigError(f"output {output} is a file; choose a folder")
-    if (output / GRAPH_FILE).exists():
-        if not overwrite:
+    with os_errors_as_storage("look at output", output):
+        if not output.exists():
+            return
+        if not output.is_dir():
+            raise ConfigError(f"output {output} is a file; choose a folder")
+        if _is_mount_point(Path(os.path.realpath(output))):
             raise ConfigError(
-                f"output {output} holds a prepared graph already; set overwrite=true to replace it"
+                f"output {output} is a mount point, whose place no finished folder can take: choose a folder "
+                f"in it, such as {output / 'graph'}"
             )
-    elif any(output.iterdir()):
-        raise ConfigError(
-            f"output {output} is not empty and holds no prepared graph; choose a new or an empty folder"
-        )
+        if (output / GRAPH_FILE).exists():
+            if not overwrite:
+                raise ConfigError(
+                    f"output {output} holds a prepared graph already; set overwrite=true to replace it"
+                )
+        elif any(output.iterdir()):
+            raise ConfigError(
+                f"output {output} is not empty and holds no prepared graph; choose a new or an empty folder"
+            )
 
 
 @contextmanager
 def building(output: Path, overwrite: bool) -> Iterator[Path]:
     """Give a temporary folder; when the body ends without an error it becomes `output`, else it vanishes.
 
+    A symbolic link at `output` stays: what it leads to is made or replaced.
+
     Raises:
         ConfigError: as `check_output`. StorageError: another prepare of the same output is running, or the
         folder cannot be made or renamed.
     """
-    output = Path(os.path.abspath(output))
+    output = Path(os.path.realpath(output))
     check_output(output, overwrite)
     with os_errors_as_storage("write", output):
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +73,8 @@ def building(output: Path, overwrite: bool) -> Iterator[Path]:
         folder = _new_sibling(output)
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if try_flock(lock) is False:
+            raise _in_use(output)
         yield folder
         with os_errors_as_storage("write", output):
             check_output(output, overwrite)
@@ -87,22 +98,40 @@ def _new_sibling(output: Path) -> Path:
 
 
 def _remove_stale(output: Path) -> None:
-    for folder in output.parent.glob(f"{_glob_escaped(_prefix(output))}*"):
-        if not folder.is_dir():
-            continue
-        with suppress(FileNotFoundError):
-            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise StorageError(f"another process is preparing {output} right now; wait for it") from error
-            finally:
-                os.close(lock)
+    for folder, is_left in temporary_folders(output):
+        if not is_left:
+            raise _in_use(output)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _glob_escaped(text: str) -> str:
-    return "".join(f"[{c}]" if c in "*?[" else c for c in text)
+def temporary_folders(output: Path) -> Iterator[tuple[Path, bool]]:
+    """The temporary folders beside an output without links, and of each whether its process is gone."""
+    prefix = _prefix(output)
+    for folder in output.parent.glob(f"{glob.escape(prefix)}*"):
+        pid = folder.name.removeprefix(prefix).partition("-")[0]
+        if pid.isdecimal():
+            with suppress(OSError):
+                yield folder, is_abandoned(folder, int(pid))
+
+
+def _in_use(output: Path) -> StorageError:
+    return StorageError(f"another process is preparing {output} right now; wait for it")
+
+
+def _is_mount_point(folder: Path) -> bool:
+    """Whether a folder is the root of a mount, be it of its parent's own file system (a bind mount)."""
+    with suppress(OSError, StopIteration):
+        return _mount_of(folder) != _mount_of(folder.parent)
+    return os.path.ismount(folder)
+
+
+def _mount_of(folder: Path) -> str:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        facts = Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines()
+        return next(line for line in facts if line.startswith("mnt_id:"))
+    finally:
+        os.close(descriptor)
 
 
 def _move_into_place(folder: Path, output: Path) -> None:

@@ -119,14 +119,44 @@ def _can_take(descriptor: int, kind: int) -> bool:
 
     The kernel decides, whoever the file's text names; where the file system has no flock, the text does.
     """
+    taken = try_flock(descriptor, kind)
+    if taken is None:
+        owner = _owner(descriptor)
+        return owner is None or not is_alive(owner)
+    return taken
+
+
+def try_flock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool | None:
+    """Take a flock without waiting: whether it was free, or None where the file system has no flock.
+
+    Args:
+        descriptor: of an open file or folder.
+        kind: fcntl.LOCK_EX or fcntl.LOCK_SH.
+    """
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            return False
-        owner = _owner(descriptor)
-        return owner is None or not is_alive(owner)
+        return False if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else None
     return True
+
+
+def is_abandoned(path: Path, pid: int) -> bool:
+    """Whether no process writes a temporary file or folder any more, which its writer holds a flock on.
+
+    Args:
+        path: the file or folder.
+        pid: the process in its name, which decides where the file system has no flock: one that does not run
+            on this machine is gone, and so is an earlier one of our own number.
+
+    Raises:
+        OSError: it is gone, or may not be opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        free = try_flock(descriptor)
+    finally:
+        os.close(descriptor)
+    return pid == os.getpid() or not _runs(pid) if free is None else free
 
 
 def process_start(pid: int) -> int | None:
@@ -142,14 +172,20 @@ def is_alive(owner: dict[str, Any]) -> bool:
     """Whether the process that a lock's text names still runs, as far as this machine can tell."""
     if owner.get("host") != socket.gethostname():
         return True
+    if not _runs(int(owner["pid"])):
+        return False
+    started = process_start(int(owner["pid"]))
+    return started is None or started == owner.get("started")
+
+
+def _runs(pid: int) -> bool:
     try:
-        os.kill(int(owner["pid"]), 0)
-    except ProcessLookupError:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True
-    started = process_start(int(owner["pid"]))
-    return started is None or started == owner.get("started")
+    return True
 
 
 def lock_owner(folder: Path) -> dict[str, Any] | None:

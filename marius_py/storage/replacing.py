@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from marius_py.errors import StorageError
 from marius_py.storage.file_io import sync_path
+from marius_py.storage.lock import is_abandoned, try_flock
 
 
 class Replacing:
@@ -37,7 +38,8 @@ class Replacing:
             for target, path in self._temporary.items():
                 _remove_stale(target)
                 self._locks.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
-                fcntl.flock(self._locks[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if try_flock(self._locks[-1]) is False:
+                    raise OSError(errno.EWOULDBLOCK, "another process writes it")
         except OSError as error:
             self._remove()
             raise self._failed(error) from error
@@ -86,9 +88,5 @@ def _remove_stale(target: Path) -> None:
         if path.name != f"{prefix}{middle}.tmp" or not middle.isdecimal():
             continue
         with suppress(OSError):
-            lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if is_abandoned(path, int(middle)):
                 path.unlink()
-            finally:
-                os.close(lock)

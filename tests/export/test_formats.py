@@ -1,6 +1,9 @@
 """Formats of other programs read back equal; relations score there as here."""
 
+import errno
 import json
+import os
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -158,3 +161,19 @@ def test_only_what_an_export_wrote_is_replaced(tmp_path, monkeypatch, format):
     assert export(folder, tmp_path / "link", format, overwrite=True) == [tmp_path / "link"]
     assert (tmp_path / "link").is_symlink()
     assert sorted(path.name for path in mine.iterdir()) == before
+
+
+@pytest.mark.parametrize("format", ["npy", "pbg"])
+def test_an_output_in_a_folder_that_may_not_be_entered(tmp_path, monkeypatch, format):
+    folder, *_ = write_run(tmp_path)
+    plain = Path.stat
+
+    def stat(path, **named):
+        if "closed" in path.parts:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return plain(path, **named)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    target = tmp_path / "closed" / "inner" / "v"
+    with pytest.raises(StorageError, match=f"cannot look at output {target}: Permission denied"):
+        export(folder, target, format)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -75,3 +76,19 @@ def test_a_folder_that_cannot_be_written_is_one_message(
     monkeypatch.setattr(Path, "unlink", refuse)
     with pytest.raises(StorageError, match=r"v\.csv failed: Read-only file system"):
         Replacing([tmp_path / "v.csv"]).__enter__()
+
+
+def test_without_flock_the_process_in_the_name_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    gone, too_large, live = (tmp_path / f".v.csv.{pid}.tmp" for pid in (2**22 + 5, 10**30, os.getppid()))
+    for path in (gone, too_large, live):
+        path.write_text("half")
+    with Replacing([tmp_path / "v.csv"]) as temporary:
+        temporary[tmp_path / "v.csv"].write_text("whole")
+    assert sorted(tmp_path.iterdir()) == [live, tmp_path / "v.csv"]
+    assert (tmp_path / "v.csv").read_text() == "whole"

@@ -1,0 +1,99 @@
+"""What `output` may be, where the finished folder comes, and what others that prepare it are told."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from marius_py.errors import ConfigError, StorageError
+from marius_py.graph.manifest import GRAPH_FILE
+from marius_py.prepare import folder as folders
+from marius_py.prepare.folder import building, check_output
+
+
+def build(output: Path, text: str = "new", *, overwrite: bool = False) -> None:
+    with building(output, overwrite) as folder:
+        (folder / GRAPH_FILE).write_text(text)
+
+
+def test_names_of_folders_are_taken_literally(tmp_path: Path) -> None:
+    stranger = tmp_path / ".ab.preparing-1"
+    stranger.mkdir()
+    with building(tmp_path / "[a]b*", overwrite=False) as folder:
+        (folder / "x").write_text("x")
+    assert stranger.exists()
+    assert (tmp_path / "[a]b*" / "x").exists()
+
+
+def test_a_link_stays_and_what_it_leads_to_is_made(tmp_path: Path) -> None:
+    disk, here = tmp_path / "disk", tmp_path / "here"
+    (disk / "empty").mkdir(parents=True)
+    here.mkdir()
+    for name in ("empty", "not there yet"):
+        (here / name).symlink_to(disk / name)
+        build(here / name, "old")
+        with pytest.raises(ConfigError, match="holds a prepared graph already"):
+            build(here / name)
+        build(here / name, overwrite=True)
+        assert (disk / name / GRAPH_FILE).read_text() == "new"
+        assert (here / name).is_symlink()
+    for folder in (disk, here):
+        assert sorted(path.name for path in folder.iterdir()) == ["empty", "not there yet"]
+
+
+def test_a_mount_point_is_refused_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounted = tmp_path / "out"
+    mounted.mkdir()
+    (tmp_path / "link").symlink_to(mounted)
+    monkeypatch.setattr(folders, "_mount_of", lambda folder: f"mnt_id:\t{folder == mounted:d}")
+    for output in (mounted, tmp_path / "link"):
+        with pytest.raises(ConfigError, match=f"output {mounted} is a mount point.* such as {mounted}/graph"):
+            build(output)
+    build(mounted / "graph")
+    assert [path.name for path in mounted.iterdir()] == ["graph"]
+
+
+def test_mount_points_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(folder: Path) -> str:
+        raise FileNotFoundError
+
+    for _ in range(2):
+        assert folders._is_mount_point(Path("/proc"))
+        assert not folders._is_mount_point(tmp_path)
+        monkeypatch.setattr(folders, "_mount_of", unknown)
+
+
+def test_without_flock_the_process_in_the_name_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    left, live = (tmp_path / f".g.preparing-{pid}-00ff" for pid in (gone.pid, os.getppid()))
+    left.mkdir()
+    build(tmp_path / "g")
+    assert [path.name for path in tmp_path.iterdir()] == ["g"]
+    live.mkdir()
+    with pytest.raises(StorageError, match=r"another process is preparing .*; wait for it"):
+        build(tmp_path / "g", overwrite=True)
+    assert live.exists()
+
+
+def test_an_output_in_a_folder_that_may_not_be_entered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stat(path: Path, **_: bool) -> os.stat_result:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "stat", stat)
+    with pytest.raises(StorageError, match=f"cannot look at output {tmp_path}/g: Permission denied"):
+        check_output(tmp_path / "g", False)
