@@ -55,8 +55,8 @@ def claimed(folder: Path) -> Iterator[None]:
     Raises:
         StorageError: another run writes to it (its process is named), or it cannot be made.
     """
-    is_new = not folder.exists()
     try:
+        is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"the run folder {folder} cannot be made: {error.strerror}") from error
@@ -65,6 +65,8 @@ def claimed(folder: Path) -> Iterator[None]:
     try:
         for name in VIEWS:
             remove(folder / (name + TEMPORARY_SUFFIX))
+        for path in folder.glob(f"edges-*/*{TEMPORARY_SUFFIX}"):
+            remove(path)
         yield
     finally:
         lock.release()
@@ -156,7 +158,7 @@ def check_begun(folder: Path, graph: str | None) -> None:
 
 
 def check_epochs(committed: Mapping[str, Any], epochs: int, folder: Path) -> None:
-    """Refuse to train a run to fewer epochs in all than it has already.
+    """Refuse to train a run to fewer epochs in all than it has already, or has begun.
 
     Args:
         committed: the meta of its last commit.
@@ -166,7 +168,13 @@ def check_epochs(committed: Mapping[str, Any], epochs: int, folder: Path) -> Non
     Raises:
         ConfigError: names both numbers.
     """
-    done = int(committed.get("position", (0,))[0])
+    done, *within = committed.get("position", (0, 0, 0))
+    if any(within) and done >= epochs:
+        raise ConfigError(
+            f"training.epochs={epochs} is of all epochs, and the run in {folder} has trained {done} and part "
+            f"of epoch {done + 1}, so its embeddings are those of no whole epoch: give "
+            f"training.epochs={done + 1} or more"
+        )
     if done > epochs:
         raise ConfigError(
             f"training.epochs={epochs} is of all epochs, and the run in {folder} has trained {done} already: "

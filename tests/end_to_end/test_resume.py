@@ -21,7 +21,7 @@ from marius_py.errors import ConfigError, InterruptedRunError, StorageError
 from marius_py.storage.hdf5_nodes import open_node_store
 from marius_py.storage.lock import LOCK_NAME, FolderLock
 from marius_py.testing.crash_harness import committed_position
-from marius_py.verify import verify
+from marius_py.verify import is_sound, verify
 from tests.end_to_end.conftest import Train, embeddings
 
 
@@ -129,6 +129,45 @@ def test_fewer_epochs_than_there_are_train_nothing(
     assert f"training.epochs=1 is of all epochs, and the run in {run} has trained 2" in said
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
     assert run_train("training.epochs=2", resume=True)["train"]["epochs"] == 2
+
+
+def test_part_of_an_epoch_is_not_tested_as_whole_ones(run_train: Train, tmp_path: Path) -> None:
+    interrupted(run_train, 25)
+    run = tmp_path / "run"
+    assert committed_position(run)[0] == 1
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(ConfigError, match=r"training.epochs=1 .* 1 and part of epoch 2.* training.epochs=2 "):
+        run_train("training.epochs=1", resume=True)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert run_train("training.epochs=2", resume=True)["train"]["epochs"] == 2
+
+
+def test_what_interrupted_writes_left_is_told_from_what_the_next_start_removes(
+    run_train: Train, tmp_path: Path
+) -> None:
+    run_train("training.epochs=1")
+    run = tmp_path / "run"
+    (run / "edges-64").mkdir()
+    removed = [run / "edges-64" / "edges.h5.tmp", run / "metrics.jsonl.tmp"]
+    others = {
+        run / ".report.html.99.tmp": "nothing depends on it; remove it",
+        run / "snapshots" / "best-0001.tmp": "the next epoch to end removes it",
+    }
+    for path in (*removed, *others):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("half")
+    remedies = others | dict.fromkeys(removed, "the next start removes it")
+    found = verify(run)
+    assert {Path(one.file): one.remedy for one in found} == remedies
+    assert len(found) == len(remedies)
+    assert is_sound(found)
+    lock = FolderLock(run)
+    lock.acquire()
+    assert verify(run) == []  # a run that trains may be writing all of them
+    lock.release()
+    (run / "snapshots" / "best-0001.tmp").unlink()
+    run_train(resume=True)
+    assert [Path(one.file) for one in verify(run)] == [run / ".report.html.99.tmp"]
 
 
 @pytest.mark.parametrize(

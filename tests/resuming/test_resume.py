@@ -1,0 +1,44 @@
+"""Refusals before a run is gone on with."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from marius_py.errors import ConfigError, StorageError
+from marius_py.resuming.resume import check_epochs, claimed
+
+
+def test_a_run_in_a_folder_that_may_not_be_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stat(path: Path, **_: bool) -> os.stat_result:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "stat", stat)
+    with (
+        pytest.raises(StorageError, match=f"{tmp_path}/run cannot be made: Permission denied"),
+        claimed(tmp_path / "run"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("position", "epochs", "said"),
+    [
+        ([2, 0, 0], 1, "2 already: .* give more than 2 to go on, or 2 to test"),
+        ([2, 4, 0], 1, "2 and part of epoch 3, .*: give training.epochs=3 or more"),
+        ([2, 0, 6], 2, "2 and part of epoch 3, .*: give training.epochs=3 or more"),
+    ],
+)
+def test_fewer_epochs_than_there_are(position: list[int], epochs: int, said: str, tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=f"training.epochs={epochs} is of all epochs, .* has trained {said}"
+    ):
+        check_epochs({"position": position}, epochs, tmp_path)
+    check_epochs({"position": position}, position[0] + any(position[1:]), tmp_path)
+
+
+def test_a_run_without_a_commit_has_no_epochs(tmp_path: Path) -> None:
+    check_epochs({}, 0, tmp_path)
