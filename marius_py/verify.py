@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from marius_py.config import CONFIG_FILE, read_yaml, write_yaml
 from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
 from marius_py.graph import open_graph
 from marius_py.graph.manifest import EDGES_FILE, GRAPH_FILE, NODES_FILE, read_manifest
+from marius_py.prepare.folder import temporary_folders
 from marius_py.resuming.resume import BEFORE_META, VIEWS, claimed, plain_json
 from marius_py.run.folder import (
     CHECKPOINT_FOLDER,
@@ -31,7 +32,7 @@ from marius_py.run.folder import (
 )
 from marius_py.run.results import write_json, write_lines
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, read_checkpoint
-from marius_py.storage.file_io import file_checksum
+from marius_py.storage.file_io import file_checksum, os_errors_as_storage
 from marius_py.storage.files import TEMPORARY_SUFFIX, read_whole
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.lock import LOCK_NAME, is_locked, lock_owner
@@ -49,6 +50,8 @@ VIEW_LIMIT = 1 << 32
 
 DEMO_FOLDER = "graph"
 _REPREPARE = "prepare the graph again from its edge lists"
+_NEXT_START = "the next start removes it"
+_REMOVE = "nothing depends on it; remove it"
 
 
 def verify(path: str | os.PathLike[str]) -> list[Finding]:
@@ -60,9 +63,13 @@ def verify(path: str | os.PathLike[str]) -> list[Finding]:
         Findings; empty if all is well, only harmless ones if the next start cleans up by itself.
 
     Raises:
-        ConfigError: the folder is none of these.
+        ConfigError: the folder is none of these. StorageError: it, or a folder in it, may not be entered.
     """
-    folder = Path(path)
+    with os_errors_as_storage("check", Path(path)):
+        return _verify(Path(path))
+
+
+def _verify(folder: Path) -> list[Finding]:
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder; give a run or a prepared graph")
     names = {entry.name for entry in folder.iterdir()}
@@ -88,7 +95,9 @@ def is_sound(findings: list[Finding]) -> bool:
 
 def verify_graph(folder: Path) -> list[Finding]:
     """Compare every file of a prepared graph with its checksum in graph.json."""
-    findings = _strays(folder, folder.parent.glob(f".{folder.name}.preparing-*"))
+    findings = _strays(folder.glob(f"*{TEMPORARY_SUFFIX}"), _REMOVE)
+    left = [beside for beside, is_left in temporary_folders(folder.resolve()) if is_left]
+    findings += _strays(left, "the next marius-prepare to the same output removes it")
     try:
         files = read_manifest(folder)["files"]
     except MariusError as error:
@@ -126,17 +135,31 @@ def verify_run(folder: Path) -> list[Finding]:
         problem = f"{nodes / CHECKPOINT_NAME} is another run's: neither {NODES_NAME} nor {CONFIG_FILE} fit it"
         return [Finding(str(nodes / CHECKPOINT_NAME), problem, "restore it from a copy of this run")]
     findings += _views(folder, meta, live=live)
-    findings += _edges(folder, meta)
+    findings += _edges(folder, meta, live=live)
     findings += _graph(folder, meta)
+    snapshots = folder / SNAPSHOT_FOLDER
     if not live:
-        findings += _strays(folder, [])
+        views = {folder / (name + TEMPORARY_SUFFIX) for name in VIEWS}
+        found = set(folder.glob(f"*{TEMPORARY_SUFFIX}"))
+        findings += _strays(found & views, _NEXT_START)
+        findings += _strays(found - views, _REMOVE)
+        findings += _strays(snapshots.glob(f"*{TEMPORARY_SUFFIX}"), "the next epoch to end removes it")
         findings += _stale_lock(folder)
-    for snapshot in sorted((folder / SNAPSHOT_FOLDER).glob("*-*")):
+    for snapshot in sorted(snapshots.glob("*-*")):
         if snapshot.suffix != TEMPORARY_SUFFIX:
-            findings += verify_run(snapshot)
-        elif not live:
-            findings += _strays(snapshot.parent, [])
+            findings += _snapshot(snapshot)
     return findings
+
+
+def _snapshot(folder: Path) -> list[Finding]:
+    """Check a snapshot, of which nothing is said if the run that trains has removed it meanwhile."""
+    try:
+        findings = verify_run(folder)
+    except OSError:  # a StorageError is one
+        if folder.exists():
+            raise
+        return []
+    return findings if folder.exists() else []
 
 
 def _committed(nodes: Path) -> dict[str, Any] | None:
@@ -236,17 +259,18 @@ def _remedy(name: str, wanted: Any) -> str:
     if name == RESULT_FILE:
         return "resume=true computes it anew"
     if name == TRACE_FILE:
-        return "nothing depends on it; remove it"
+        return _REMOVE
     return "the checkpoint does not hold it; restore it from a copy"
 
 
-def _edges(folder: Path, meta: Mapping[str, Any] | None) -> list[Finding]:
+def _edges(folder: Path, meta: Mapping[str, Any] | None, *, live: bool) -> list[Finding]:
     """The edges that a run has sorted for its own number of partitions."""
     findings = []
     remedy = "remove it; the next start sorts the graph's edges anew"
     for sorted_edges in sorted(folder.glob("edges-*")):
         path = sorted_edges / EDGES_FILE
-        findings += _strays(sorted_edges, [])
+        if not live:  # which may be sorting
+            findings += _strays(sorted_edges.glob(f"*{TEMPORARY_SUFFIX}"), _NEXT_START)
         if not path.exists():
             continue
         try:
@@ -272,20 +296,17 @@ def _graph(folder: Path, meta: Mapping[str, Any] | None) -> list[Finding]:
     remedy = f"put the graph back to {named}, or prepare it again with the same input, partitions and seed"
     try:
         fingerprint = open_graph(graph_folder(folder, meta or {})).fingerprint
-    except MariusError as error:
+    except (MariusError, OSError) as error:
         return [Finding(named, str(error), remedy)]
     if meta is not None and fingerprint != meta.get("graph", {}).get("fingerprint"):
         return [Finding(named, f"{named} is another graph than the run was trained on", remedy)]
     return []
 
 
-def _strays(folder: Path, others: Any) -> list[Finding]:
-    found = [*sorted(folder.glob(f"*{TEMPORARY_SUFFIX}")), *others]
+def _strays(paths: Iterable[Path], remedy: str) -> list[Finding]:
     return [
-        Finding(
-            str(path), f"{path} is left from an interrupted write", "the next start removes it", harmless=True
-        )
-        for path in found
+        Finding(str(path), f"{path} is left from an interrupted write", remedy, harmless=True)
+        for path in sorted(paths)
     ]
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from marius_py.errors import ConfigError, MariusError, MissingPathError, StorageError
 from marius_py.graph.manifest import EDGES_FILE, GRAPH_FILE, NODES_FILE, RELATIONS_FILE, read_manifest
 from marius_py.partitioning import Partitioning
+from marius_py.storage.file_io import os_errors_as_storage
 
 if TYPE_CHECKING:
     from marius_py.storage.hdf5_edges import Hdf5EdgeStore
@@ -78,7 +79,6 @@ class Graph:
             ConfigError: more partitions than nodes. StorageError: reading or writing failed.
         """
         from marius_py.storage.edge_writer import resort
-        from marius_py.storage.file_io import os_errors_as_storage
         from marius_py.storage.files import replace
         from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 
@@ -141,14 +141,6 @@ class Graph:
 
         return find_names(self.path / RELATIONS_FILE, names)
 
-    def verify(self) -> list[str]:
-        """Compare every file with its checksum.
-
-        Returns:
-            One sentence for each damaged or missing file; empty when the graph is whole.
-        """
-        return _verify_files(self.path, self.files)
-
 
 def open_graph(path: Path | str) -> Graph:
     """Open a prepared graph.
@@ -158,10 +150,14 @@ def open_graph(path: Path | str) -> Graph:
 
     Raises:
         MissingPathError (a StorageError): there is no such folder, or it holds no graph.
-        StorageError: one of its files is missing or has the wrong size.
+        StorageError: one of its files is missing or has the wrong size, or the folder may not be entered.
         FormatError: graph.json is damaged, no graph's, or of another format version.
     """
-    folder = Path(path)
+    with os_errors_as_storage("open the graph", Path(path)):
+        return _open(Path(path))
+
+
+def _open(folder: Path) -> Graph:
     if folder.is_file():
         raise MissingPathError(
             f"graph={folder} is a file, not the folder of a prepared graph; prepare one from it with "
@@ -209,20 +205,3 @@ def _existing_edges(path: Path, fingerprint: str, wanted: Partitioning) -> Hdf5E
         return store
     store.close()
     return None
-
-
-def _verify_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    from marius_py.storage.file_io import file_checksum
-
-    damaged = []
-    for name, facts in files.items():
-        try:
-            checksum = file_checksum(folder / name)
-        except StorageError as error:
-            damaged.append(str(error))
-            continue
-        if checksum != facts["xxh3"]:
-            damaged.append(
-                f"{folder / name} is damaged: it does not match its checksum; prepare the graph again"
-            )
-    return damaged

@@ -77,14 +77,14 @@ def update_snapshots(
     if keep:
         _save(run, folder / f"epoch-{epoch:04}", touch)
     for old in _numbered(folder, "epoch")[: -keep or None]:
-        shutil.rmtree(old)
+        _remove(old)
     if best:
         winner = best_epoch(meta["history"])
         if winner == epoch:
             _save(run, folder / f"best-{epoch:04}", touch)
         for old in _numbered(folder, "best"):
             if _number_of(old) != winner:
-                shutil.rmtree(old)
+                _remove(old)
     return sorted(folder.glob("*-*"))
 
 
@@ -102,6 +102,14 @@ def _numbered(folder: Path, kind: str) -> list[Path]:
 
 def _number_of(snapshot: Path) -> int:
     return int(snapshot.name.rpartition("-")[2])
+
+
+def _remove(snapshot: Path) -> None:
+    """Take a snapshot's name away before its files, so that nothing is half of one."""
+    doomed = snapshot.with_name(snapshot.name + TEMPORARY_SUFFIX)
+    with os_errors_as_storage("remove", snapshot):
+        os.rename(snapshot, doomed)
+        shutil.rmtree(doomed)
 
 
 def _save(run: Path, target: Path, touch: Callable[[], None]) -> None:

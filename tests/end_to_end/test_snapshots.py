@@ -13,12 +13,14 @@ import pytest
 
 import marius_py
 from marius_py import cli
+from marius_py import verify as verifying
 from marius_py.errors import PipelineError, StorageError
-from marius_py.resuming.snapshots import best_epoch, best_snapshot
+from marius_py.resuming.resume import claimed
+from marius_py.resuming.snapshots import best_epoch, best_snapshot, update_snapshots
 from marius_py.storage.hdf5_nodes import open_node_store
 from marius_py.storage.hdf5_store import Hdf5PartitionStore
 from marius_py.testing.system_calls import SystemCallFaults
-from marius_py.verify import verify
+from marius_py.verify import is_sound, verify
 from tests.end_to_end.conftest import Train, embeddings
 
 
@@ -38,6 +40,37 @@ def test_the_last_epochs_are_kept(run_train: Train, tmp_path: Path) -> None:
     with open_node_store(run / "snapshots" / "epoch-0003" / "checkpoint") as store:
         assert store.num_slots == 4
     assert not verify(run)
+
+
+@pytest.mark.parametrize("after", ["is_locked", "verify_node_store", "_committed"])
+def test_a_snapshot_that_training_removes_while_it_is_checked(
+    after: str, run_train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_train("checkpoint.keep=2")
+    run = tmp_path / "run"
+    plain = getattr(verifying, after)
+
+    def checked(folder: Path) -> object:
+        found = plain(folder)
+        if "epoch-0001" in folder.parts:
+            shutil.rmtree(run / "snapshots" / "epoch-0001")
+        return found
+
+    monkeypatch.setattr(verifying, after, checked)
+    with claimed(run):
+        assert verify(run) == []
+    assert names(run) == ["epoch-0002"]
+
+
+def test_a_snapshot_loses_its_name_before_its_files(
+    run_train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_train("checkpoint.keep=2")
+    run = tmp_path / "run"
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **_: None)
+    update_snapshots(run, keep=1, best=False)
+    assert names(run) == ["epoch-0001.tmp", "epoch-0002"]
+    assert is_sound(verify(run))
 
 
 def test_a_snapshot_is_a_run(run_train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

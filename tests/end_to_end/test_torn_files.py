@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -168,6 +170,22 @@ def test_whole_ones_end_with_code_0(originals: Path, capsys: pytest.CaptureFixtu
     assert cli.verify([str(originals / "graph")]) == 0
     assert cli.verify([str(originals / "run" / "checkpoint")]) == 0
     assert capsys.readouterr().out.count("every file is whole") == 3
+
+
+def test_the_graph_of_a_run_in_a_folder_that_may_not_be_entered(
+    originals: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, graph = Path.stat, originals / "graph"
+
+    def stat(path: Path, **named: bool) -> os.stat_result:
+        if path.is_relative_to(graph):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return plain(path, **named)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    findings = verify(originals / "run")
+    assert [finding.file for finding in findings] == [str(graph)]
+    assert "Permission denied" in findings[0].problem
 
 
 def test_the_graph_of_a_run_that_is_another(originals: Path, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +21,7 @@ from marius_py.graph.manifest import manifest_bytes, read_manifest
 from marius_py.graph.names import ROW_GROUP, find_names, write_names
 from marius_py.partitioning import Partitioning
 from marius_py.prepare import prepare, prepare_arrays
+from marius_py.verify import verify, verify_graph
 
 
 @given(num_nodes=st.integers(1, 2000), data=st.data())
@@ -142,6 +145,17 @@ def test_missing_folder_and_files(tmp_path: Path) -> None:
     open_graph(tmp_path / "g")
 
 
+def test_a_graph_in_a_folder_that_may_not_be_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stat(path: Path, **_: bool) -> os.stat_result:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "stat", stat)
+    with pytest.raises(StorageError, match=f"cannot open the graph {tmp_path}/g: Permission denied"):
+        open_graph(tmp_path / "g")
+    with pytest.raises(StorageError, match=f"cannot check {tmp_path}/g: Permission denied"):
+        verify(tmp_path / "g")
+
+
 @pytest.mark.parametrize("name", ["edges.h5", "nodes.parquet", "relations.parquet"])
 def test_verify_names_damaged_files(tmp_path: Path, name: str) -> None:
     graph = make(tmp_path / "g")
@@ -149,11 +163,11 @@ def test_verify_names_damaged_files(tmp_path: Path, name: str) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(bytes(content))
-    found = graph.verify()
+    found = verify_graph(graph.path)
     assert len(found) == 1
-    assert name in found[0]
+    assert name in found[0].problem
     path.unlink()
-    assert "cannot read" in graph.verify()[0] or "missing" in graph.verify()[0]
+    assert [one.problem for one in verify_graph(graph.path)] == [f"{path} is missing"]
 
 
 def test_every_damage_to_the_manifest_is_found(tmp_path: Path) -> None:
