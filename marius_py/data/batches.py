@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from marius_py.buffer import PartitionBuffer
 from marius_py.buffer.swap import IOThread
 from marius_py.data.leased_edges import LeasedEdges
-from marius_py.data.plan import spread_spans, whole_spans
+from marius_py.data.plan import EpochSpans, spread_spans, whole_spans
 from marius_py.data.resident_edges import ResidentEdges, most_between
 from marius_py.data.step_edges import (
     BLOCK_EDGES,
@@ -32,6 +32,9 @@ from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.streams import Purpose, stream
 from marius_py.types import Position, Schedule, Step
 
+_Block = tuple[EdgeBlock, int, int]
+"""A block, its first batch's number within the step, and how many of its batches are done."""
+
 
 @dataclass(frozen=True, slots=True)
 class BatchSettings:
@@ -44,7 +47,7 @@ class BatchSettings:
         spread: divide each bucket among all steps that hold both of its partitions; otherwise it runs whole
             in the step that the schedule names. block_edges: edges of a step that are shuffled at once.
         weigh: let negatives count so that together they stand for all nodes (see `slot_weights`).
-        compiled: search known edges with loops compiled with Numba.
+        compiled: search known edges and level steps with loops compiled with Numba.
         per_question: let questions count alike, however many known edges answer them (K-vs-all);
             at most `block_edges` may lie between the residents.
     """
@@ -63,6 +66,27 @@ class BatchSettings:
     def reads_known(self) -> bool:
         """Whether batches need to know the edges between the residents."""
         return self.mask_known or self.per_question
+
+
+def check_answers(counts: NDArray[np.int64], capacity: int, limit: int = BLOCK_EDGES) -> None:
+    """Refuse to count answers among the edges of a block only, which would be a random part of them.
+
+    Args:
+        counts: (p, p) train edges a bucket.
+        capacity: c, partitions in the buffer.
+        limit: most edges that are held between these.
+
+    Raises:
+        ConfigError: there may be more.
+    """
+    most = most_between(counts, capacity)
+    if most > limit:
+        raise ConfigError(
+            f"negatives.per_question=true counts answers among the known edges between the partitions in "
+            f"the buffer, at most {limit}; with storage.capacity={capacity} of "
+            f"storage.partitions={len(counts)} there may be {most}: set a smaller "
+            "storage.capacity, more storage.partitions, or negatives.per_question=false"
+        )
 
 
 class BatchSource:
@@ -95,24 +119,13 @@ class BatchSource:
         self._degree_cumsum: dict[int, NDArray[np.int64]] = {}
         self._counts = edges.bucket_counts()
         if settings.per_question:
-            self._check_answers()
+            check_answers(self._counts, buffer.capacity, settings.block_edges)
         self._known: ResidentEdges | None = None
         if settings.reads_known:
             self._known = ResidentEdges(edges, self._counts, settings.block_edges, settings.compiled)
+        self._spans: tuple[int, Schedule, EpochSpans] | None = None
         self._edge_bytes = 0
         self._block_bytes = self._ahead_bytes = 0
-
-    def _check_answers(self) -> None:
-        """Refuse to count answers among the edges of a block only, which would be a random part of them."""
-        capacity, limit = self._buffer.capacity, self._settings.block_edges
-        most = most_between(self._counts, capacity)
-        if most > limit:
-            raise ConfigError(
-                f"negatives.per_question=true counts answers among the known edges between the partitions in "
-                f"the buffer, at most {limit}; with storage.capacity={capacity} of "
-                f"storage.partitions={len(self._counts)} there may be {most}: set a smaller "
-                "storage.capacity, more storage.partitions, or negatives.per_question=false"
-            )
 
     def run(
         self, schedule: Schedule, start: Position, pause: Callable[[Position], bool]
@@ -129,19 +142,22 @@ class BatchSource:
         if start.step >= len(steps) or pause(start):
             return
         blocks = self._remaining_blocks(schedule, start)
+        first = next(blocks)  # a step without edges has one that is empty
         self._buffer.begin(steps[start.step].resident)
         entered = start.step
-        ahead = self._io.submit(self._read, blocks[0][0], steps, start.epoch)  # waited for first
+        ahead = self._io.submit(self._read, first[0], steps, start.epoch)  # waited for first
         if entered + 1 < len(steps):
             self._buffer.prefetch_for(steps[entered + 1])
-        for number, (block, first_batch, skip) in enumerate(blocks):
+        here: _Block | None = first
+        while here is not None:
+            (block, first_batch, skip), here = here, next(blocks, None)
             while entered < block.step:
                 entered += 1
                 self._buffer.enter(steps[entered], steps[entered + 1] if entered + 1 < len(steps) else None)
             edges, between = self._buffer.timed(ahead)
             self._block_bytes, self._ahead_bytes = edges.nbytes, 0
-            if number + 1 < len(blocks):
-                ahead = self._io.submit(self._read, blocks[number + 1][0], steps, start.epoch)
+            if here is not None:
+                ahead = self._io.submit(self._read, here[0], steps, start.epoch)
             resident = steps[entered].resident
             known = None if self._known is None else self._known.index(resident, between, edges)
             between = None  # the index holds what it needs
@@ -150,30 +166,37 @@ class BatchSource:
                 if pause(batch.after):
                     return
 
-    def _remaining_blocks(self, schedule: Schedule, start: Position) -> list[tuple[EdgeBlock, int, int]]:
-        """Blocks from `start` on, each with its first batch's number within the step and batches to skip."""
-        if self._settings.spread:
-            rng = stream(self._settings.seed, Purpose.SHUFFLE, start.epoch)
-            spans = spread_spans(schedule, self._counts, rng)
-        else:
-            spans = whole_spans(schedule, self._counts)
-        remaining = []
+    def _remaining_blocks(self, schedule: Schedule, start: Position) -> Iterator[_Block]:
+        """Blocks from `start` on, each cut when its turn comes."""
+        spans = self._spans_of(schedule, start.epoch)
         for number in range(start.step, len(schedule.steps)):
             first = 0
             for block in split_step(number, spans[number], self._settings.block_edges):
                 bounds = batch_bounds(block.num_edges, self._settings.batch_size, self._settings.chunks)
                 skip = max(0, start.batch - first) if number == start.step else 0
                 if skip < len(bounds) or block.last:
-                    remaining.append((block, first, min(skip, len(bounds))))
+                    yield block, first, min(skip, len(bounds))
                 first += len(bounds)
-        return remaining
+
+    def _spans_of(self, schedule: Schedule, epoch: int) -> EpochSpans:
+        """The epoch's spans, kept until another epoch or schedule comes: commits divide an epoch."""
+        if self._spans is None or self._spans[0] != epoch or self._spans[1] is not schedule:
+            self._spans = None  # its memory goes to the next ones
+            if self._settings.spread:
+                rng = stream(self._settings.seed, Purpose.SHUFFLE, epoch)
+                spans = spread_spans(schedule, self._counts, rng, self._settings.compiled)
+            else:
+                spans = whole_spans(schedule, self._counts)
+            self._spans = epoch, schedule, spans
+        return self._spans[2]
 
     def _read(self, block: EdgeBlock, steps: Sequence[Step], epoch: int) -> tuple[Edges, Edges | None]:
         """The block's edges, shuffled, and those to be masked (None: nothing, or its own). I/O thread."""
         threads = torch.get_num_threads()
+        # whole buckets first: what is verified then need not be verified for a share of it
+        between = None if self._known is None else self._known.load(steps[block.step].resident)
         edges = read_block(self._edges, block, self._settings.seed, epoch, threads=threads)
         self._edge_bytes += edges.nbytes
-        between = None if self._known is None else self._known.load(steps[block.step].resident)
         self._ahead_bytes = edges.nbytes + (0 if between is None else between.nbytes)
         return edges, between
 

@@ -58,6 +58,7 @@ class ResidentEdges:
         self._counts = counts
         self._limit = limit
         self._buckets: dict[Bucket, Edges] = {}
+        self._bucket_bytes = 0
         self._indexed: tuple[int, ...] | None = None
         self._index: KnownEdges | None = None
         self._warned = False
@@ -79,6 +80,7 @@ class ResidentEdges:
                     self._limit,
                 )
             self._buckets.clear()
+            self._bucket_bytes = 0
             return None
         kept = {bucket: self._buckets[bucket] for bucket in wanted if bucket in self._buckets}
         for bucket in wanted:
@@ -86,13 +88,14 @@ class ResidentEdges:
                 kept[bucket] = self._edges.read("train", bucket)
                 self.bytes_read += kept[bucket].nbytes
         self._buckets = kept
+        self._bucket_bytes = sum(edges.nbytes for edges in kept.values())
         return np.concatenate([kept[bucket] for bucket in wanted])
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the edges and the index that are held."""
-        index = 0 if self._index is None else self._index.nbytes
-        return index + sum(edges.nbytes for edges in list(self._buckets.values()))
+        """Bytes of the edges and the index that are held; asked after every batch, from any thread."""
+        index = self._index
+        return self._bucket_bytes + (0 if index is None else index.nbytes)
 
     def index(self, resident: tuple[int, ...], loaded: Edges | None, own: Edges) -> KnownEdges:
         """Index of what `load` returned for `resident`, or of the block's `own` edges where that is None.

@@ -6,7 +6,7 @@ that follows from the run's seed and the position alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,7 +15,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from marius_py.data.plan import Span
+from marius_py.data.plan import Spans
 from marius_py.nn.negatives import chunks_of
 from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.streams import Purpose, stream
@@ -29,45 +29,43 @@ _LEAST_GROUPED = 1 << 18
 """Edges from which they are shuffled by groups; of fewer, a permutation fits the cache."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class EdgeBlock:
     """One part of every span of a step.
 
     Attributes:
         step: index of the step in the schedule.
-        ranges: (start, stop) positions in the train split.
+        ranges: (n, 2) rows of (start, stop), positions in the train split.
         order: 0-based number of the block within its step.
         last: whether no block of the step follows.
     """
 
     step: int
-    ranges: tuple[Span, ...]
+    ranges: Spans
     order: int
     last: bool
 
     @property
     def num_edges(self) -> int:
         """Edges of the block."""
-        return sum(stop - start for start, stop in self.ranges)
+        return int((self.ranges[:, 1] - self.ranges[:, 0]).sum())
 
 
-def split_step(step: int, spans: Sequence[Span], block_edges: int = BLOCK_EDGES) -> list[EdgeBlock]:
+def split_step(step: int, spans: Spans, block_edges: int = BLOCK_EDGES) -> list[EdgeBlock]:
     """Cut a step into the fewest blocks of about `block_edges` edges, each with a share of every span.
 
     Args:
         step: index of the step in the schedule.
-        spans: the step's spans of the train split.
+        spans: (n, 2) spans of the train split that the step has.
         block_edges: edges that may be in memory as one block.
     """
-    total = sum(stop - start for start, stop in spans)
-    num_blocks = max(1, -(-total // block_edges))
+    start, size = spans[:, 0], spans[:, 1] - spans[:, 0]
+    num_blocks = max(1, -(-int(size.sum()) // block_edges))
     blocks = []
     for order in range(num_blocks):
-        ranges = tuple(
-            (start + (stop - start) * order // num_blocks, start + (stop - start) * (order + 1) // num_blocks)
-            for start, stop in spans
-        )
-        kept = tuple(span for span in ranges if span[0] < span[1])
+        cuts = (start + size * number // num_blocks for number in (order, order + 1))
+        ranges = np.stack(list(cuts), axis=1)
+        kept = ranges[ranges[:, 0] < ranges[:, 1]]
         blocks.append(EdgeBlock(step, kept, order, order == num_blocks - 1))
     return blocks
 
@@ -81,7 +79,7 @@ def read_block(edges: EdgeStore, block: EdgeBlock, seed: int, epoch: int, *, thr
         seed, epoch: with the block's place, what the order follows from.
         threads: that share in shuffling; the order is the same for any number.
     """
-    parts = [edges.read_range("train", start, stop) for start, stop in _joined(block.ranges)]
+    parts = [edges.read_range("train", start, stop) for start, stop in _joined(block.ranges).tolist()]
     if not parts:
         return np.empty((0, 3), dtype=np.int32)
     rng = stream(seed, Purpose.SHUFFLE, epoch, block.step, block.order)
@@ -120,15 +118,13 @@ def shuffled(edges: Edges, rng: np.random.Generator, threads: int = 1) -> Edges:
     return found
 
 
-def _joined(ranges: Sequence[Span]) -> list[Span]:
+def _joined(ranges: Spans) -> Spans:
     """Ranges in file order, neighbours read as one."""
-    joined: list[Span] = []
-    for start, stop in sorted(ranges):
-        if joined and joined[-1][1] == start:
-            joined[-1] = (joined[-1][0], stop)
-        else:
-            joined.append((start, stop))
-    return joined
+    ordered = ranges[np.argsort(ranges[:, 0])]
+    apart = ordered[1:, 0] != ordered[:-1, 1]
+    starts = ordered[np.insert(apart, 0, True)[: len(ordered)], 0]
+    stops = ordered[np.append(apart, True)[: len(ordered)], 1]
+    return np.stack([starts, stops], axis=1)
 
 
 def batch_bounds(num_edges: int, batch_size: int, chunks: int) -> list[tuple[int, int]]:

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from copy import deepcopy
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marius_py.data.plan import Span, spread_spans, whole_spans
+from marius_py.data import plan
+from marius_py.data.plan import EpochSpans, Spans, spread_spans, whole_spans
+from marius_py.data.step_edges import _joined, split_step
 from marius_py.ordering import build_schedule
+from marius_py.types import Schedule
 
 
-def owners(spans: list[list[Span]], num_edges: int) -> np.ndarray:
+def all_of(spans: EpochSpans, schedule: Schedule) -> list[Spans]:
+    return [spans[step] for step in range(len(schedule.steps))]
+
+
+def owners(spans: Iterable[Spans], num_edges: int) -> np.ndarray:
     """Step of each edge; fails if an edge is in two spans or in none."""
     step_of = np.full(num_edges, -1)
     for step, parts in enumerate(spans):
         for start, stop in parts:
-            assert start < stop or start == stop
+            assert start < stop
             assert (step_of[start:stop] == -1).all()
             step_of[start:stop] = step
     assert (step_of >= 0).all()
@@ -34,7 +45,7 @@ def test_every_edge_is_in_one_step_that_holds_both_of_its_partitions(data: st.Da
     schedule = build_schedule(p, c, seed=seed, costs=(counts + 1).tolist())
     bucket = np.repeat(np.arange(p * p), counts.ravel())
     for spans in (whole_spans(schedule, counts), spread_spans(schedule, counts, rng)):
-        step_of = owners(spans, int(counts.sum()))
+        step_of = owners(all_of(spans, schedule), int(counts.sum()))
         for edge_bucket, step in set(zip(bucket.tolist(), step_of.tolist(), strict=True)):
             assert set(divmod(edge_bucket, p)) <= set(schedule.steps[step].resident)
 
@@ -43,7 +54,7 @@ def test_every_edge_is_in_one_step_that_holds_both_of_its_partitions(data: st.Da
 def test_spread_levels_the_work_and_mixes_buckets(p: int, c: int) -> None:
     counts = np.random.default_rng(0).poisson(200, (p, p))
     schedule = build_schedule(p, c, order="auto", seed=1, policy="eager")
-    spans = spread_spans(schedule, counts, np.random.default_rng(1))
+    spans = all_of(spread_spans(schedule, counts, np.random.default_rng(1)), schedule)
     work = np.array([sum(stop - start for start, stop in parts) for parts in spans])
     eager = np.array([sum(counts[h, t] for h, t in step.buckets) for step in schedule.steps])
     assert work.sum() == eager.sum() == counts.sum()
@@ -56,6 +67,126 @@ def test_spread_levels_the_work_and_mixes_buckets(p: int, c: int) -> None:
 def test_another_epoch_cuts_elsewhere_and_the_same_one_does_not() -> None:
     counts = np.full((6, 6), 100)
     schedule = build_schedule(6, 3, seed=0)
-    first, again, other = (spread_spans(schedule, counts, np.random.default_rng(s)) for s in (1, 1, 2))
-    assert first == again
-    assert first != other
+    first, again, other = (
+        np.concatenate(all_of(spread_spans(schedule, counts, np.random.default_rng(s)), schedule))
+        for s in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert first.tolist() != other.tolist()
+
+
+# What every run has followed since runs can be resumed, written share by share.
+
+
+def plain_shares(bucket: np.ndarray, step: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    def shares() -> np.ndarray:
+        return weight[step] / np.bincount(bucket, weight[step], minlength=len(edges))[bucket]
+
+    num_steps = int(step.max()) + 1
+    weight = np.ones(num_steps)
+    target = edges.sum() / num_steps
+    for _ in range(60):
+        work = np.bincount(step, shares() * edges.astype(np.float64)[bucket], minlength=num_steps)
+        if target == 0 or np.abs(work - target).max() < 0.01 * target:
+            break
+        weight *= np.clip(target / np.maximum(work, 1e-9 * target), 0.5, 2.0)
+        weight = np.clip(weight / weight.mean(), 1e-3, 1e3)
+    return shares()
+
+
+def plain_spans(schedule: Schedule, counts: np.ndarray, rng: Any) -> list[list[tuple[int, int]]]:
+    p, edges = len(counts), counts.ravel()
+    resident = [np.asarray(step.resident, dtype=np.int64) for step in schedule.steps]
+    bucket = np.concatenate([(parts[:, None] * p + parts).ravel() for parts in resident])
+    step = np.repeat(np.arange(len(resident)), [len(parts) ** 2 for parts in resident])
+    shares = plain_shares(bucket, step, edges)
+    order = np.lexsort((rng.random(len(bucket)), bucket))
+    bucket, step, shares = bucket[order], step[order], shares[order]
+    first = np.searchsorted(bucket, bucket, side="left")
+    running = np.cumsum(shares)
+    upto = running - (running - shares)[first]
+    is_last = np.append(bucket[1:] != bucket[:-1], True)
+    stop = np.where(is_last, edges[bucket], np.rint(upto * edges[bucket]).astype(np.int64))
+    start = np.where(first == np.arange(len(bucket)), 0, np.concatenate([[0], stop[:-1]]))
+    turn = (rng.random(p * p) * edges).astype(np.int64)[bucket]
+    origins = (np.cumsum(edges) - edges)[bucket]
+    spans: list[list[tuple[int, int]]] = [[] for _ in resident]
+    for at, low, high, origin, size in np.stack(
+        [step, start + turn, stop + turn, origins, edges[bucket]], axis=1
+    ).tolist():
+        if low >= size:
+            spans[at].append((origin + low - size, origin + high - size))
+        elif high <= size:
+            spans[at].append((origin + low, origin + high))
+        else:
+            spans[at] += [(origin + low, origin + size), (origin, origin + high - size)]
+    return [[span for span in step if span[0] < span[1]] for step in spans]
+
+
+class Coarse:
+    """Draws few numbers, so that many are equal."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def random(self, size: Any) -> np.ndarray:
+        return np.floor(self.rng.random(size) * 8) / 8
+
+
+def plain_joined(spans: list[tuple[int, int]]) -> list[list[int]]:
+    joined: list[list[int]] = []
+    for start, stop in sorted(spans):
+        if joined and joined[-1][1] == start:
+            joined[-1][1] = stop
+        else:
+            joined.append([start, stop])
+    return joined
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("p", "c", "order", "rounds"),
+    [
+        (1, 1, "auto", 1),
+        (5, 5, "auto", 1),
+        (4, 2, "auto", 3),
+        (8, 4, "random", 4),
+        (16, 3, "random", 1),
+        (32, 8, "auto", 2),
+        (64, 16, "random", 1),
+    ],
+)
+def test_spans_are_the_same_as_ever(
+    p: int, c: int, order: str, rounds: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was committed inside an epoch goes on with the edges that were left."""
+    monkeypatch.setattr(plan, "_BAND_SHARES", 700)  # several bands
+    monkeypatch.setattr(plan, "_CHUNK", 100)
+    for seed, scale in enumerate((0, 1, 9, 101, 70_000)):
+        rng = np.random.default_rng([seed, p])
+        counts = (rng.pareto(1.2, (p, p)) * scale).astype(np.int64) if seed % 2 else np.full((p, p), scale)
+        schedule = build_schedule(p, c, order=order, seed=seed, policy="eager", rounds=rounds)
+        source: Any = Coarse(seed) if seed == 3 else np.random.Generator(np.random.SFC64(seed))
+        expected = plain_spans(schedule, counts, deepcopy(source))
+        spans = spread_spans(schedule, counts, source, compiled)
+        for step, plain in enumerate(expected):
+            found = spans[step]
+            assert [tuple(span) for span in found.tolist()] == plain
+            limit = max(1, sum(stop - start for start, stop in plain) // 3)
+            blocks = split_step(step, found, limit)
+            for block in blocks:
+                parts = [
+                    tuple(a + (z - a) * k // len(blocks) for k in (block.order, block.order + 1))
+                    for a, z in plain
+                ]
+                wanted = plain_joined([(a, z) for a, z in parts if a < z])
+                assert _joined(block.ranges).tolist() == wanted
+                assert block.num_edges == sum(z - a for a, z in wanted)
+
+
+def test_many_shares_take_a_few_bytes_each() -> None:
+    p, c = 96, 24
+    counts = np.full((p, p), 300)
+    schedule = build_schedule(p, c, order="random", seed=1, policy="eager")
+    spans: Any = spread_spans(schedule, counts, np.random.default_rng(0))
+    assert spans.start.nbytes + spans.length.nbytes == 4 * len(schedule.steps) * c * c

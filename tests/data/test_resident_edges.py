@@ -55,6 +55,21 @@ def test_an_index_of_all_serves_until_a_partition_comes() -> None:
     assert known.index((1, 2), other, other) is not first
 
 
+def test_what_is_held_is_known_without_asking_every_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked after every batch, and there may be as many buckets as batches."""
+    rng = np.random.default_rng(0)
+    edges = np.stack([rng.integers(0, size, 2000) for size in (NODES, 3, NODES)], 1)
+    store = MemoryEdgeStore(Partitioning(NODES, PARTS), edges)
+    known = ResidentEdges(store, store.bucket_counts(), limit=len(edges))
+    for resident in ((0, 1), (1, 3), (0, 1, 2, 3)):
+        loaded = known.load(resident)
+        assert loaded is not None
+        index = known.index(resident, loaded, loaded)
+        monkeypatch.setattr(known, "_buckets", None)
+        assert known.nbytes == loaded.nbytes + index.nbytes
+        monkeypatch.undo()
+
+
 def test_too_many_edges_are_told_once_and_only_the_blocks_own_are_held(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,7 @@ def test_blocks_cover_the_buckets_of_a_step_once(
         position for h, t in chosen for position in range(offsets[3 * h + t], offsets[3 * h + t + 1])
     )
     spans = [(int(offsets[3 * h + t]), int(offsets[3 * h + t + 1])) for h, t in sorted(chosen)]
-    blocks = split_step(4, spans, block_edges)
+    blocks = split_step(4, np.array(spans), block_edges)
     seen = sorted(p for block in blocks for start, stop in block.ranges for p in range(start, stop))
     assert seen == expected
     assert [block.last for block in blocks] == [False] * (len(blocks) - 1) + [True]

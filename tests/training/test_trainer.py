@@ -12,9 +12,12 @@ import pytest
 import torch
 
 from marius_py.data.batches import BatchSettings
+from marius_py.data.plan import spread_spans
 from marius_py.errors import ConfigError, InterruptedRunError, PipelineError, StorageError
 from marius_py.nn.batch import Batch
-from marius_py.nn.decoders import ComplEx, Decoder
+from marius_py.nn.decoders import ComplEx, Decoder, DistMult
+from marius_py.nn.initializers import Normal
+from marius_py.nn.known_edges import KnownEdges
 from marius_py.nn.losses import SoftmaxLoss
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.negatives import AllNegatives, NegativeSampler, UniformNegatives
@@ -75,7 +78,7 @@ class Setup:
         **options: Any,
     ) -> None:
         self.model = model or make_model()
-        table = NodeTable(Partitioning(NODES, p), DIM, self.model.node_state_dim)
+        table = NodeTable(Partitioning(NODES, p), self.model.dim, self.model.node_state_dim)
         self.store = store or MemoryPartitionStore(table)
         self.trainer = Trainer(
             self.model,
@@ -92,16 +95,20 @@ class Setup:
         return self.trainer.train(epochs)
 
     def table(self) -> Float32:
-        return self.store.read_rows(0, NODES)
+        return self.stored(0)
 
     def state(self) -> Float32:
+        return self.stored(1)
+
+    def stored(self, tensor: int) -> Float32:
+        """Of every node its embedding (0) or its state (1)."""
         table = self.store.table
         rows = np.empty((table.slot_rows, table.dim), np.float32)
         state = np.empty((table.slot_rows, table.state_dim), np.float32)
         found = []
         for part in range(table.partitioning.num_partitions):
             self.store.read_into(part, rows, state)
-            found.append(state[: table.partitioning.size(part)].copy())
+            found.append((rows, state)[tensor][: table.partitioning.size(part)].copy())
         return np.concatenate(found)
 
     def assert_equals(self, other: Setup) -> None:
@@ -255,6 +262,23 @@ def test_commits_inside_an_epoch_change_nothing_and_bound_the_lost_work() -> Non
     steps = len(build_schedule(PARTITIONS, 3, order="beta", seed=0).steps)
     assert len(commits) >= 2 * (steps - 2)
     assert commits == sorted(commits)
+
+
+def test_commits_inside_an_epoch_do_not_make_its_division_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def counting(*arguments: Any) -> Any:
+        made.append(len(commits))
+        return spread_spans(*arguments)
+
+    monkeypatch.setattr("marius_py.data.batches.spread_spans", counting)
+    run = Setup(replace(INLINE, commits=CommitRhythm(swaps=1)), spread=True)
+    commits: list[Any] = []
+    commit = run.store.commit
+    run.store.commit = lambda checkpoint: (commits.append(checkpoint), commit(checkpoint))
+    run.train(2)
+    assert len(made) == 2
+    assert len(commits) > 6
 
 
 def test_rolled_back_to_a_commit_inside_an_epoch_ends_the_same() -> None:
@@ -447,6 +471,53 @@ def test_epochs_without_validation_cost_no_patience() -> None:
     assert len(run.train(9)) == 4
 
 
+class _Steep(torch.autograd.Function):
+    """Leaves scores as they are and breaks their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: torch.Tensor) -> torch.Tensor:
+        return scores.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradient: torch.Tensor) -> torch.Tensor:
+        return gradient[0] * float("inf")
+
+
+@pytest.mark.parametrize("settings", [INLINE, THREADED], ids=["inline", "threaded"])
+def test_gradients_that_are_no_numbers_reach_no_commit(settings: TrainerSettings) -> None:
+    class SteepLoss(SoftmaxLoss):
+        def __call__(self, positive: torch.Tensor, *others: Any) -> torch.Tensor:
+            return super().__call__(_Steep.apply(positive), *others)
+
+    run = Setup(INLINE)
+    run.train(1)
+    committed = run.table()
+    model = make_model()
+    model.loss = SteepLoss()
+    broken = Setup(settings, store=run.store, model=model)
+    with pytest.raises(PipelineError, match=r"gradients became infinite or NaN at a loss of \d.* in epoch 2"):
+        broken.train(2)
+    run.store.rollback()
+    np.testing.assert_array_equal(run.table(), committed)
+
+
+def test_rows_that_begin_far_too_large() -> None:
+    """Negatives score 80 to 88 above true edges, which weights outlast and their products do not."""
+    for seed in range(3):
+        model = LinkPredictionModel(
+            DistMult(128),
+            SoftmaxLoss(),
+            Adagrad(0.1),
+            num_relations=RELATIONS,
+            initializer=Normal(1.2),
+            seed=seed,
+        )
+        run = Setup(replace(INLINE, capacity=PARTITIONS), model=model)
+        losses = [line["loss"] for line in run.train(2)]
+        assert losses[1] < losses[0]
+        assert np.isfinite(run.table()).all()
+
+
 @pytest.mark.parametrize("mask_known", [False, True])
 def test_a_question_counts_once_however_many_edges_answer_it(mask_known: bool) -> None:
     batches: list[Batch] = []
@@ -470,6 +541,20 @@ def test_a_question_counts_once_however_many_edges_answer_it(mask_known: bool) -
         weights = torch.cat([batch.negatives[side].edge_weight for batch in batches]).double()
         expected = len(edges) / len(counts) / np.sort(np.repeat(counts, counts))[::-1]
         np.testing.assert_allclose(weights.sort().values[::3], expected, rtol=1e-6)
+
+
+def test_answers_outside_the_buffer_are_reckoned_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares, weights = set(), KnownEdges.question_weights
+
+    def noted(self: KnownEdges, edges: Any, side: Any, share: float) -> Any:
+        shares.add(share)
+        return weights(self, edges, side, share)
+
+    monkeypatch.setattr(KnownEdges, "question_weights", noted)
+    Setup(INLINE, per_question=True).train(1)
+    assert shares == {0.5}  # three partitions of six
+    Setup(replace(INLINE, capacity=PARTITIONS), per_question=True).train(1)
+    assert shares == {0.5, 1.0}
 
 
 def test_questions_are_not_weighed_on_a_device() -> None:

@@ -67,6 +67,11 @@ def compiled_distinct() -> ModuleType | None:
     return _kernels("numba_distinct")
 
 
+def compiled_levels() -> ModuleType | None:
+    """`numba_levels`, or None."""
+    return _kernels("numba_levels")
+
+
 def compiled_known() -> ModuleType | None:
     """`numba_known`, or None."""
     return _kernels("numba_known")
