@@ -84,7 +84,3 @@ class StreamedHashes:
             return None
         self._running.pop(part, None)
         return running.intdigest()
-
-    def forget(self, part: int) -> None:
-        """Drop what was seen of `part`, since it has a new version."""
-        self._running.pop(part, None)

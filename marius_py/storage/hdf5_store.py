@@ -13,8 +13,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import numpy as np
-
 from marius_py.errors import FormatError, MariusError, StorageError
 from marius_py.storage import files
 from marius_py.storage.checkpoint_file import (
@@ -24,7 +22,7 @@ from marius_py.storage.checkpoint_file import (
     encode,
     read_checkpoint,
 )
-from marius_py.storage.checks import StreamedHashes, check_arrays, check_range, hash_rows, spans
+from marius_py.storage.checks import check_arrays, hash_rows
 from marius_py.storage.lock import FolderLock
 from marius_py.storage.node_file import NODES_NAME, NodeFile, read_facts
 from marius_py.storage.protocols import Checkpoint, Float32, NodeTable
@@ -60,7 +58,7 @@ def damaged_partition(path: Path, part: int, slot: int, generation: int) -> Stor
 class Hdf5PartitionStore:
     """`PartitionStore` on disk; made by `hdf5_nodes.create_node_store` or `open_node_store`.
 
-    Bulk methods run on one thread at a time, `commit` and `rollback` only while none of them runs. After a
+    Bulk methods run on one thread at a time, `commit` only while none of them runs. After a
     flush or rename that failed it is unknown what is on the disk: the store then refuses all writes until
     it is opened anew, at a state that is surely whole.
 
@@ -77,7 +75,6 @@ class Hdf5PartitionStore:
         self._slots = SlotTable(self._manifest.num_slots, self._manifest.slots)
         self._hashes = self._manifest.hashes.copy()
         self._unverified = set(range(self.table.partitioning.num_partitions))
-        self._streamed = StreamedHashes()
         self._hasher = ThreadPoolExecutor(1, "marius-hash")
         self._refusal: str | None = None
         self._closed = False
@@ -118,27 +115,6 @@ class Hdf5PartitionStore:
             self._verify(part, embeddings[:rows], state[:rows])
         return size
 
-    def read_rows(self, start: int, stop: int) -> Float32:
-        """Read the newest embeddings of the node ids start:stop into a new (stop − start, D) array.
-
-        Goes through the page cache, so that a second pass may be served from memory. The hash of a partition
-        that is read in ascending blocks from its first row is checked with its last one.
-        """
-        self._check_open()
-        partitioning = self.table.partitioning
-        check_range(partitioning, start, stop)
-        out = np.empty((stop - start, self.table.dim), np.float32)
-        done = 0
-        for part, first, last in spans(partitioning, start, stop):
-            rows = out[done : done + last - first]
-            self._nodes.read_rows(self._slots.current(part), first, rows)
-            if part in self._unverified:
-                found = self._streamed.feed(part, first, rows, partitioning.size(part))
-                if found is not None and found != int(self._hashes[part, 0]):
-                    raise self._damaged(part)
-            done += last - first
-        return out
-
     def write(self, part: int, embeddings: Float32, state: Float32) -> int:
         """Store a new, uncommitted version of `part` from slot-shaped arrays; returns bytes written.
 
@@ -159,10 +135,6 @@ class Hdf5PartitionStore:
         self._unverified.discard(part)
         self._slots.confirm(part)
         return size
-
-    def uncommitted(self) -> tuple[int, ...]:
-        """Partitions, ascending, that were written since the last commit."""
-        return self._slots.uncommitted()
 
     def free_slots(self) -> int:
         """How many further partitions can be written before a commit is due."""
@@ -198,16 +170,6 @@ class Hdf5PartitionStore:
         self._slots.commit()
         self._manifest = manifest
         self._checkpoint = copy_checkpoint(checkpoint)
-
-    def rollback(self) -> None:
-        """Forget all writes since the last commit."""
-        self._check_writable()
-        changed = self._slots.uncommitted()
-        self._slots.rollback()
-        for part in changed:
-            self._hashes[part] = self._manifest.hashes[part]
-            self._unverified.add(part)
-            self._streamed.forget(part)
 
     def checkpoint(self) -> Checkpoint | None:
         """A copy of the last committed checkpoint, or None before the first commit."""

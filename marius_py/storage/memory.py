@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from marius_py.errors import FormatError, StorageError
 from marius_py.partitioning import Partitioning
 from marius_py.storage.checkpoint_file import copy_checkpoint
-from marius_py.storage.checks import check_arrays, check_part, check_range, check_table, spans
+from marius_py.storage.checks import check_arrays, check_part, check_table
 from marius_py.storage.protocols import Checkpoint, Edges, Float32, NodeTable
 from marius_py.storage.slots import EMPTY, SlotTable
 from marius_py.types import SPLITS, Bucket
@@ -61,18 +61,6 @@ class MemoryPartitionStore:
         embeddings[:rows], state[:rows] = stored
         return stored[0].nbytes + stored[1].nbytes
 
-    def read_rows(self, start: int, stop: int) -> Float32:
-        """Copy the newest embeddings of the node ids start:stop into a new (stop − start, D) array."""
-        self._check_open()
-        partitioning = self._table.partitioning
-        check_range(partitioning, start, stop)
-        out = np.empty((stop - start, self._table.dim), np.float32)
-        done = 0
-        for part, first, last in spans(partitioning, start, stop):
-            out[done : done + last - first] = self._versions[self._slots.current(part)][0][first:last]
-            done += last - first
-        return out
-
     def write(self, part: int, embeddings: Float32, state: Float32) -> int:
         """Store a copy as the new, uncommitted version of `part`; returns bytes copied."""
         self._check_open()
@@ -82,10 +70,6 @@ class MemoryPartitionStore:
         self._versions[slot] = (embeddings[:rows].copy(), state[:rows].copy())
         self._slots.confirm(part)
         return sum(array.nbytes for array in self._versions[slot])
-
-    def uncommitted(self) -> tuple[int, ...]:
-        """Partitions, ascending, that were written since the last commit."""
-        return self._slots.uncommitted()
 
     def free_slots(self) -> int:
         """How many further partitions can be written before a commit is due."""
@@ -100,7 +84,7 @@ class MemoryPartitionStore:
         self._checkpoint = copy
 
     def rollback(self) -> None:
-        """Forget all writes since the last commit."""
+        """Forget all writes since the last commit, as opening a store on disk anew does."""
         self._check_open()
         self._slots.rollback()
 

@@ -81,20 +81,8 @@ class PartitionStore(Protocol):
         """
         ...
 
-    def read_rows(self, start: int, stop: int) -> Float32:
-        """Read the newest embeddings of the node ids start:stop: a new (stop − start, D) array."""
-        ...
-
-    def uncommitted(self) -> tuple[int, ...]:
-        """Partitions, ascending, that were written since the last commit."""
-        ...
-
     def free_slots(self) -> int:
         """How many partitions beside the uncommitted ones can be written before a commit is due."""
-        ...
-
-    def rollback(self) -> None:
-        """Forget all writes since the last commit."""
         ...
 
     def commit(self, checkpoint: Checkpoint) -> None:

@@ -33,7 +33,8 @@ class SlotTable:
         """Slot of the newest version; StorageError if there is none or its write failed."""
         if part in self._damaged:
             raise StorageError(
-                f"the last write of partition {part} failed: write it again, or roll back to the last commit"
+                f"the last write of partition {part} failed: write it again, or open the store anew at the "
+                "last commit"
             )
         slot = self._newer.get(part, self._committed[part])
         if slot == EMPTY:
@@ -62,10 +63,6 @@ class SlotTable:
     def confirm(self, part: int) -> None:
         """The write of `part` into its claimed slot succeeded."""
         self._damaged.discard(part)
-
-    def uncommitted(self) -> tuple[int, ...]:
-        """Partitions, ascending, whose newest version awaits a commit."""
-        return tuple(sorted(self._newer))
 
     def num_free(self) -> int:
         """Further partitions that can be written before a commit is due."""

@@ -44,8 +44,6 @@ def expect_version(store: PartitionStore, part: int, number: int) -> None:
     expected = version(store.table, part, number)
     np.testing.assert_array_equal(embeddings[:size], expected[0][:size])
     np.testing.assert_array_equal(state[:size], expected[1][:size])
-    start = store.table.partitioning.start(part)
-    np.testing.assert_array_equal(store.read_rows(start, start + size), expected[0][:size])
 
 
 class StoreTests:
@@ -80,12 +78,9 @@ class StoreTests:
         """Before the first commit there is no checkpoint, and what is missing is named."""
         store = self.make_store(tmp_path / "store", self.table, 1)
         assert store.checkpoint() is None
-        assert store.uncommitted() == ()
         assert store.free_slots() == 5
         with pytest.raises(StorageError, match="partition 2 has never been written"):
             store.read_into(2, *slot_arrays(self.table))
-        with pytest.raises(StorageError, match="never been written"):
-            store.read_rows(0, 1)
         store.write(0, *version(self.table, 0, 0))
         with pytest.raises(StorageError, match="partition 1 has never been written"):
             store.commit(Checkpoint())
@@ -106,27 +101,6 @@ class StoreTests:
         assert (state[:size] == 7).all()
         store.close()
 
-    def test_reads_rows_across_partitions(self, store: PartitionStore) -> None:
-        """Ranges of node ids may begin and end anywhere."""
-        parts = self.table.partitioning
-        every = np.concatenate([version(self.table, i, 0)[0][: parts.size(i)] for i in range(4)])
-        for start, stop in [
-            (0, 2503),
-            (0, 0),
-            (2503, 2503),
-            (600, 700),
-            (625, 1251),
-            (2502, 2503),
-            (3, 2499),
-        ]:
-            rows = store.read_rows(start, stop)
-            assert rows.dtype == np.float32
-            np.testing.assert_array_equal(rows, every[start:stop])
-        for start, stop in [(-1, 3), (5, 4), (0, 2504)]:
-            with pytest.raises(StorageError, match="outside 0:2503"):
-                store.read_rows(start, stop)
-        store.close()
-
     def test_without_state(self, tmp_path: Path) -> None:
         """An optimizer without state has arrays of width 0."""
         table = NodeTable(Partitioning(100, 3), dim=5, state_dim=0)
@@ -139,32 +113,19 @@ class StoreTests:
 
     def test_slots_run_out_and_come_back(self, store: PartitionStore) -> None:
         """A write without a free slot says so; a commit frees the old versions."""
-        assert (store.uncommitted(), store.free_slots()) == ((), 2)
+        assert store.free_slots() == 2
         for _ in range(3):  # versions of one generation share a slot
             store.write(3, *version(self.table, 3, 1))
         store.write(0, *version(self.table, 0, 1))
-        assert (store.uncommitted(), store.free_slots()) == ((0, 3), 0)
+        assert store.free_slots() == 0
         with pytest.raises(StorageError, match=r"no free slot .* commit first"):
             store.write(1, *version(self.table, 1, 1))
         expect_version(store, 1, 0)
         store.commit(Checkpoint(meta={"number": 1}))
-        assert (store.uncommitted(), store.free_slots()) == ((), 2)
+        assert store.free_slots() == 2
         store.write(1, *version(self.table, 1, 2))
         for part, number in enumerate((1, 2, 0, 1)):
             expect_version(store, part, number)
-        store.close()
-
-    def test_rollback(self, store: PartitionStore) -> None:
-        """Rolling back forgets what was written since the commit, and only that."""
-        store.write(2, *version(self.table, 2, 1))
-        expect_version(store, 2, 1)
-        store.rollback()
-        expect_version(store, 2, 0)
-        assert (store.uncommitted(), store.free_slots()) == ((), 2)
-        store.write(2, *version(self.table, 2, 2))
-        store.commit(Checkpoint())
-        store.rollback()
-        expect_version(store, 2, 2)
         store.close()
 
     def test_checkpoint_is_a_copy(self, store: PartitionStore) -> None:
@@ -209,7 +170,7 @@ class StoreTests:
         found = store.checkpoint()
         assert found is not None
         assert found.meta == {"number": 0}
-        assert store.uncommitted() == (0,)
+        assert store.free_slots() == 1
         store.close()
 
     def test_refuses_wrong_arrays(self, store: PartitionStore) -> None:
@@ -227,7 +188,7 @@ class StoreTests:
             for operation in (store.write, store.read_into):
                 with pytest.raises(StorageError, match=r"must be C-contiguous|does not exist"):
                     operation(part, first, second)
-        assert store.uncommitted() == ()
+        assert store.free_slots() == 2
         store.close()
 
     def test_closed_store_refuses(self, store: PartitionStore) -> None:
@@ -236,10 +197,8 @@ class StoreTests:
         store.close()
         for operation in (
             lambda: store.read_into(0, *slot_arrays(self.table)),
-            lambda: store.read_rows(0, 1),
             lambda: store.write(0, *slot_arrays(self.table)),
             lambda: store.commit(Checkpoint()),
-            lambda: store.rollback(),
         ):
             with pytest.raises(MariusError, match="closed"):
                 operation()

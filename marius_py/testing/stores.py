@@ -13,11 +13,10 @@ from typing import Literal, Self
 import numpy as np
 
 from marius_py.errors import StorageError
-from marius_py.storage.checks import check_range, spans
 from marius_py.storage.protocols import Checkpoint, Float32, NodeTable, PartitionStore
 
 FaultKind = Literal["fail", "tear", "delay", "enospc", "eio"]
-Operation = Literal["read_into", "read_rows", "write", "commit"]
+Operation = Literal["read_into", "write", "commit"]
 
 _ERRNO = {"tear": errno.EIO, "enospc": errno.ENOSPC, "eio": errno.EIO}
 
@@ -30,7 +29,7 @@ class Fault:
         call: number of the call that it strikes, from 1; counted over all operations, or over `operation`.
         kind: "fail", "enospc", "eio" raise StorageError before anything is moved (the latter two with that
             errno); "tear" moves half of the rows, then raises; "delay" sleeps `seconds`, then goes on.
-        operation: "read_into", "read_rows", "write" or "commit"; None: any of them.
+        operation: "read_into", "write" or "commit"; None: any of them.
         seconds: length of a delay.
     """
 
@@ -63,17 +62,9 @@ class WrappedStore:
         """As `PartitionStore.read_into`."""
         return self.store.read_into(part, embeddings, state)
 
-    def read_rows(self, start: int, stop: int) -> Float32:
-        """As `PartitionStore.read_rows`."""
-        return self.store.read_rows(start, stop)
-
     def write(self, part: int, embeddings: Float32, state: Float32) -> int:
         """As `PartitionStore.write`."""
         return self.store.write(part, embeddings, state)
-
-    def uncommitted(self) -> tuple[int, ...]:
-        """As `PartitionStore.uncommitted`."""
-        return self.store.uncommitted()
 
     def free_slots(self) -> int:
         """As `PartitionStore.free_slots`."""
@@ -82,10 +73,6 @@ class WrappedStore:
     def commit(self, checkpoint: Checkpoint) -> None:
         """As `PartitionStore.commit`."""
         self.store.commit(checkpoint)
-
-    def rollback(self) -> None:
-        """As `PartitionStore.rollback`."""
-        self.store.rollback()
 
     def checkpoint(self) -> Checkpoint | None:
         """As `PartitionStore.checkpoint`."""
@@ -100,7 +87,7 @@ class FaultyStore(WrappedStore):
     """Passes on to `store`, but for the calls that `faults` strike. Never interrupts `close`.
 
     After a torn write the partition counts as damaged, as on a disk: reading or committing it raises until
-    it is written again or rolled back.
+    it is written again.
 
     Attributes:
         calls: (operation, partition or -1) of every counted call so far; run once without faults to learn
@@ -125,15 +112,6 @@ class FaultyStore(WrappedStore):
             raise _error("tear", "read_into", part)
         return self.store.read_into(part, embeddings, state)
 
-    def read_rows(self, start: int, stop: int) -> Float32:
-        """As `PartitionStore.read_rows`; a tear raises."""
-        is_torn = self._strike("read_rows", -1)
-        check_range(self.table.partitioning, start, stop)
-        self._check_whole(part for part, _, _ in spans(self.table.partitioning, start, stop))
-        if is_torn:
-            raise _error("tear", "read_rows", -1)
-        return self.store.read_rows(start, stop)
-
     def write(self, part: int, embeddings: Float32, state: Float32) -> int:
         """As `PartitionStore.write`; a tear stores half of the rows, zeros behind, and raises."""
         if self._strike("write", part):
@@ -154,11 +132,6 @@ class FaultyStore(WrappedStore):
             raise _error("tear", "commit", -1)
         self._check_whole(self._torn)
         self.store.commit(checkpoint)
-
-    def rollback(self) -> None:
-        """As `PartitionStore.rollback`."""
-        self.store.rollback()
-        self._torn.clear()
 
     def _strike(self, operation: Operation, part: int) -> bool:
         """Count the call and let a fault raise or delay; whether the call is to be torn."""
@@ -182,7 +155,7 @@ class FaultyStore(WrappedStore):
     def _check_whole(self, parts: Iterable[int]) -> None:
         for part in parts:
             if part in self._torn:
-                raise StorageError(f"the last write of partition {part} failed: write it again, or roll back")
+                raise StorageError(f"the last write of partition {part} failed: write it again")
 
 
 def _error(kind: FaultKind, operation: Operation, part: int) -> StorageError:
@@ -225,13 +198,6 @@ class SlowStore(WrappedStore):
         size = self.store.read_into(part, embeddings, state)
         self._wait(started, size)
         return size
-
-    def read_rows(self, start: int, stop: int) -> Float32:
-        """As `PartitionStore.read_rows`, slowly."""
-        started = time.perf_counter()
-        rows = self.store.read_rows(start, stop)
-        self._wait(started, rows.nbytes)
-        return rows
 
     def write(self, part: int, embeddings: Float32, state: Float32) -> int:
         """As `PartitionStore.write`, slowly."""

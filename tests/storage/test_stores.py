@@ -72,7 +72,6 @@ def test_faults_strike_the_numbered_call_only(kind: str, code: int | None) -> No
         "write",
         "write",
         "read_into",
-        "read_rows",
         "write",
         "commit",
     ]
@@ -84,45 +83,37 @@ def test_torn_write_is_neither_read_nor_committed() -> None:
         store.write(1, *version(TABLE, 1, 1))
     with pytest.raises(StorageError, match="last write of partition 1 failed"):
         store.read_into(1, *slot_arrays(TABLE))
-    start, stop = TABLE.partitioning.start(1), TABLE.partitioning.start(2)
-    for first, last in ((start, stop), (start - 1, start + 1), (stop - 1, stop)):
-        with pytest.raises(StorageError, match="last write of partition 1 failed"):
-            store.read_rows(first, last)
-    assert len(store.read_rows(0, start)) == start
-    assert len(store.read_rows(stop, TABLE.partitioning.num_nodes)) > 0
-    with pytest.raises(StorageError, match="lies outside"):
-        store.read_rows(0, TABLE.partitioning.num_nodes + 1)
+    for part in (0, 2):
+        expect_version(store, part, 0)
     for _ in range(2):  # torn, then refused for the torn partition
         with pytest.raises(StorageError):
             store.commit(Checkpoint())
-    store.rollback()
-    expect_version(store, 1, 0)
+    store.write(1, *version(TABLE, 1, 2))
+    store.commit(Checkpoint())
+    expect_version(store, 1, 2)
 
 
 def test_torn_read_fills_half() -> None:
-    store = FaultyStore(filled(), [Fault(1, "tear", "read_into"), Fault(1, "tear", "read_rows")])
+    store = FaultyStore(filled(), [Fault(1, "tear", "read_into")])
     embeddings, state = slot_arrays(TABLE, -5)
     with pytest.raises(StorageError):
         store.read_into(0, embeddings, state)
     half = len(embeddings) // 2
     assert (embeddings[half:] == -5).all()
-    with pytest.raises(StorageError):
-        store.read_rows(0, 5)
     expect_version(store, 0, 0)
 
 
 def test_delay_and_slow_store_take_their_time() -> None:
-    store = FaultyStore(filled(), [Fault(1, "delay", "read_rows", seconds=0.03)])
+    store = FaultyStore(filled(), [Fault(1, "delay", "read_into", seconds=0.03)])
     started = time.perf_counter()
-    store.read_rows(0, 1)
+    store.read_into(0, *slot_arrays(TABLE))
     assert time.perf_counter() - started >= 0.03
     waits: list[float] = []
     slow = SlowStore(filled(), 1000.0, latency_s=1.0, sleep=waits.append)
     size = slow.read_into(0, *slot_arrays(TABLE))
     slow.write(0, *version(TABLE, 0, 1))
-    slow.read_rows(0, 5)
     slow.commit(Checkpoint({"a": np.zeros(125)}))
-    expected = [1 + size / 1000, 1 + size / 1000, 1 + 5 * 4 * 4 / 1000, 2.0]
+    expected = [1 + size / 1000, 1 + size / 1000, 2.0]
     assert waits == pytest.approx(expected, abs=0.1)
     with pytest.raises(ValueError, match="bytes_per_s is 0"):
         SlowStore(filled(), 0)
