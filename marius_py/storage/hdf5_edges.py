@@ -24,9 +24,6 @@ from marius_py.storage.files import drop_cache, open_file
 from marius_py.storage.protocols import Edges
 from marius_py.types import SPLITS, Bucket
 
-FEW_ROWS = 16
-"""So few rows are read without verifying the whole bucket that they lie in."""
-
 VERIFY_ROWS = 1 << 20
 _REMEDY = "prepare the graph again, or remove the file if it is a run's own sorted copy"
 
@@ -45,7 +42,8 @@ class Hdf5EdgeStore:
         self._path = Path(path)
         self._layout = read_layout(self._path)
         self._file = os.fdopen(open_file(self._path, os.O_RDONLY), "rb", buffering=0)
-        self._verified: set[tuple[str, int | None]] = set()
+        self._verified: set[str] = set()
+        self._verified_buckets = np.zeros(len(self._layout.bucket_xxh3), dtype=np.bool_)
 
     @property
     def path(self) -> Path:
@@ -98,8 +96,8 @@ class Hdf5EdgeStore:
     def read_range(self, split: str, start: int, stop: int) -> Edges:
         """Read the (stop − start, 3) edges of a split by position, for streaming in blocks.
 
-        Whole buckets are verified whenever they are read. A block that ends inside a bucket has it verified
-        as a whole, in a pass of its own, the first time; a few rows are returned as they are.
+        Whole buckets are verified whenever they are read. A range that ends inside a bucket has it verified
+        as a whole, in a pass of its own, unless that was done before; two threads may both do it.
 
         Raises:
             StorageError: the read failed, or the data do not match their checksum.
@@ -128,10 +126,9 @@ class Hdf5EdgeStore:
                 continue
             if start <= begin and end <= stop:
                 self._compare(array_checksum(edges[begin - start : end - start]), split, index)
-            elif stop - start > FEW_ROWS and (split, index) not in self._verified:
+            elif not (split in self._verified if index is None else self._verified_buckets[index]):
                 for _ in self._checked_range(split, begin, end, VERIFY_ROWS, index, verify_only=True):
                     pass
-                self._verified.add((split, index))
 
     def _read_rows(self, split: str, start: int, stop: int) -> Edges:
         """Read rows of a split by position, unverified."""
@@ -147,11 +144,11 @@ class Hdf5EdgeStore:
         count = self._layout.partitioning.num_nodes
         if not 0 <= start <= stop <= count:
             raise ConfigError(f"node range {start}:{stop}; allowed: within 0:{count}")
-        if ("degrees", None) not in self._verified:
+        if "degrees" not in self._verified:
             problem = self._damaged_degrees()
             if problem is not None:
                 raise StorageError(problem)
-            self._verified.add(("degrees", None))
+            self._verified.add("degrees")
         return self._read_degrees(start, stop)
 
     def _read_degrees(self, start: int, stop: int) -> NDArray[np.int64]:
@@ -269,6 +266,7 @@ class Hdf5EdgeStore:
             yield self._read_rows(split, begin, min(begin + rows, stop))
 
     def _compare(self, checksum: int, split: str, index: int | None) -> None:
+        """Raise unless the checksum is that of the bucket or split; note that it was verified."""
         if index is None:
             expected, what = self._layout.split_xxh3[split], f"the {split} edges do"
         else:
@@ -276,6 +274,10 @@ class Hdf5EdgeStore:
             expected, what = int(self._layout.bucket_xxh3[index]), f"train bucket {bucket} does"
         if checksum != expected:
             raise StorageError(f"{self._path} is damaged: {what} not match the checksum; {_REMEDY}")
+        if index is None:
+            self._verified.add(split)
+        else:
+            self._verified_buckets[index] = True
 
 
 def _checked_split(split: str) -> str:

@@ -202,6 +202,39 @@ def test_resort_counts_whole_blocks_of_edges_not_buckets(
         assert dict(other.attrs) == dict(once.attrs)
 
 
+@pytest.mark.parametrize("together", [1, 100, 333])
+def test_rows_are_gathered_until_they_are_worth_a_write_for_each_bucket(
+    tmp_path: Path, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is sorted together and whatever blocks come, the file has the same edges in the same order."""
+    train = random_edges(2000, 400)
+    with write(tmp_path / "once.h5", train, train[:0], train[:0], 400, 20, block=2000) as once:
+        expected = once.read("train")
+        counts = once.bucket_counts()
+    monkeypatch.setattr(edge_writer, "BLOCK_ROWS", 60)
+    monkeypatch.setattr(edge_writer, "_MOST_SORTED", together)
+    writes: list[int] = []
+    write_from = edge_writer.write_from
+
+    def counting(descriptor: int, content: memoryview, *more: Any) -> None:
+        writes.append(len(content))
+        write_from(descriptor, content, *more)
+
+    monkeypatch.setattr(edge_writer, "write_from", counting)
+    with write(tmp_path / "parts.h5", train, train[:0], train[:0], 400, 20, block=37) as parts:
+        assert np.array_equal(parts.read("train"), expected)
+        assert np.array_equal(parts.bucket_counts(), counts)
+    rows = max(60, together)
+    keys = edge_writer.bucket_keys(Partitioning(400, 20), train)
+    assert len(writes) == sum(len(np.unique(keys[i : i + rows])) for i in range(0, 2000, rows))
+    assert sum(writes) == train.nbytes
+
+
+def test_many_buckets_are_sorted_as_by_one_number() -> None:
+    keys = np.random.default_rng(0).integers(0, 1 << 18, 5000).astype(np.uint32) // 7 * 7
+    assert np.array_equal(edge_writer._stable_order(keys), np.argsort(keys, kind="stable"))
+
+
 def offset_of(path: Path, name: str) -> int:
     with h5py.File(path, "r") as file:
         return file[name].id.get_offset()
@@ -219,6 +252,41 @@ def test_a_flipped_bit_is_found_and_never_resorted(store: Hdf5EdgeStore, tmp_pat
     assert len(store.verify()) == 1
     with pytest.raises(StorageError, match="not match the checksum"):
         resort(store, tmp_path / "other.h5", 2)
+
+
+@pytest.mark.parametrize("length", [1, 5, 16])
+def test_a_few_edges_of_a_damaged_bucket_are_not_returned(store: Hdf5EdgeStore, length: int) -> None:
+    """Shares of a bucket that is cut among many steps are as short."""
+    starts = np.cumsum(store.bucket_counts().ravel())
+    with open(store.path, "r+b") as file:
+        file.seek(offset_of(store.path, "train") + int(starts[5]) * 12 - 3)
+        file.write(b"\xff")
+    first = int(starts[4])
+    for start in range(first, int(starts[5]) - length):
+        with pytest.raises(StorageError, match=r"train bucket \(1, 1\) does not match"):
+            store.read_range("train", start, start + length)
+    store.read_range("train", int(starts[5]), int(starts[5]) + length)
+
+
+def test_a_bucket_is_verified_once_for_all_of_its_shares(
+    store: Hdf5EdgeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[int] = []
+    read_rows = store._read_rows
+
+    def counting(split: str, start: int, stop: int) -> np.ndarray:
+        reads.append(stop - start)
+        return read_rows(split, start, stop)
+
+    size = int(store.bucket_counts()[0, 0])
+    monkeypatch.setattr(store, "_read_rows", counting)
+    for start in range(0, 12, 3):
+        store.read_range("train", start, start + 3)
+    assert reads == [3, size, 3, 3, 3]
+    reads.clear()
+    store.read("train", Bucket(0, 1))  # a bucket that was read whole is not read again for that
+    store.read_range("train", size + 1, size + 4)
+    assert reads == [int(store.bucket_counts()[0, 1]), 3]
 
 
 def test_damaged_files_give_one_clear_error(tmp_path: Path) -> None:
