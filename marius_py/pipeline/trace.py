@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 import time
@@ -14,12 +15,17 @@ from typing import Any
 
 from marius_py.storage.files import replace, write_temporary
 
+log = logging.getLogger(__name__)
+
+MOST_EVENTS = 100_000
+"""Spans that are kept, of about 12,000 batches: 40 MB, and a file of 15 MB."""
+
 
 class Trace:
     """Spans by name. Thread-safe.
 
     Args:
-        keep_events: keep every span for `write`; otherwise only the sums.
+        keep_events: keep the first `MOST_EVENTS` spans for `write`; otherwise only the sums.
         current: where it is noted what each thread does now; a watchdog's, or one of its own.
     """
 
@@ -28,6 +34,7 @@ class Trace:
     ) -> None:
         self._keep = keep_events
         self._events: list[dict[str, Any]] = []
+        self._left_out = 0
         self._origin = time.perf_counter()
         self._lock = threading.Lock()
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -49,7 +56,9 @@ class Trace:
             self.current.pop(thread, None)
             with self._lock:
                 self.seconds[name] += ended - started
-            if self._keep:
+                kept = self._keep and len(self._events) < MOST_EVENTS
+                self._left_out += self._keep and not kept
+            if kept:
                 self._events.append(
                     {
                         "name": name,
@@ -63,8 +72,19 @@ class Trace:
                 )
 
     def write(self, path: Path) -> None:
-        """Write the events as Chrome trace JSON (chrome://tracing, Perfetto), replacing `path` atomically."""
-        content = json.dumps({"traceEvents": self._events, "displayTimeUnit": "ms"})
+        """Write the events as Chrome trace JSON (chrome://tracing, Perfetto), replacing `path` atomically.
+
+        How many later ones were left out is logged, and stands under `otherData`.
+        """
+        if self._left_out:
+            log.warning(
+                "%s has the first %d spans of the run; %d later ones are left out",
+                path,
+                len(self._events),
+                self._left_out,
+            )
+        facts = {"displayTimeUnit": "ms", "otherData": {"spans_left_out": self._left_out}}
+        content = json.dumps({"traceEvents": self._events, **facts})
         replace(write_temporary(path, content.encode()), path)
 
 

@@ -4,9 +4,9 @@ In: `EdgeBlock`s. Out: rows of (head, relation, tail) numbers in a spill file, a
 of first appearance. Memory is the dictionary and one block, never the edges:
 
 * each block gets a dictionary of its own, and its rows go to the spill with that dictionary's numbers;
-* the small dictionaries wait until together they are as large as the global one (or a few MB); one hash pass
-  over all of them then extends the global dictionary and says how to renumber the waiting rows. Waiting this
-  long makes the total work of the passes proportional to the names, however often the dictionary grows.
+* the small dictionaries wait until together they are half as large as the global one (or a few MB); one hash
+  pass over all of them then extends the global dictionary and says how to renumber the waiting rows. Waiting
+  this long makes the total work of the passes proportional to the names, however often the dictionary grows.
 """
 
 from __future__ import annotations

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -314,9 +317,7 @@ def test_lanes_draw_no_more_items_than_they_carry() -> None:
     assert threading.current_thread() in threads
 
 
-def test_trace_counts_and_writes_every_span(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    import json
-
+def test_trace_counts_and_writes_every_span(tmp_path: Path) -> None:
     trace = Trace(keep_events=True)
     run_threaded(numbers(4), [Stage("only", lambda x: time.sleep(0.002))], trace, max_in_flight=1)
     trace.write(tmp_path / "trace.json")
@@ -325,3 +326,20 @@ def test_trace_counts_and_writes_every_span(tmp_path) -> None:  # type: ignore[n
     assert len(spans) == 4
     assert all(event["dur"] >= 2000 for event in spans)
     assert trace.seconds["only"] == pytest.approx(sum(e["dur"] for e in spans) / 1e6)
+
+
+def test_a_trace_keeps_the_first_spans_and_says_how_many_it_leaves_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logging.getLogger("marius_py"), "propagate", True)
+    monkeypatch.setattr("marius_py.pipeline.trace.MOST_EVENTS", 3)
+    trace = Trace(keep_events=True)
+    for number in range(5):
+        with trace.span(f"work {number}"):
+            pass
+    trace.write(tmp_path / "trace.json")
+    written = json.loads((tmp_path / "trace.json").read_text())
+    assert [event["name"] for event in written["traceEvents"]] == ["work 0", "work 1", "work 2"]
+    assert written["otherData"] == {"spans_left_out": 2}
+    assert "the first 3 spans of the run; 2 later ones are left out" in caplog.text
+    assert len(trace.seconds) == 5
