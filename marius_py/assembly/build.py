@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from marius_py.assembly.checks import check_capacity, check_ranking, check_room, warn_of_warmup
 from marius_py.assembly.joint import Joint
 from marius_py.assembly.joint import Watcher as Watcher  # others name it build.Watcher
 from marius_py.assembly.parts import (
@@ -39,7 +40,6 @@ from marius_py.config import (
     Components,
     EvaluateConfig,
     TrainConfig,
-    check_buffer,
     make_components,
     make_regularizers,
     plain,
@@ -59,6 +59,7 @@ from marius_py.resuming.resume import (
     EPOCH_META,
     EpochSettings,
     check_begun,
+    check_content,
     check_epochs,
     check_free,
     check_spare_slots,
@@ -109,6 +110,7 @@ def train(config: TrainConfig, watcher: Watcher | None = None) -> dict[str, Any]
             open_graph(config.graph)  # before the folder is made
         config = resolve_auto(config, folder)
         with claimed(folder), Watchdog(config.pipeline.stall_seconds, watcher.on_hang) as watchdog:
+            check_content(folder, resume=config.resume, trains=True)  # a run may have come and gone meanwhile
             return _train(config, components, folder, device, watcher, watchdog)
 
 
@@ -120,6 +122,8 @@ def check(config: TrainConfig) -> tuple[Components, torch.device]:
     """
     device = training_device(config)
     components = make_components(config)
+    check_ranking(config, components.decoder)
+    warn_of_warmup(config)
     if config.output is not None:
         check_free(run_folder(config), resume=config.resume, trains=True)
     return components, device
@@ -145,8 +149,8 @@ def _train(
     table = NodeTable(partitioning, model.dim, model.node_state_dim)
     settings = plain_json(resolved(config, folder, graph))
     meta = identity(config, graph, partitioning) | {CONFIG_META: settings}
-    with open_store(config, folder, table, meta) as store:
-        capacity = capacity_of(config, store)
+    store, capacity = open_store(config, folder, graph, table, meta)
+    with store:
         if store.checkpoint() is not None:  # a new run has written them before its store
             record_settings(store, settings)
             write_yaml(settings, folder / CONFIG_FILE)
@@ -164,7 +168,7 @@ def _train(
                 raise
             join.write_history(store)
             warn_of_decline(config, history, folder)
-            log_memory(table, capacity)
+            log_memory(table, capacity, config.storage.device)
             phases["training"] = peak_rss_bytes()
             with stage_of("evaluate", watchdog):
                 test = join.evaluate("test") if edges.num_edges("test") else None
@@ -211,16 +215,19 @@ def evaluate(config: EvaluateConfig, watcher: Watcher | None = None) -> dict[str
 
 
 def demo_graph(folder: Path, config: TrainConfig, watcher: Watcher) -> Graph:
-    """The built-in demo graph, prepared inside the run folder on the first start."""
+    """The built-in demo graph, prepared inside the run folder on the first start.
+
+    Raises:
+        ConfigError: a buffer is asked for that its partitions do not allow; before it is prepared.
+    """
     path = folder / DEMO_FOLDER
     if path.exists():
         return open_graph(path)
-    return planted_graph(
-        path,
-        seed=config.training.seed,
-        partitions=number_of(config, "partitions") or DEMO_PARTITIONS,
-        progress=watcher.on_stage,
-    )
+    partitions = number_of(config, "partitions") or DEMO_PARTITIONS
+    capacity = number_of(config, "capacity")
+    if capacity is not None:
+        check_capacity(config, partitions, capacity)
+    return planted_graph(path, seed=config.training.seed, partitions=partitions, progress=watcher.on_stage)
 
 
 def resolved(config: TrainConfig, folder: Path, graph: Graph) -> dict[str, Any]:
@@ -276,45 +283,66 @@ def run_folder(config: TrainConfig) -> Path:
 
 
 def open_store(
-    config: TrainConfig, folder: Path, table: NodeTable, meta: Mapping[str, Any]
-) -> Hdf5PartitionStore:
+    config: TrainConfig, folder: Path, graph: Graph, table: NodeTable, meta: Mapping[str, Any]
+) -> tuple[Hdf5PartitionStore, int]:
     """Create the run's node store, or open the committed one that is resumed.
 
+    Args:
+        config: settings.
+        folder: the run folder, claimed.
+        graph: what is trained on.
+        table: shape of the node table.
+        meta: `identity` and the settings, as they are committed.
+
+    Returns:
+        The store, open, and the buffer's capacity.
+
     Raises:
-        ConfigError: the run was made with settings or a graph that cannot change, or has more epochs already.
+        ConfigError: the run was made with settings or a graph that cannot change, or has more epochs already,
+        or the buffer cannot be had; nothing is written then.
     """
     nodes = folder / CHECKPOINT_FOLDER
     if not (config.resume and has_commit(nodes)):
-        spare = spare_slots(config, table)
+        capacity = capacity_of(config, graph, table, {})
+        spare = spare_slots(config, table, capacity)
         write_yaml(meta[CONFIG_META], folder / CONFIG_FILE)  # a run that is killed now begins anew with these
         try:
-            return create_node_store(nodes, table, spare_slots=spare)
+            return create_node_store(nodes, table, spare_slots=spare), capacity
         except BaseException:
             remove(folder / CONFIG_FILE)
             raise
     store = open_node_store(nodes)
     try:
-        checkpoint = store.checkpoint()
-        committed = dict(checkpoint.meta) if checkpoint else {}
+        committed = committed_meta(store)
         check_resumable(committed, meta, folder)
         check_epochs(committed, config.training.epochs, folder)
+        capacity = capacity_of(config, graph, table, committed)
+        check_spare_slots(store, capacity)
         log_changes(committed.get(CONFIG_META, {}), meta[CONFIG_META])
     except BaseException:
         store.close()
         raise
-    return store
+    return store, capacity
 
 
-def capacity_of(config: TrainConfig, store: Hdf5PartitionStore) -> int:
-    """The buffer's capacity: as asked for, else as many as fit, and no more than before in a resumed run."""
+def capacity_of(config: TrainConfig, graph: Graph, table: NodeTable, committed: Mapping[str, Any]) -> int:
+    """The buffer's capacity: as asked for, else as many as fit, and no more than before in a resumed run.
+
+    Args:
+        config: settings.
+        graph: what is trained on.
+        table: shape of the node table.
+        committed: meta of the run's last commit; empty before the first.
+
+    Raises:
+        ConfigError: such a buffer cannot be had; see `check_room`.
+    """
     capacity = number_of(config, "capacity")
     if capacity is None:
-        capacity = automatic_capacity(store.table, config.storage.device)
-        checkpoint = store.checkpoint()
-        if checkpoint is not None and EPOCH_META in checkpoint.meta:
-            capacity = min(capacity, EpochSettings.from_meta(checkpoint.meta[EPOCH_META]).capacity)
-    check_buffer(store.table.partitioning.num_partitions, capacity)
-    check_spare_slots(store, capacity)
+        capacity = automatic_capacity(table, config.storage.device)
+        if EPOCH_META in committed:
+            capacity = min(capacity, EpochSettings.from_meta(committed[EPOCH_META]).capacity)
+    check_room(config, graph, table, capacity)
     return capacity
 
 

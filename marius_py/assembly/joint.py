@@ -172,7 +172,7 @@ class Joint:
             record(store, {}, drop=(RESULT_META,))
             remove(self.folder / RESULT_FILE)
         rest = unfinished(checkpoint, EpochSettings.of(self.config, capacity, self.order(store, capacity)))
-        if rest is None or rest[0] >= epochs:
+        if rest is None:
             return self.trainer(store, capacity).train(epochs)
         epoch, began = rest
         config = began.applied(self.config)

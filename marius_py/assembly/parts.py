@@ -20,7 +20,6 @@ from marius_py.config import (
     ModelConfig,
     OptimizerConfig,
     TrainConfig,
-    check_buffer,
     plain,
 )
 from marius_py.config.regularization import regularization_of
@@ -35,6 +34,7 @@ from marius_py.nn.model import LinkPredictionModel
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
 from marius_py.planning.plan import fitting_capacity
+from marius_py.run.device import resolve_device
 from marius_py.run.results import (
     peak_rss_bytes,
 )
@@ -50,17 +50,6 @@ DEMO_PARTITIONS = 8
 
 MEMORY_SHARE = 0.5
 """Share of the available memory that an automatic capacity may fill with the buffer."""
-
-
-def resolve_device(name: str) -> torch.device:
-    """The device that `device=` names; "auto" takes CUDA where there is one.
-
-    Raises:
-        ConfigError: CUDA is asked for and not available.
-    """
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device=cuda, but this machine has no usable CUDA device: set device=cpu or auto")
-    return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
 
 
 def training_device(config: TrainConfig) -> torch.device:
@@ -151,10 +140,12 @@ def automatic_capacity(table: NodeTable, device: str = "cpu") -> int:
 def available_memory(device: str = "cpu") -> int:
     """Bytes of memory that can be taken without swapping, the limits of control groups included.
 
-    On "cuda": bytes of the device's memory that are free, where there is one.
+    On "cuda": bytes of the device's memory that are free, where there is one, and of those that this process
+    has taken and not in use.
     """
     if device == "cuda" and torch.cuda.is_available():
-        return int(torch.cuda.mem_get_info()[0])
+        cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        return int(torch.cuda.mem_get_info()[0]) + cached
     limits = []
     try:
         facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
@@ -165,7 +156,7 @@ def available_memory(device: str = "cpu") -> int:
     return min(limits) if grouped is None else min(grouped, *limits)
 
 
-def spare_slots(config: TrainConfig, table: NodeTable) -> int:
+def spare_slots(config: TrainConfig, table: NodeTable, capacity: int) -> int:
     """Slots beyond one a partition: what can be written between two commits, at most p.
 
     Between two commits at most `checkpoint.every_steps` swaps and those of one more step are written back,
@@ -173,18 +164,20 @@ def spare_slots(config: TrainConfig, table: NodeTable) -> int:
     """
     p = table.partitioning.num_partitions
     steps = config.checkpoint.every_steps
-    capacity = number_of(config, "capacity") or automatic_capacity(table, config.storage.device)
-    check_buffer(p, capacity)
     return p if steps is None else min(p, steps + 2 * capacity)
 
 
-def log_memory(table: NodeTable, capacity: int) -> None:
-    """Log what the buffer was to take, and the most memory that the process has had."""
+def log_memory(table: NodeTable, capacity: int, device: str) -> None:
+    """Log what the buffer was to take of the memory of `device`, and the most that the process has had."""
     p = table.partitioning.num_partitions
     planned = (capacity if capacity == p else capacity + 1) * table.slot_bytes
-    peak = peak_rss_bytes()
+    on_device = device == "cuda" and torch.cuda.is_available()
+    peak = torch.cuda.max_memory_allocated() if on_device else peak_rss_bytes()
     log.info(
-        "memory: %.2f GiB planned for the buffer, %.2f GiB at most in all", planned / 2**30, peak / 2**30
+        "memory%s: %.2f GiB planned for the buffer, %.2f GiB at most in all",
+        " of the device" if on_device else "",
+        planned / 2**30,
+        peak / 2**30,
     )
 
 

@@ -114,10 +114,12 @@ def run(options: argparse.Namespace) -> None:
     from pathlib import Path
 
     from marius_py.prepare.extend import extend_graph
+    from marius_py.prepare.folder import check_output
     from marius_py.resuming.resume import check_free
 
     if values["run_output"] is not None:
         check_free(Path(values["run_output"]), resume=False)
+        check_output(Path(values["run_output"]), overwrite=False)
     if values["run"] is not None:
         from marius_py.resuming.extending import check_run, extend_run
 

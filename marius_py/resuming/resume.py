@@ -84,8 +84,22 @@ def check_free(folder: Path, *, resume: bool, trains: bool = False) -> None:
         trains: the caller trains, so that it could resume; others only make new run folders.
 
     Raises:
-        ConfigError: it is not empty, is a file, or to be trained in and a snapshot. StorageError: it is in
-        use, or cannot be read.
+        ConfigError, StorageError: as `check_content`, and if it is in use.
+    """
+    if folder.is_dir() and is_locked(folder):
+        raise StorageError(
+            f"output={folder} is in use: {describe_owner(lock_owner(folder))} trains there; wait for it or "
+            "stop it, or give another output"
+        )
+    check_content(folder, resume=resume, trains=trains)
+
+
+def check_content(folder: Path, *, resume: bool, trains: bool = False) -> None:
+    """Refuse a run folder that has content unless the run is resumed; arguments as for `check_free`.
+
+    Raises:
+        ConfigError: it is not empty, is a file, or to be trained in and a snapshot. StorageError: it cannot
+        be read.
     """
     try:
         taken = sorted(entry.name for entry in folder.iterdir())
@@ -95,11 +109,6 @@ def check_free(folder: Path, *, resume: bool, trains: bool = False) -> None:
         raise ConfigError(f"output={folder} is a file: give the name of a folder, new or empty") from None
     except OSError as error:
         raise StorageError(f"the run folder {folder} cannot be read: {error.strerror}") from error
-    if is_locked(folder):
-        raise StorageError(
-            f"output={folder} is in use: {describe_owner(lock_owner(folder))} trains there; wait for it or "
-            "stop it, or give another output"
-        )
     others = [name for name in taken if name != LOCK_NAME]
     if others and trains and is_snapshot(folder):
         raise ConfigError(

@@ -11,6 +11,7 @@ import yaml
 
 from marius_py.errors import FormatError, MariusError, StorageError
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, read_checkpoint
+from marius_py.storage.file_io import os_errors_as_storage
 from marius_py.storage.node_file import NODES_NAME, read_facts
 from marius_py.storage.reader import open_node_reader
 
@@ -52,7 +53,9 @@ def graph_folder(folder: Path, meta: Mapping[str, Any]) -> Path:
     named = settings.get("graph")
     if named is None:
         return folder / DEMO_GRAPH
-    if not Path(named).is_dir():
+    with os_errors_as_storage("look at the graph", Path(named)):
+        is_there = Path(named).is_dir()
+    if not is_there:
         run = run_around(folder)
         if run is not None:  # which may have found its graph again
             with suppress(MariusError), open_node_reader(run / CHECKPOINT_FOLDER) as reader:

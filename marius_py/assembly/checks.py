@@ -1,0 +1,132 @@
+"""What a run has no room for, told before it is begun (floor 5): settings and sizes in, errors out."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+from contextlib import ExitStack
+
+import numpy as np
+
+from marius_py.assembly.parts import available_memory
+from marius_py.config import TrainConfig, check_buffer, check_order
+from marius_py.data.batches import check_answers
+from marius_py.errors import ConfigError
+from marius_py.evaluation.ranking.scorer import similarity_of
+from marius_py.graph import Graph
+from marius_py.nn.decoders import Decoder
+from marius_py.partitioning import Partitioning
+from marius_py.storage.protocols import NodeTable
+
+log = logging.getLogger(__name__)
+
+
+def check_capacity(config: TrainConfig, partitions: int, capacity: int) -> None:
+    """Refuse a buffer for which no schedule of the order that is asked for exists.
+
+    Raises:
+        ConfigError: names `storage.capacity` or `ordering.name`, and what is allowed.
+    """
+    check_buffer(partitions, capacity)
+    check_order(config.ordering.name, partitions, capacity)
+
+
+def check_room(config: TrainConfig, graph: Graph, table: NodeTable, capacity: int) -> None:
+    """Refuse a buffer that cannot be had, as far as that is known before the run is begun.
+
+    Args:
+        config: settings.
+        graph: what is trained on.
+        table: shape of the node table.
+        capacity: c, partitions in the buffer.
+
+    Raises:
+        ConfigError: no schedule exists for it, memory does not hold it, or more known edges than are held lie
+        between its partitions.
+    """
+    check_capacity(config, table.partitioning.num_partitions, capacity)
+    check_memory(table, capacity, config.storage.device)
+    check_questions(config, graph, table.partitioning, capacity)
+
+
+def check_ranking(config: TrainConfig, decoder: Decoder) -> None:
+    """Refuse a precision in which the decoder cannot be ranked: it would show after training.
+
+    Raises:
+        ConfigError: names `evaluation.precision`.
+    """
+    if config.evaluation.precision == "bfloat16" and similarity_of(decoder) != "dot":
+        raise ConfigError(
+            "evaluation.precision=bfloat16 is for decoders whose scores are dot products (dot, distmult, "
+            f"complex, rescal): model.decoder={config.model.decoder.target} needs "
+            "evaluation.precision=float32"
+        )
+
+
+def warn_of_warmup(config: TrainConfig) -> None:
+    """Say that the rate never reaches what was set: who counts in batches would not notice."""
+    warmup, epochs = config.optimizer.schedule.warmup, config.training.epochs
+    if warmup >= epochs:
+        log.warning(
+            "optimizer.schedule.warmup is %g epochs of training.epochs=%d: the learning rate rises to the "
+            "end%s",
+            warmup,
+            epochs,
+            "" if warmup == epochs else f" and comes to {epochs / warmup:.2g} of optimizer.lr",
+        )
+
+
+def check_memory(table: NodeTable, capacity: int, device: str) -> None:
+    """Refuse a buffer that memory does not hold, as far as that can be told without filling it.
+
+    Args:
+        table: shape of the node table.
+        capacity: c, partitions in the buffer.
+        device: `storage.device`, whose memory it is.
+
+    Raises:
+        ConfigError: the system gives no such memory, or the device has less.
+    """
+    slots = capacity if capacity == table.partitioning.num_partitions else capacity + 1
+    sizes = [4 * slots * table.slot_rows * width for width in (table.dim, table.state_dim)]
+    if device == "cuda":
+        free = available_memory(device)
+        reason = f"the device has {free / 2**30:.2f} GiB free" if sum(sizes) > free else None
+    else:
+        reason = _refused(sizes)
+    if reason is not None:
+        raise ConfigError(
+            f"the buffer needs {sum(sizes) / 2**30:.2f} GiB, {slots} slots of {table.slot_bytes / 2**30:.2f} "
+            f"GiB, and memory is short ({reason}): storage.capacity is {capacity}; set a smaller one, more "
+            "storage.partitions, or a smaller model.dim"
+        )
+
+
+def check_questions(config: TrainConfig, graph: Graph, partitioning: Partitioning, capacity: int) -> None:
+    """Refuse to count answers among more known edges than are held, where these can be counted already.
+
+    They can in the graph's own partitions, and where all edges lie in the buffer.
+
+    Raises:
+        ConfigError: `negatives.per_question` asks for more.
+    """
+    if not config.negatives.per_question:
+        return
+    if partitioning == graph.partitioning:
+        with graph.edges() as edges:
+            check_answers(edges.bucket_counts(), capacity)
+    elif capacity == partitioning.num_partitions:
+        counts = np.zeros((capacity, capacity), np.int64)
+        counts[0, 0] = graph.num_edges["train"]
+        check_answers(counts, capacity)
+
+
+def _refused(sizes: list[int]) -> str | None:
+    """What the system says where it gives no memory of these bytes at once; nothing of it is touched."""
+    with ExitStack() as stack:
+        try:
+            for size in filter(None, sizes):
+                stack.enter_context(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        except (OSError, OverflowError) as error:
+            return str(error)
+    return None

@@ -1,0 +1,181 @@
+"""A run that has no room is refused before it is begun; where that shows later, it can be resumed."""
+
+from __future__ import annotations
+
+import errno
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from marius_py.assembly import build, checks
+from marius_py.assembly.build import train
+from marius_py.assembly.checks import check_memory, check_room
+from marius_py.buffer import PartitionBuffer
+from marius_py.config import TrainConfig, load_config, make_components
+from marius_py.data.batches import check_answers
+from marius_py.errors import ConfigError
+from marius_py.graph import Graph
+from marius_py.partitioning import Partitioning
+from marius_py.prepare import prepare
+from marius_py.storage.protocols import NodeTable
+
+SMALL = ("device=cpu", "model.dim=4", "training.epochs=1", "training.valid_every=0", "negatives.count=4")
+SMALL += ("pipeline.mode=inline", "pipeline.compute_threads=1")
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Graph:
+    folder = tmp_path_factory.mktemp("graph")
+    (folder / "e.tsv").write_text("".join(f"a{i % 40}\tr\ta{(i * i + 1) % 40}\n" for i in range(100)))
+    return prepare(folder / "e.tsv", folder / "graph", header=False, partitions=20)
+
+
+def test_an_order_that_is_not_known_is_refused_before_a_run_is_begun(graph: Graph, tmp_path: Path) -> None:
+    words = [f"graph={graph.path}", f"output={tmp_path / 'run'}", *SMALL, "ordering.name=optimal"]
+    message = r"ordering\.name=optimal .* up to 16, and not for 20 with storage\.capacity=4"
+    with pytest.raises(ConfigError, match=message):
+        train(load_config([*words, "storage.capacity=4"]))
+    assert not (tmp_path / "run").exists()
+    train(load_config([*words, "storage.capacity=20"]))  # nothing is swapped
+
+
+def test_an_order_that_is_not_known_changes_no_run(graph: Graph, tmp_path: Path) -> None:
+    output = f"output={tmp_path / 'run'}"
+    train(load_config([f"graph={graph.path}", output, *SMALL, "storage.capacity=4"]))
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with pytest.raises(ConfigError, match=r"ordering\.name=optimal"):
+        train(load_config([output, "resume=true", "training.epochs=2", "ordering.name=optimal"]))
+    after = {path.name: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["storage.capacity=9"], r"storage\.capacity=9 .* at most storage\.partitions=8"),
+        (["storage.partitions=20", "storage.capacity=4", "ordering.name=optimal"], r"ordering\.name=optimal"),
+        (["storage.capacity=1"], r"storage\.capacity=1 .* from 2 to storage\.partitions=8"),
+    ],
+)
+def test_the_demo_graph_of_a_buffer_that_cannot_be_is_not_made(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "planted_graph", None)
+    with pytest.raises(ConfigError, match=message):
+        train(load_config([f"output={tmp_path / 'run'}", "device=cpu", *words]))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_buffer_that_memory_does_not_hold_is_refused_before_a_run_is_begun(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: Any, **named: Any) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(checks.mmap, "mmap", refuse)
+    with pytest.raises(ConfigError, match=r"the buffer needs .* 5 slots of .* storage\.capacity is 4; set a"):
+        train(
+            load_config([f"graph={graph.path}", f"output={tmp_path / 'run'}", *SMALL, "storage.capacity=4"])
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_devices_memory_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = NodeTable(Partitioning(8000, 8), 16, 16)
+    monkeypatch.setattr(checks, "available_memory", lambda device: 5 * table.slot_bytes)
+    check_memory(table, 4, "cuda")
+    with pytest.raises(
+        ConfigError, match=r"6 slots of .*the device has .* GiB free\): storage\.capacity is 5"
+    ):
+        check_memory(table, 5, "cuda")
+    check_memory(NodeTable(Partitioning(8000, 8), 16, 0), 8, "cpu")
+
+
+@pytest.mark.parametrize("partitions", [20, 4])
+def test_more_known_edges_than_are_held_are_told_where_they_can_be_counted(
+    partitions: int, graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "check_answers", partial(check_answers, limit=graph.num_edges["train"] - 1))
+    table = NodeTable(Partitioning(graph.num_nodes, partitions), 4, 4)
+    config = load_config(["graph=g", "negatives=k_vs_all"])
+    with pytest.raises(ConfigError, match=r"negatives\.per_question=true .* set a smaller storage\.capacity"):
+        check_room(config, graph, table, partitions)
+    check_room(load_config(["graph=g"]), graph, table, partitions)
+    check_room(config, graph, table, 2)
+
+
+def test_a_run_whose_memory_proves_short_goes_on_with_less(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allocate = PartitionBuffer._allocate
+
+    def scarce(self: Any, table: NodeTable, num_slots: int) -> None:
+        if num_slots > 4:
+            raise MemoryError("no memory")
+        allocate(self, table, num_slots)
+
+    monkeypatch.setattr(PartitionBuffer, "_allocate", scarce)
+    output = f"output={tmp_path / 'run'}"
+    with pytest.raises(ConfigError, match=r"storage\.capacity is 4; set a smaller one"):
+        train(load_config([f"graph={graph.path}", output, *SMALL, "storage.capacity=4"]))
+    result = train(load_config([output, "resume=true", "storage.capacity=3"]))
+    assert np.isfinite(result["train"]["loss"])
+
+
+def test_a_precision_that_the_decoder_cannot_be_ranked_in_is_refused(graph: Graph, tmp_path: Path) -> None:
+    words = [f"graph={graph.path}", f"output={tmp_path / 'run'}", *SMALL, "evaluation.precision=bfloat16"]
+    message = r"evaluation\.precision=bfloat16 .*model\.decoder=transe needs evaluation\.precision=float32"
+    with pytest.raises(ConfigError, match=message):
+        train(load_config([*words, "model.decoder=transe"]))
+    assert not (tmp_path / "run").exists()
+    build.check(load_config([*words, "model.decoder=complex"]))
+
+
+@pytest.mark.parametrize(
+    ("warmup", "said"), [(0.5, None), (1, "rises to the end"), (4, "comes to 0.25 of optimizer.lr")]
+)
+def test_a_rate_that_rises_to_the_end_is_told(
+    warmup: float, said: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    build.check(load_config([*SMALL, f"optimizer.schedule.warmup={warmup}"]))
+    assert caplog.text.count("optimizer.schedule.warmup") == (said is not None)
+    assert said is None or said in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed"),
+    [
+        (["negatives.sampler=uniform", "negatives.degree_fraction=0.9"], False),
+        (["negatives=all", "negatives.count_tail=7"], False),
+        (["negatives.sampler=uniform", "negatives.count_tail=7"], True),
+        (["negatives.degree_fraction=0.9"], True),
+    ],
+)
+def test_settings_that_mean_nothing_to_the_sampler_are_refused(words: list[str], allowed: bool) -> None:
+    config = load_config([*SMALL, *words])
+    if allowed:
+        make_components(config)
+    else:
+        key = words[-1].split("=")[0].replace(".", r"\.")
+        with pytest.raises(ConfigError, match=f"{key}.*means nothing to negatives.sampler="):
+            make_components(config)
+
+
+def test_a_run_that_came_and_went_before_the_folder_was_claimed_is_not_touched(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config([f"graph={graph.path}", f"output={tmp_path / 'run'}", *SMALL, "storage.capacity=4"])
+    real = build.resolve_auto
+
+    def slow(given: TrainConfig, folder: Path) -> TrainConfig:
+        monkeypatch.setattr(build, "resolve_auto", real)
+        train(config)  # another process's, while this one measures the machine
+        return real(given, folder)
+
+    monkeypatch.setattr(build, "resolve_auto", slow)
+    with pytest.raises(ConfigError, match=r"is not empty \(it holds checkpoint\)"):
+        train(config)
+    assert (tmp_path / "run" / "config.yaml").is_file()
