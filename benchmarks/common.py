@@ -28,13 +28,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from marius_py.assembly.parts import make_batch_settings, make_model, make_ordering, order_of
 from marius_py.config import TrainConfig, load_config, make_components
 from marius_py.generate import planted_edges
 from marius_py.graph import open_graph
 from marius_py.nn.kernels.host import COMPILED_EDGES
 from marius_py.partitioning import Partitioning
-from marius_py.run.results import peak_rss_bytes, versions
+from marius_py.parts import make_batch_settings, make_model, make_ordering, order_of
+from marius_py.run_files.results import peak_rss_bytes, versions
 from marius_py.storage.aligned import allocate
 from marius_py.storage.hdf5_nodes import create_node_store
 from marius_py.storage.memory import MemoryEdgeStore

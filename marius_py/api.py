@@ -17,7 +17,7 @@ from marius_py.errors import ConfigError
 from marius_py.graph import Graph, open_graph
 from marius_py.graph.manifest import GRAPH_FILE
 from marius_py.run import Run, load
-from marius_py.run.results import write_json
+from marius_py.run_files.results import write_json
 from marius_py.storage.files import check_target
 from marius_py.tracking import training
 

@@ -182,7 +182,7 @@ def _run_prepare(config: Any) -> float | None:
 
 
 def _run_plan(config: Any) -> float | None:
-    from marius_py.planning.configured import plan as run
+    from marius_py.assembly.planned import plan as run
     from marius_py.planning.plan import plan_text
 
     found, machine = run(config)

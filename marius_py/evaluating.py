@@ -10,19 +10,18 @@ from typing import Any
 
 import torch
 
-from marius_py.assembly.parts import available_cores
 from marius_py.config import EvaluateConfig
 from marius_py.errors import ConfigError, MissingPathError
 from marius_py.evaluation.edge_files import read_edges
 from marius_py.evaluation.metrics import Metrics
 from marius_py.evaluation.rank_files import check_ranks_file
 from marius_py.graph import Graph
+from marius_py.machine import available_cores, resolve_device
 from marius_py.pipeline.execution import torch_threads
 from marius_py.predict.answers import names_of
 from marius_py.run import Run, load
-from marius_py.run.device import resolve_device
-from marius_py.run.folder import CHECKPOINT_FOLDER, CONFIG_FILE
-from marius_py.run.results import rank_split
+from marius_py.run_files.folder import CHECKPOINT_FOLDER, CONFIG_FILE
+from marius_py.run_files.results import rank_split
 from marius_py.storage.protocols import Edges
 
 log = logging.getLogger(__name__)

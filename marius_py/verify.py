@@ -20,7 +20,7 @@ from marius_py.graph import open_graph
 from marius_py.graph.manifest import EDGES_FILE, GRAPH_FILE, NODES_FILE, read_manifest
 from marius_py.prepare.folder import temporary_folders
 from marius_py.resuming.resume import BEFORE_META, VIEWS, claimed, plain_json
-from marius_py.run.folder import (
+from marius_py.run_files.folder import (
     CHECKPOINT_FOLDER,
     CONFIG_META,
     METRICS_FILE,
@@ -30,7 +30,7 @@ from marius_py.run.folder import (
     TRACE_FILE,
     graph_folder,
 )
-from marius_py.run.results import write_json, write_lines
+from marius_py.run_files.results import write_json, write_lines
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, read_checkpoint
 from marius_py.storage.file_io import file_checksum, os_errors_as_storage
 from marius_py.storage.files import TEMPORARY_SUFFIX, read_whole

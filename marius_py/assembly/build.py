@@ -21,20 +21,7 @@ import torch
 from marius_py.assembly.checks import check_capacity, check_ranking, check_room, warn_of_warmup
 from marius_py.assembly.joint import Joint
 from marius_py.assembly.joint import Watcher as Watcher  # others name it build.Watcher
-from marius_py.assembly.parts import (
-    DEMO_PARTITIONS,
-    automatic_capacity,
-    available_cores,
-    check_resumable,
-    edges_of,
-    identity,
-    log_memory,
-    make_model,
-    number_of,
-    partitioning_of,
-    spare_slots,
-    training_device,
-)
+from marius_py.assembly.planned import resolve_auto
 from marius_py.config import (
     CONFIG_FILE,
     Components,
@@ -51,10 +38,23 @@ from marius_py.errors import ConfigError, MariusError, StorageError
 from marius_py.evaluating import evaluate as evaluate_runs
 from marius_py.generate import planted_graph
 from marius_py.graph import Graph, open_graph
+from marius_py.machine import available_cores
+from marius_py.parts import (
+    DEMO_PARTITIONS,
+    automatic_capacity,
+    check_resumable,
+    edges_of,
+    identity,
+    log_memory,
+    make_model,
+    number_of,
+    partitioning_of,
+    spare_slots,
+    training_device,
+)
 from marius_py.pipeline.execution import torch_threads
 from marius_py.pipeline.runner import stage_of
 from marius_py.pipeline.watchdog import Watchdog
-from marius_py.planning.configured import resolve_auto
 from marius_py.resuming.resume import (
     EPOCH_META,
     EpochSettings,
@@ -70,8 +70,8 @@ from marius_py.resuming.resume import (
     record_settings,
 )
 from marius_py.resuming.snapshots import best_epoch, best_snapshot
-from marius_py.run.folder import CHECKPOINT_FOLDER, CONFIG_META, RESULT_FILE, RESULT_META
-from marius_py.run.results import memory_report, peak_rss_bytes, summarize, versions, write_json
+from marius_py.run_files.folder import CHECKPOINT_FOLDER, CONFIG_META, RESULT_FILE, RESULT_META
+from marius_py.run_files.results import memory_report, peak_rss_bytes, summarize, versions, write_json
 from marius_py.run_state import RunState
 from marius_py.storage.files import remove
 from marius_py.storage.hdf5_nodes import (

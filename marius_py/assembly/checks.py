@@ -8,12 +8,12 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from marius_py.assembly.parts import available_memory
 from marius_py.config import TrainConfig, check_buffer, check_order
 from marius_py.data.batches import check_answers
 from marius_py.errors import ConfigError
 from marius_py.evaluation.ranking.scorer import similarity_of
 from marius_py.graph import Graph
+from marius_py.machine import available_memory
 from marius_py.nn.decoders import Decoder
 from marius_py.partitioning import Partitioning
 from marius_py.storage.protocols import NodeTable

@@ -16,12 +16,6 @@ from typing import Any
 
 import torch
 
-from marius_py.assembly.parts import (
-    make_batch_settings,
-    make_ordering,
-    make_trainer_settings,
-    order_of,
-)
 from marius_py.config import (
     Components,
     TrainConfig,
@@ -32,6 +26,12 @@ from marius_py.errors import FormatError, StorageError
 from marius_py.graph import Graph
 from marius_py.memory import MemoryMeter
 from marius_py.nn.model import LinkPredictionModel
+from marius_py.parts import (
+    make_batch_settings,
+    make_ordering,
+    make_trainer_settings,
+    order_of,
+)
 from marius_py.pipeline.watchdog import Watchdog
 from marius_py.resuming.resume import (
     EPOCH_META,
@@ -41,8 +41,8 @@ from marius_py.resuming.resume import (
     unfinished,
 )
 from marius_py.resuming.snapshots import best_snapshot, update_snapshots
-from marius_py.run.folder import CHECKPOINT_FOLDER, METRICS_FILE, RESULT_FILE, RESULT_META
-from marius_py.run.results import evaluate_split, write_lines
+from marius_py.run_files.folder import CHECKPOINT_FOLDER, METRICS_FILE, RESULT_FILE, RESULT_META
+from marius_py.run_files.results import evaluate_split, write_lines
 from marius_py.storage.files import remove
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.hdf5_store import Hdf5PartitionStore

@@ -76,7 +76,7 @@ def say_costs(count: int, what: tuple[str, str], started: float) -> None:
         what: their name for one and for more, ("query", "queries").
         started: time.perf_counter() before the run was opened.
     """
-    from marius_py.run.results import peak_rss_bytes
+    from marius_py.run_files.results import peak_rss_bytes
 
     seconds, peak = time.perf_counter() - started, peak_rss_bytes() / 2**30
     logger.info("%d %s in %.1f s, %.2f GiB of memory at most", count, what[count != 1], seconds, peak)

@@ -25,7 +25,7 @@ def run(config: EvaluateConfig) -> float | None:
         `evaluating.evaluate`.
     """
     from marius_py.assembly import build
-    from marius_py.run.results import write_json
+    from marius_py.run_files.results import write_json
     from marius_py.storage.files import check_target
 
     class Progress(build.Watcher):

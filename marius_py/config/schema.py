@@ -221,7 +221,7 @@ class TrainingConfig(Checked):
 
 
 AUTO = "auto"
-"""Of partitions and capacity: what `planning.configured` replaces by numbers when a run starts."""
+"""Of partitions and capacity: what `assembly.planned` replaces by numbers when a run starts."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from marius_py.export.formats import (
     write_safetensors,
 )
 from marius_py.export.formats import one_line as _lines
-from marius_py.run.reader import RunReader, open_run
+from marius_py.run_files.reader import RunReader, open_run
 from marius_py.storage.file_io import os_errors_as_storage
 from marius_py.storage.replacing import Replacing
 

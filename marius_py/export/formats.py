@@ -25,7 +25,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
-from marius_py.run.reader import RunReader
+from marius_py.run_files.reader import RunReader
 from marius_py.storage.file_io import os_errors_as_storage, sync_path
 from marius_py.storage.replacing import reason_of
 

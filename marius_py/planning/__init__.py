@@ -1,1 +1,1 @@
-"""Before a run (floor 5): settings and a measured machine in; partitions, buffer, bytes and times out."""
+"""Before a run (floor 5): sizes and a measured machine in; partitions, buffer, bytes and times out."""

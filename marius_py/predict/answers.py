@@ -30,7 +30,7 @@ from marius_py.predict.topk import TopK
 
 if TYPE_CHECKING:
     from marius_py.predict.index import NeighborIndex
-    from marius_py.run.reader import RunReader
+    from marius_py.run_files.reader import RunReader
 
 logger = logging.getLogger(__name__)
 

@@ -38,7 +38,7 @@ from marius_py.streams import Purpose, stream
 from marius_py.types import SIDES
 
 if TYPE_CHECKING:
-    from marius_py.run.reader import RunReader
+    from marius_py.run_files.reader import RunReader
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.types import SPLITS, Side
 
 if TYPE_CHECKING:
-    from marius_py.run.reader import RunReader
+    from marius_py.run_files.reader import RunReader
 
 DEFAULT_MEMORY_BYTES = 256 << 20
 MIN_MEMORY_BYTES = 16 << 20

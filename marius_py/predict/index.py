@@ -28,7 +28,7 @@ from marius_py.storage.replacing import Replacing
 from marius_py.streams import Purpose, stream
 
 if TYPE_CHECKING:
-    from marius_py.run.reader import RunReader
+    from marius_py.run_files.reader import RunReader
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from marius_py.predict.topk import TILE_CANDIDATES, TopK, top_k
 from marius_py.types import Side
 
 if TYPE_CHECKING:
-    from marius_py.run.reader import RunReader
+    from marius_py.run_files.reader import RunReader
 
 Metric = Literal["cosine", "dot", "l2"]
 METRICS: tuple[Metric, ...] = get_args(Metric)

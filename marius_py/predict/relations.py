@@ -30,7 +30,7 @@ from marius_py.predict.completion import (
 from marius_py.predict.topk import TILE_CANDIDATES, Softmax, TopK, top_k
 
 if TYPE_CHECKING:
-    from marius_py.run.reader import RunReader
+    from marius_py.run_files.reader import RunReader
 
 _RELATION_BYTES = 64
 """Bytes a relation of a query needs at the peak where all are scored: ids of edges, scores, their order."""

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from marius_py.assembly.parts import identity, make_model
 from marius_py.config import (
     CONFIG_FILE,
     TrainConfig,
@@ -28,11 +27,12 @@ from marius_py.errors import ConfigError, StorageError
 from marius_py.graph import Graph, open_graph
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.partitioning import Partitioning
+from marius_py.parts import identity, make_model
 from marius_py.prepare.extend import IdShift, shift_of
 from marius_py.prepare.folder import building
 from marius_py.resuming.resume import BEFORE_META, EPOCH_META, check_free
 from marius_py.run import Run, load
-from marius_py.run.folder import CHECKPOINT_FOLDER, CONFIG_META, RESULT_META
+from marius_py.run_files.folder import CHECKPOINT_FOLDER, CONFIG_META, RESULT_META
 from marius_py.run_state import EpochMetrics, RunState
 from marius_py.storage.aligned import allocate
 from marius_py.storage.edge_writer import edge_dtype

@@ -18,7 +18,7 @@ from typing import Any, cast
 from marius_py.config import CONFIG_FILE, TrainConfig, saved_settings
 from marius_py.data.rounds import EpochOrder
 from marius_py.errors import ConfigError, StorageError
-from marius_py.run.folder import (
+from marius_py.run_files.folder import (
     CHECKPOINT_FOLDER,
     CONFIG_META,
     DEMO_GRAPH,

@@ -16,7 +16,7 @@ from typing import Any
 
 from marius_py.config import CONFIG_FILE, write_yaml
 from marius_py.errors import MariusError
-from marius_py.run.folder import (
+from marius_py.run_files.folder import (
     CHECKPOINT_FOLDER,
     CONFIG_META,
     DEMO_GRAPH,
@@ -24,7 +24,7 @@ from marius_py.run.folder import (
     RESULT_META,
     SNAPSHOT_FOLDER,
 )
-from marius_py.run.results import write_lines
+from marius_py.run_files.results import write_lines
 from marius_py.storage.aligned import allocate
 from marius_py.storage.file_io import os_errors_as_storage
 from marius_py.storage.files import TEMPORARY_SUFFIX, sync_folder

@@ -12,11 +12,11 @@ import torch
 
 from marius_py.assembly import build
 from marius_py.assembly.build import train, warn_of_decline
-from marius_py.assembly.parts import check_resumable
+from marius_py.assembly.planned import plan
 from marius_py.config import EvaluateConfig, TrainConfig, compose, load_config
 from marius_py.errors import ConfigError, StorageError
 from marius_py.evaluating import evaluate
-from marius_py.planning.configured import plan
+from marius_py.parts import check_resumable
 from marius_py.prepare import prepare
 
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from marius_py.assembly.parts import order_of
 from marius_py.config import load_config
 from marius_py.data.plan import spread_spans
 from marius_py.data.rounds import (
@@ -23,6 +22,7 @@ from marius_py.data.rounds import (
 from marius_py.errors import ConfigError
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
+from marius_py.parts import order_of
 from marius_py.storage.protocols import NodeTable
 
 WORK = EpochWork(272_115, 1024, product_flop(256, 2000), 1824 * 512 * 4)

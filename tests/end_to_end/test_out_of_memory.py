@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import marius_py.nn.model
-import marius_py.run.results
+import marius_py.run_files.results
 from marius_py.errors import PipelineError
 from marius_py.evaluation.evaluator import Evaluator
 from tests.end_to_end.conftest import Train, embeddings
@@ -84,7 +84,7 @@ def test_ranking_leaves_the_device_last(
     """A device that has no memory at all: the same metrics come from the host."""
     words = ("training.valid_every=0", "evaluation.memory_bytes=1048576")
     whole = run_train(*words, output="whole")
-    original = marius_py.run.results.Evaluator
+    original = marius_py.run_files.results.Evaluator
 
     class Scarce(original):  # type: ignore[misc, valid-type]
         def __init__(self, model: Any, *given: Any, **named: Any) -> None:
@@ -96,9 +96,9 @@ def test_ranking_leaves_the_device_last(
                 raise torch.OutOfMemoryError("CUDA out of memory")
             return super().evaluate(*given, **named)
 
-    monkeypatch.setattr(marius_py.run.results, "Evaluator", Scarce)
+    monkeypatch.setattr(marius_py.run_files.results, "Evaluator", Scarce)
     monkeypatch.setattr(
-        marius_py.run.results, "is_on_host", lambda model: model.__class__.__name__ == "TrainedModel"
+        marius_py.run_files.results, "is_on_host", lambda model: model.__class__.__name__ == "TrainedModel"
     )
     result = run_train(*words)
     assert any("ranking on the CPU" in text for text in warnings(caplog))

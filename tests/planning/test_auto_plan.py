@@ -5,9 +5,9 @@ import pytest
 import yaml
 
 from marius_py import cli, load_config
-from marius_py.assembly.parts import partitioning_of
 from marius_py.errors import ConfigError
 from marius_py.graph import open_graph
+from marius_py.parts import partitioning_of
 from marius_py.prepare import prepare_arrays
 
 LIMIT = 4 << 20
@@ -29,11 +29,11 @@ def graph(tmp_path_factory):
 @pytest.fixture
 def memory(monkeypatch):
     """Sets the bytes that are available, of which half may be taken."""
-    monkeypatch.setattr("marius_py.planning.configured._PROBE_S", 0.01)
+    monkeypatch.setattr("marius_py.assembly.planned._PROBE_S", 0.01)
     monkeypatch.setattr("marius_py.planning.plan._PROBE_BYTES", 1 << 20)
 
     def limit(num_bytes):
-        monkeypatch.setattr("marius_py.planning.configured.available_memory", lambda device="cpu": num_bytes)
+        monkeypatch.setattr("marius_py.assembly.planned.available_memory", lambda device="cpu": num_bytes)
 
     return limit
 

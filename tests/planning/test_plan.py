@@ -10,13 +10,13 @@ import yaml
 
 from marius_py import cli, load_config
 from marius_py.assembly.build import train
+from marius_py.assembly.planned import measure_training
+from marius_py.assembly.planned import plan as make_plan
 from marius_py.data.rounds import EpochOrder
 from marius_py.errors import ConfigError
 from marius_py.graph import open_graph
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
-from marius_py.planning.configured import measure_training
-from marius_py.planning.configured import plan as make_plan
 from marius_py.planning.plan import Machine, choose_plan, measure_disk, plan_epoch
 from marius_py.prepare import prepare_arrays
 from marius_py.storage.protocols import NodeTable
@@ -86,7 +86,7 @@ def test_edges_share_the_time_of_the_disk():
 @pytest.mark.parametrize("known", ["true", "false"])
 def test_an_epoch_moves_what_was_planned(capacity, known, tmp_path, monkeypatch):
     """Partitions of 101 and 100 rows: a tenth of their slots, in whole pages."""
-    monkeypatch.setattr("marius_py.planning.configured._PROBE_S", 0.02)
+    monkeypatch.setattr("marius_py.assembly.planned._PROBE_S", 0.02)
     prepare_arrays(random_edges(801, 20_000), tmp_path / "graph", partitions=8, split=(1.0, 0.0, 0.0))
     words = ["model.decoder=distmult", "model.dim=24", "negatives.count=8", f"negatives.mask_known={known}"]
     words += ["storage.partitions=8", f"storage.capacity={capacity}", "training.epochs=2", "device=cpu"]
@@ -181,8 +181,8 @@ def test_training_is_measured_with_the_buffer_where_the_run_has_it(device, tmp_p
         used.append(parts[6])
         return Trainer(*parts, **named)
 
-    monkeypatch.setattr("marius_py.planning.configured.Trainer", trainer)
-    monkeypatch.setattr("marius_py.planning.configured._PROBE_S", 0.01)
+    monkeypatch.setattr("marius_py.assembly.planned.Trainer", trainer)
+    monkeypatch.setattr("marius_py.assembly.planned._PROBE_S", 0.01)
     prepare_arrays(random_edges(500, 4000), tmp_path / "graph", partitions=4)
     words = ["model.decoder=distmult", "model.dim=16", "negatives.count=8", "pipeline.compute_threads=1"]
     config = load_config([f"graph={tmp_path / 'graph'}", f"storage.device={device}", *words])
@@ -209,7 +209,7 @@ def test_the_disk_is_measured_and_left_clean(tmp_path):
 
 
 def test_command(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("marius_py.planning.configured._PROBE_S", 0.02)
+    monkeypatch.setattr("marius_py.assembly.planned._PROBE_S", 0.02)
     prepare_arrays(random_edges(500, 4000), tmp_path / "graph", partitions=4)
     words = [f"graph={tmp_path / 'graph'}", "model.decoder=distmult", "model.dim=16"]
     assert cli.plan([*words, f"output={tmp_path / 'run'}"]) == 0
@@ -222,7 +222,7 @@ def test_command(tmp_path, capsys, monkeypatch):
     config = load_config([*words, "experiment=plan"], config_dir=tmp_path / "conf")
     assert (config.storage.partitions, config.storage.capacity) == (4, 4)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["conf", "graph"]
-    monkeypatch.setattr("marius_py.planning.configured.measure_disk", None)
+    monkeypatch.setattr("marius_py.assembly.planned.measure_disk", None)
     assert cli.plan([*words, "storage.capacity=1"]) == 2
     assert "storage.capacity=1 is out of range" in capsys.readouterr().err
     assert cli.plan([]) == 2

@@ -10,8 +10,8 @@ import pytest
 
 from marius_py import load_config
 from marius_py.assembly.build import Watcher, train
+from marius_py.assembly.planned import plan
 from marius_py.generate import planted_edges, rmat_edges
-from marius_py.planning.configured import plan
 from marius_py.prepare import prepare_arrays
 
 TOLERANCE = 0.25

@@ -146,7 +146,7 @@ def test_an_unfinished_run_without_loss(tmp_path):
 
 
 def test_a_snapshot_is_not_called_unfinished(tmp_path, monkeypatch):
-    monkeypatch.setattr("marius_py.run.reader.is_snapshot", lambda folder: True)
+    monkeypatch.setattr("marius_py.run_files.reader.is_snapshot", lambda folder: True)
     with marius_py.load(write_run(tmp_path)[0]) as run:
         write_report(run, tmp_path / "r.html")
     text = (tmp_path / "r.html").read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ from marius_py.errors import ConfigError, FormatError
 from marius_py.prepare import prepare
 from marius_py.prepare.extend import IdShift, extend_graph, shift_of
 from marius_py.resuming.extending import extend_run
-from marius_py.run.reader import RunReader
+from marius_py.run_files.reader import RunReader
 from marius_py.storage.reader import open_node_reader
 from marius_py.verify import verify_graph
 
@@ -197,7 +197,7 @@ def test_the_table_is_read_once_for_all_new_edges_held(files, tmp_path, monkeypa
 
     read_from = RunReader.read_rows
     monkeypatch.setattr(RunReader, "read_rows", read_rows)
-    monkeypatch.setattr("marius_py.run.reader._BLOCK_BYTES", 10 * 4 * 8)
+    monkeypatch.setattr("marius_py.run_files.reader._BLOCK_BYTES", 10 * 4 * 8)
     monkeypatch.setattr("marius_py.resuming.extending._BLOCK_EDGES", 7)
     folder = extend_run(tmp_path / "run", graph, tmp_path / "longer", memory_bytes=memory_bytes)
     assert sum(read) <= passes * old_graph.num_nodes + num_asked // 10 + passes

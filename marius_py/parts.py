@@ -1,12 +1,11 @@
 """The parts of a run, each made from settings (floor 5): device, ranges, edges, model, schedules, capacity.
 
-In: a checked TrainConfig and a graph. Out: objects of the floors below; `build` joins them to a run.
+In: a checked TrainConfig and a graph. Out: objects of the floors below; `assembly` joins them to a run.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,14 +27,13 @@ from marius_py.data.rounds import FEWEST, EpochOrder, EpochWork, product_flop
 from marius_py.data.step_edges import BLOCK_EDGES
 from marius_py.errors import ConfigError
 from marius_py.graph import Graph
-from marius_py.memory import group_memory
+from marius_py.machine import available_cores, available_memory, resolve_device
 from marius_py.nn.kernels.host import is_worth_compiling
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
 from marius_py.planning.plan import fitting_capacity
-from marius_py.run.device import resolve_device
-from marius_py.run.results import (
+from marius_py.run_files.results import (
     peak_rss_bytes,
 )
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
@@ -66,16 +64,11 @@ def training_device(config: TrainConfig) -> torch.device:
     return device
 
 
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def number_of(config: TrainConfig, name: str) -> int | None:
     """`storage.partitions` or `.capacity` of a run that is under way.
 
     Raises:
-        ConfigError: it is still "auto" (`planning.configured` replaces that when a run starts).
+        ConfigError: it is still "auto" (`assembly.planned` replaces that when a run starts).
     """
     value: int | str | None = getattr(config.storage, name)
     if isinstance(value, str):
@@ -135,25 +128,6 @@ def automatic_capacity(table: NodeTable, device: str = "cpu") -> int:
     if capacity < p:
         log.info("storage.capacity: %d of %d partitions fit in %.1f GiB", capacity, p, budget / 2**30)
     return capacity
-
-
-def available_memory(device: str = "cpu") -> int:
-    """Bytes of memory that can be taken without swapping, the limits of control groups included.
-
-    On "cuda": bytes of the device's memory that are free, where there is one, and of those that this process
-    has taken and not in use.
-    """
-    if device == "cuda" and torch.cuda.is_available():
-        cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-        return int(torch.cuda.mem_get_info()[0]) + cached
-    limits = []
-    try:
-        facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        limits.append(int(facts["MemAvailable"].split()[0]) * 1024)
-    except (OSError, KeyError, ValueError):
-        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
-    grouped = group_memory()
-    return min(limits) if grouped is None else min(grouped, *limits)
 
 
 def spare_slots(config: TrainConfig, table: NodeTable, capacity: int) -> int:

@@ -6,7 +6,7 @@ import yaml
 
 from marius_py import load
 from marius_py.errors import ConfigError, FormatError, StorageError
-from marius_py.run.device import resolve_device
+from marius_py.machine import resolve_device
 from tests.evaluation.ranking.helpers import brute_force
 from tests.small_runs import NAMES, write_run
 
@@ -37,8 +37,8 @@ def test_rows_by_name(written):
 def test_rows_near_each_other_are_read_together(written, monkeypatch):
     folder, _, rows, _ = written
     read = []
-    monkeypatch.setattr("marius_py.run.reader._GAP_BYTES", 2 * 16)
-    monkeypatch.setattr("marius_py.run.reader._BLOCK_BYTES", 5 * 16)
+    monkeypatch.setattr("marius_py.run_files.reader._GAP_BYTES", 2 * 16)
+    monkeypatch.setattr("marius_py.run_files.reader._BLOCK_BYTES", 5 * 16)
     with load(folder) as run:
         plain = run.read_rows
         monkeypatch.setattr(run, "read_rows", lambda low, high: read.append((low, high)) or plain(low, high))
@@ -68,7 +68,7 @@ def test_relations_are_looked_up_in_names_read_once(written, monkeypatch):
 
 def test_many_rows_are_streamed(written, monkeypatch):
     folder, _, rows, _ = written
-    monkeypatch.setattr("marius_py.run.reader._BLOCK_BYTES", 3 * 16)
+    monkeypatch.setattr("marius_py.run_files.reader._BLOCK_BYTES", 3 * 16)
     with load(folder) as run:
         np.testing.assert_array_equal(run.embeddings(np.array([9, 1, 4, 4])), rows[[9, 1, 4, 4]])
         np.testing.assert_array_equal(run.to_numpy(), rows)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from marius_py.assembly import parts
-from marius_py.assembly.parts import automatic_capacity, available_memory, epoch_work
+from marius_py import parts
 from marius_py.config import load_config
 from marius_py.data.step_edges import BLOCK_EDGES
 from marius_py.partitioning import Partitioning
+from marius_py.parts import automatic_capacity, epoch_work
 from marius_py.storage.protocols import NodeTable
 
 
@@ -23,17 +23,6 @@ def test_as_many_partitions_as_fit_with_a_spare_one(
     size = int(2 * slots * table.slot_bytes)
     monkeypatch.setattr(parts, "available_memory", lambda device: size)
     assert automatic_capacity(table) == expected
-
-
-def test_control_groups_limit_the_memory_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "group_memory", lambda: None)
-    there = available_memory()
-    assert there > 1 << 20
-    for limit in (0, 1 << 20):
-        monkeypatch.setattr(parts, "group_memory", lambda limit=limit: limit)
-        assert available_memory() == limit
-    monkeypatch.setattr(parts, "group_memory", lambda: 1 << 62)
-    assert available_memory() < 1 << 50
 
 
 @pytest.mark.parametrize(("excess", "known"), [(0, BLOCK_EDGES), (4, 0)])

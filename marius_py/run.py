@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +14,11 @@ from numpy.typing import NDArray
 from marius_py.errors import ConfigError
 from marius_py.evaluation.evaluator import Evaluator, Mode, Progress
 from marius_py.evaluation.metrics import DEFAULT_KS, Metrics
-from marius_py.run.reader import RunReader, open_run
+from marius_py.export import export
+from marius_py.predict import Metric, Neighbor, NeighborIndex, Prediction, neighbors, predict, score
+from marius_py.predict.answers import Names
+from marius_py.run_files.reader import RunReader, open_run
 from marius_py.storage.protocols import Edges
-
-if TYPE_CHECKING:
-    from marius_py.predict import Metric, Neighbor, NeighborIndex, Prediction
-    from marius_py.predict.answers import Names
 
 
 class Run(RunReader):
@@ -43,8 +41,6 @@ class Run(RunReader):
         Raises:
             ConfigError: a file exists. StorageError: writing failed.
         """
-        from marius_py.export import export
-
         return export(self, path, "parquet", overwrite=overwrite)
 
     def evaluate(
@@ -136,8 +132,6 @@ class Run(RunReader):
         Raises:
             ConfigError: an unknown name (similar ones are offered), or not exactly one part left out.
         """
-        from marius_py.predict import predict
-
         return predict(
             self,
             head,
@@ -165,8 +159,6 @@ class Run(RunReader):
         Raises:
             ConfigError: an unknown name or metric, or an index of another metric.
         """
-        from marius_py.predict import neighbors
-
         return neighbors(self, nodes, k=k, metric=metric, index=index)
 
     def score(self, triples: Sequence[Sequence[str]] | NDArray[np.integer]) -> NDArray[np.float64]:
@@ -175,8 +167,6 @@ class Run(RunReader):
         Raises:
             ConfigError: an unknown name, or another shape.
         """
-        from marius_py.predict import score
-
         if len(triples) and isinstance(triples[0], str):
             shown = ", ".join(map(repr, map(str, triples)))
             raise ConfigError(f"triples is the single triple ({shown}); pass a list of triples")

@@ -14,22 +14,21 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from marius_py.assembly.parts import (
+from marius_py.config import AUTO, TrainConfig, make_components, saved_settings
+from marius_py.errors import ConfigError
+from marius_py.graph import Graph, open_graph
+from marius_py.machine import available_cores, available_memory
+from marius_py.ordering import build_schedule
+from marius_py.partitioning import Partitioning
+from marius_py.parts import (
     DEMO_PARTITIONS,
     MEMORY_SHARE,
-    available_cores,
-    available_memory,
     make_batch_settings,
     make_model,
     make_trainer_settings,
     order_of,
     training_device,
 )
-from marius_py.config import AUTO, TrainConfig, make_components, saved_settings
-from marius_py.errors import ConfigError
-from marius_py.graph import Graph, open_graph
-from marius_py.ordering import build_schedule
-from marius_py.partitioning import Partitioning
 from marius_py.pipeline.execution import torch_threads
 from marius_py.planning.plan import (
     PROBES,

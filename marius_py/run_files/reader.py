@@ -21,8 +21,8 @@ from marius_py.errors import ConfigError, FormatError, MissingPathError, Storage
 from marius_py.evaluation.ranking.trained import TrainedModel, make_decoder
 from marius_py.graph import Graph, open_graph
 from marius_py.graph.similar import similar_in
-from marius_py.run.device import resolve_device
-from marius_py.run.folder import CHECKPOINT_FOLDER, CONFIG_FILE, RESULT_META, graph_folder, is_snapshot
+from marius_py.machine import resolve_device
+from marius_py.run_files.folder import CHECKPOINT_FOLDER, CONFIG_FILE, RESULT_META, graph_folder, is_snapshot
 from marius_py.storage.protocols import Checkpoint
 from marius_py.storage.reader import NodeReader, open_node_reader
 

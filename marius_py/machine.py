@@ -1,0 +1,105 @@
+"""What this machine has (floor 0): cores and memory that this process may take, and devices by name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from marius_py.errors import ConfigError
+
+DEVICES = ("auto", "cpu", "cuda")
+
+_GROUPS = (
+    # mount, and of a group: its limit, what it uses, and the entry of memory.stat for pages dropped first
+    ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+"""Memory controllers of control groups: version 2, then version 1."""
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device that `device=` names; "auto" takes CUDA where there is one, "cuda:1" the second of several.
+
+    Raises:
+        ConfigError: no such name, or CUDA is asked for and not available.
+    """
+    kind, colon, number = name.partition(":")
+    if name not in DEVICES and not (kind == "cuda" and colon and number.isdecimal()):
+        raise ConfigError(
+            f"device={name} is unknown: it takes one of {', '.join(DEVICES)}, or cuda:1 and so on"
+        )
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            f"device={name}, but this machine has no usable CUDA device: set device=cpu or auto"
+        )
+    if colon and int(number) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device={name}, but this machine has {torch.cuda.device_count()} CUDA devices: the last is "
+            f"cuda:{torch.cuda.device_count() - 1}"
+        )
+    return torch.device(
+        "cuda" if name == "auto" and torch.cuda.is_available() else name.replace("auto", "cpu")
+    )
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def available_memory(device: str = "cpu") -> int:
+    """Bytes of memory that can be taken without swapping, the limits of control groups included.
+
+    On "cuda": bytes of the device's memory that are free, where there is one, and of those that this process
+    has taken and not in use.
+    """
+    if device == "cuda" and torch.cuda.is_available():
+        cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        return int(torch.cuda.mem_get_info()[0]) + cached
+    limits = []
+    try:
+        facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        limits.append(int(facts["MemAvailable"].split()[0]) * 1024)
+    except (OSError, KeyError, ValueError):
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
+    grouped = group_memory()
+    return min(limits) if grouped is None else min(grouped, *limits)
+
+
+def group_memory(root: Path = Path("/")) -> int | None:
+    """Bytes that the control groups of this process leave it, of version 1 and 2; None without a limit.
+
+    A group shares in the limits of those above it, so the smallest rest up to the root counts. Pages of files
+    that were not used lately do not count as taken: the kernel drops them as soon as memory is wanted.
+
+    Args:
+        root: where /proc and /sys are.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    rests = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        mount, *files = _GROUPS[1 if controllers else 0]
+        group = root / mount
+        rests.append(_rest(group, *files))  # in a container often its own group, whatever the path says
+        for name in filter(None, path.split("/")):
+            group /= name
+            rests.append(_rest(group, *files))
+    return min((rest for rest in rests if rest is not None), default=None)
+
+
+def _rest(group: Path, limit: str, usage: str, reclaimable: str) -> int | None:
+    """Bytes that one control group may still take; None if it has no limit, or none that can be read."""
+    try:
+        allowed, used = (int((group / name).read_text()) for name in (limit, usage))
+        facts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        return max(0, allowed - used + int(facts[reclaimable]))
+    except (OSError, ValueError, KeyError):  # "max" is no limit
+        return None
