@@ -153,7 +153,7 @@ def plain_joined(spans: list[tuple[int, int]]) -> list[list[int]]:
         (8, 4, "random", 4),
         (16, 3, "random", 1),
         (32, 8, "auto", 2),
-        (64, 16, "random", 1),
+        pytest.param(64, 16, "random", 1, marks=pytest.mark.slow),
     ],
 )
 def test_spans_are_the_same_as_ever(

@@ -129,7 +129,16 @@ def test_threaded_with_one_batch_in_flight_equals_inline_bit_for_bit() -> None:
     assert [line["loss"] for line in histories[0]] == [line["loss"] for line in histories[1]]
 
 
-@pytest.mark.parametrize("settings", [{}, {"mask_known": True}, {"block_edges": 170}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"mask_known": True, "block_edges": 170},
+        *[
+            pytest.param(own, marks=pytest.mark.slow)
+            for own in ({}, {"mask_known": True}, {"block_edges": 170})
+        ],
+    ],
+)
 def test_threads_that_share_in_a_batch_make_the_same_run_each_time(settings: dict[str, Any]) -> None:
     """Whoever is first: what is added up comes in the order of parts."""
     torch.set_num_threads(3)
