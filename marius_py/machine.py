@@ -39,6 +39,8 @@ def resolve_device(name: str) -> torch.device:
             f"device={name}, but this machine has {torch.cuda.device_count()} CUDA devices: the last is "
             f"cuda:{torch.cuda.device_count() - 1}"
         )
+    if colon:
+        return torch.device("cuda", int(number))
     return torch.device(
         "cuda" if name == "auto" and torch.cuda.is_available() else name.replace("auto", "cpu")
     )

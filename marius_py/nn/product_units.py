@@ -1,4 +1,4 @@
-"""Units of the host for bfloat16 (floor 1): whether float32 products of this process may use them."""
+"""What float32 products of this process round their factors to (floor 1), as PyTorch is set."""
 
 from __future__ import annotations
 
@@ -13,13 +13,27 @@ HostPrecision = Literal["float32", "bfloat16"]
 """Of the host's matrix products: what their factors are rounded to; sums are float32."""
 
 
+def product_precision(device: str) -> str:
+    """What PyTorch, as it is set, lets float32 products round their factors to on "cpu" or "cuda".
+
+    Asked of the device's own setting, for torch.get_float32_matmul_precision raises where a program has set
+    the devices apart.
+
+    Returns:
+        "ieee" for float32, "tf32" or "bf16".
+    """
+    backend = torch.backends.cuda if device == "cuda" else torch.backends.mkldnn
+    precision = str(backend.matmul.fp32_precision)
+    return "ieee" if precision == "none" else precision
+
+
 def rounds_products() -> bool:
     """Whether batched float32 products of this process, as PyTorch is set, round their factors on this CPU.
 
     Asking for units is not having them: a CPU may know bfloat16, and PyTorch still multiply in float32.
     """
-    precision = torch.get_float32_matmul_precision()
-    return precision != "highest" and _rounds(precision)
+    precision = product_precision("cpu")
+    return precision != "ieee" and _rounds(precision)
 
 
 @cache
@@ -32,10 +46,13 @@ def _rounds(precision: str) -> bool:
 @contextmanager
 def product_units(precision: HostPrecision) -> Iterator[None]:
     """Let float32 products of this process use the units for bfloat16 meanwhile, if that is the precision."""
-    before = torch.get_float32_matmul_precision()
-    if precision == "bfloat16":
-        torch.set_float32_matmul_precision("medium")
+    if precision == "float32":
+        yield
+        return
+    setting = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # made at import
+    before = setting.fp32_precision
+    setting.fp32_precision = "bf16"
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        setting.fp32_precision = before

@@ -16,7 +16,7 @@ from torch import Tensor
 from marius_py.errors import ConfigError
 from marius_py.evaluation.ranking.precision import PRECISIONS, rounded
 from marius_py.nn.decoders.base import written_together
-from marius_py.nn.product_units import HostPrecision
+from marius_py.nn.product_units import HostPrecision, product_precision
 from marius_py.types import Side
 
 ROUNDOFF = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
@@ -28,8 +28,8 @@ _TINY = 2.0**-126
 _OVERFLOW = 1e37
 """Magnitudes above this may overflow float32 on the way; the fast scores then bound nothing."""
 
-_MATMUL_ROUNDOFF = {"highest": 2.0**-24, "high": 2.0**-11, "medium": 2.0**-8}
-"""Roundoff of a float32 matrix product under torch.set_float32_matmul_precision."""
+_PRODUCT_ROUNDOFF = {"ieee": 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-8}
+"""Roundoff of a float32 matrix product whose factors PyTorch may round to so much."""
 
 _PAIR_FLOATS = 1 << 19
 _QUERY_ROWS = 256
@@ -182,7 +182,7 @@ class ModelScorer:
         if self._precision == "bfloat16":
             roundoff *= 2  # products of rounded rows are exact; units for them need not round sums to nearest
         elif dtype is torch.float32:
-            roundoff = max(roundoff, _MATMUL_ROUNDOFF[torch.get_float32_matmul_precision()])
+            roundoff = max(roundoff, _PRODUCT_ROUNDOFF[product_precision(self.device.type)])
         product = query_norm * candidate_norm
         total = query_norm + candidate_norm
         if self._similarity == "dot":
