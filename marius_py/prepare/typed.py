@@ -106,12 +106,9 @@ class NumpySource:
         self.size = self._members[0].rows
         if self.size == 0:
             raise FormatError(f"{path} has no rows; it should hold one edge a row")
-        kinds: list[NameKind] = [
-            _numpy_kind(self._members[i if len(self._members) > 1 else 0].dtype, path)
-            for i in self._columns.used
-        ]
+        kinds = [_numpy_kind(member.dtype, path) for member in self._members]  # one for all, or one a role
         self.node_kind: NameKind = "integer" if kinds[0] == kinds[-1] == "integer" else "text"
-        self.relation_kind: NameKind = kinds[1] if self.has_relations else "integer"
+        self.relation_kind: NameKind = kinds[len(kinds) // 2] if self.has_relations else "integer"
 
     def blocks(self) -> Iterator[EdgeBlock]:
         """Read the file from its start."""
@@ -119,10 +116,7 @@ class NumpySource:
         used = self._columns.used
         single = len(self._members) == 1
         with _damage_as_format(self.path), ExitStack() as stack:
-            streams = [
-                stack.enter_context(member.stream())
-                for member in (self._members if single else self._ordered())
-            ]
+            streams = [stack.enter_context(member.stream()) for member in self._members]
             for start in range(0, self.size, self._block_rows):
                 count = min(self._block_rows, self.size - start)
                 if single:
@@ -132,9 +126,6 @@ class NumpySource:
                     arrays = [stream(count) for stream in streams]
                 self.position = start + count
                 yield self._block(arrays, start + 1)
-
-    def _ordered(self) -> list[_Member]:
-        return [self._members[i] for i in self._columns.used]
 
     def _block(self, arrays: Sequence[NDArray[Any]], first: int) -> EdgeBlock:
         kinds = (
@@ -146,6 +137,8 @@ class NumpySource:
         columns = {}
         for role, kind, array in zip(roles, kinds, arrays, strict=True):
             values = np.ascontiguousarray(array)
+            if values.dtype.kind in "US":
+                _refuse_nul(values, role, self.path, first)
             if values.dtype.kind == "S":
                 values = np.char.decode(values, "utf-8")
             column = pa.array(values.astype(values.dtype.newbyteorder("="), copy=False))
@@ -155,6 +148,7 @@ class NumpySource:
         return block
 
     def _inspect(self, columns: list[ColumnKey] | None) -> tuple[list[_Member], Columns]:
+        """The one array of rows, or the arrays in the order head, (relation,) tail; and the columns."""
         with _damage_as_format(self.path):
             members = _npz_members(self.path) if zipfile.is_zipfile(self.path) else [_Member(self.path, None)]
         if not members:
@@ -169,6 +163,12 @@ class NumpySource:
                 raise ConfigError(
                     f"columns is {columns!r}, but the columns of an array have no names; give positions"
                 )
+            if columns is None and member.shape[0] in (2, 3) and member.shape[1] > 3:
+                raise FormatError(
+                    f"{self.path}: the array has shape {member.shape} with {member.shape[1]} columns; edges "
+                    f"need (E, 2) or (E, 3). If its {member.shape[0]} rows are the heads, (relations,) and "
+                    "tails, as in edge_index of PyTorch Geometric, it is stored by rows: save array.T"
+                )
             cells = [str(i) for i in range(member.shape[1])]
             return members, resolve_columns(cells, columns, False, str(self.path))
         names = [str(member.name) for member in members]
@@ -179,12 +179,11 @@ class NumpySource:
                 f"{elsewhere('columns', 'write a file with these names')}"
             )
         resolved = resolve_columns(names, columns, True, str(self.path))
-        shapes = {members[i].shape for i in resolved.used}
-        if len(shapes) != 1 or len(next(iter(shapes))) != 1:
-            raise FormatError(
-                f"{self.path}: the arrays have shapes {sorted(shapes)}; they must be (E,) and equal"
-            )
-        return members, resolved
+        used = [members[i] for i in resolved.used]
+        if len({member.shape for member in used}) != 1 or len(used[0].shape) != 1:
+            shapes = ", ".join(f"{member.name} {member.shape}" for member in used)
+            raise FormatError(f"{self.path}: the arrays have shapes {shapes}; they must be (E,) and equal")
+        return used, resolved
 
 
 class _Member:
@@ -258,6 +257,18 @@ def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]
     if version == (2, 0):
         return np.lib.format.read_array_header_2_0(file)
     raise ValueError(f"NumPy file version {version} is not supported")
+
+
+def _refuse_nul(values: NDArray[Any], role: str, path: Path, first: int) -> None:
+    """Refuse fixed-width text (n,) with a NUL before its end, where Arrow would cut it."""
+    if not values.dtype.itemsize:
+        return
+    unit = np.uint32 if values.dtype.kind == "U" else np.uint8
+    nul = values.view(unit).reshape(len(values), -1) == 0
+    bad = (nul[:, :-1] & ~nul[:, 1:]).any(axis=1)
+    if bad.any():
+        row = int(bad.argmax())
+        raise FormatError(f"{path}, row {first + row}: the {role} name {values[row].item()!r} holds a NUL")
 
 
 def _numpy_kind(dtype: np.dtype[Any], path: Path) -> NameKind:

@@ -92,6 +92,18 @@ def test_npz(tmp_path: Path, write: Any) -> None:
         NumpySource(tmp_path / "named.npz")
 
 
+@pytest.mark.parametrize("count", [np.array([9]), np.array(9), np.zeros((2, 2))])
+def test_npz_with_arrays_that_are_not_used(tmp_path: Path, count: Any) -> None:
+    np.savez(tmp_path / "e.npz", count=count, head=NUMBERS[:, 0], relation=NUMBERS[:, 1], tail=NUMBERS[:, 2])
+    assert rows_of(prepared(tmp_path / "e.npz")) == EXPECTED
+
+
+def test_npz_of_arrays_that_differ_in_length(tmp_path: Path) -> None:
+    np.savez(tmp_path / "e.npz", head=NUMBERS[:, 0], tail=NUMBERS[:3, 2])
+    with pytest.raises(FormatError, match=r"have shapes head \(4,\), tail \(3,\); they must be \(E,\)"):
+        prepared(tmp_path / "e.npz")
+
+
 @pytest.mark.parametrize(
     ("columns", "kinds"),
     [
@@ -168,6 +180,13 @@ def test_unclear_parquet_and_npz_columns_are_refused(tmp_path: Path) -> None:
         ]
 
 
+def test_a_column_that_is_no_relation_is_not_read_by_order(tmp_path: Path) -> None:
+    path = save(tmp_path / "e.parquet", u=["a", "b"], v=["c", "a"], weight=[3, 4])
+    with pytest.raises(FormatError, match=r"'weight' is no name .*columns=\[u,v,weight\].*columns=\[u,v\]"):
+        prepared(path)
+    assert rows_of(prepared(path, columns=["u", "v"])) == [("a", "c"), ("b", "a")]
+
+
 def test_parquet_of_other_names_is_read_in_order_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -214,7 +233,11 @@ def test_invalid_utf8_in_parquet(tmp_path: Path) -> None:
     ("array", "text"),
     [
         (np.zeros((2, 3)), "type float64"),
-        (np.zeros((2, 5), int), "5 columns"),
+        (np.zeros((2, 5), int), r"5 columns.*\(E, 2\) or \(E, 3\).*stored by rows: save array\.T"),
+        (np.zeros((3, 9), "U1"), r"save array\.T"),
+        (np.zeros((4, 5), int), r"5 columns.*choose with input\.columns"),
+        (np.array([["a", "b"], ["c", "a\0b"]]), r"row 2: the tail name 'a\\x00b' holds a NUL"),
+        (np.array([[b"a\0b", b"b"]]), "row 1: the head name .* holds a NUL"),
         (np.zeros(4, int), r"shape \(4,\)"),
         (np.zeros((0, 3), int), "no rows"),
         (np.array([["a", ""]]), "the tail name '' is empty"),
