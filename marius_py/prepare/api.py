@@ -87,8 +87,8 @@ def prepare(
     report = progress or silent
     check_arguments(partitions, seed)
     shares = DEFAULT_SPLIT if split is None else split
-    output = Path(output)
-    check_output(output, overwrite)
+    check_output(Path(output), overwrite)
+    output = Path(output).absolute()  # the current folder may be another one at the end
     check_given_splits(split, undirected, valid, test)
     options: dict[str, Any] = {
         "format": format,

@@ -83,8 +83,8 @@ def prepare_arrays(
     check_arguments(partitions, seed)
     shares = DEFAULT_SPLIT if split is None else split
     random_counts(1 << 20, shares, "the graph")
-    output = Path(output)
-    check_output(output, overwrite)
+    check_output(Path(output), overwrite)
+    output = Path(output).absolute()  # the current folder may be another one at the end
     check_given_splits(split, undirected, valid, test)
     names = _names(node_names, "node_names"), _names(relation_names, "relation_names")
     limits = _limit(num_nodes, names[0], "num_nodes"), _limit(num_relations, names[1], "num_relations")

@@ -135,8 +135,8 @@ def extend_graph(
     report = progress or silent
     check_arguments(None, seed)
     old = graph if isinstance(graph, Graph) else open_graph(graph)
-    output = Path(output)
-    check_output(output, overwrite)
+    check_output(Path(output), overwrite)
+    output = Path(output).absolute()  # the current folder may be another one at the end
     if output.exists() and output.resolve() == old.path.resolve():
         raise ConfigError(f"output={output} is the graph that is extended; choose another folder")
     sources = [None if path is None else open_source(path, **reading) for path in (train, valid, test)]

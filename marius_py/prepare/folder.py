@@ -18,11 +18,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from marius_py.errors import ConfigError, StorageError
-from marius_py.graph.manifest import GRAPH_FILE
+from marius_py.graph.manifest import EDGES_FILE, GRAPH_FILE, NODES_FILE, RELATIONS_FILE
 from marius_py.storage.file_io import os_errors_as_storage
-from marius_py.storage.files import sync_folder
+from marius_py.storage.files import TEMPORARY_SUFFIX, sync_folder
 from marius_py.storage.lock import is_abandoned, try_flock
 
+_OWN = (GRAPH_FILE, NODES_FILE, RELATIONS_FILE, EDGES_FILE)
+"""All files of a prepared graph."""
+
+_SHOWN = 5
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
 
@@ -31,8 +35,9 @@ def check_output(output: Path, overwrite: bool) -> None:
     """Refuse an output that would destroy something, or whose place nothing can take.
 
     Raises:
-        ConfigError: it is a file, a mount point, a prepared graph without `overwrite`, or a folder of other
-        things. StorageError: it lies in a folder that may not be entered.
+        ConfigError: it is a file, a mount point, the current folder or one around it, a prepared graph
+        without `overwrite` or with other things beside its files, or a folder of other things. StorageError:
+        it lies in a folder that may not be entered.
     """
     with os_errors_as_storage("look at output", output):
         if not output.exists():
@@ -44,15 +49,33 @@ def check_output(output: Path, overwrite: bool) -> None:
                 f"output {output} is a mount point, whose place no finished folder can take: choose a folder "
                 f"in it, such as {output / 'graph'}"
             )
+        if _holds_current(Path(os.path.realpath(output))):
+            raise ConfigError(
+                f"output {output} is the current folder or one around it, whose place no finished folder can "
+                f"take: choose another, such as {output / 'graph'}"
+            )
         if (output / GRAPH_FILE).exists():
             if not overwrite:
                 raise ConfigError(
                     f"output {output} holds a prepared graph already; set overwrite=true to replace it"
                 )
+            _refuse_others(output)
         elif any(output.iterdir()):
             raise ConfigError(
                 f"output {output} is not empty and holds no prepared graph; choose a new or an empty folder"
             )
+
+
+def _refuse_others(output: Path) -> None:
+    """Refuse to replace a graph's folder that holds more than the graph."""
+    own = {*_OWN, *(name + TEMPORARY_SUFFIX for name in _OWN)}
+    others = sorted(entry.name for entry in output.iterdir() if entry.name not in own)
+    if others:
+        shown = ", ".join(others[:_SHOWN]) + ", …" * (len(others) > _SHOWN)
+        raise ConfigError(
+            f"output {output} holds a prepared graph, and beside it {shown}: overwrite=true would remove "
+            "that too; move it elsewhere, or choose another output"
+        )
 
 
 @contextmanager
@@ -116,6 +139,14 @@ def temporary_folders(output: Path) -> Iterator[tuple[Path, bool]]:
 
 def _in_use(output: Path) -> StorageError:
     return StorageError(f"another process is preparing {output} right now; wait for it")
+
+
+def _holds_current(folder: Path) -> bool:
+    """Whether the current folder is this one, without links, or lies in it."""
+    try:
+        return Path.cwd().is_relative_to(folder)
+    except FileNotFoundError:  # it was removed
+        return False
 
 
 def _is_mount_point(folder: Path) -> bool:

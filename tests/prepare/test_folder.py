@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from marius_py.errors import ConfigError, StorageError
-from marius_py.graph.manifest import GRAPH_FILE
+from marius_py.graph.manifest import EDGES_FILE, GRAPH_FILE
 from marius_py.prepare import folder as folders
 from marius_py.prepare.folder import building, check_output
 
@@ -45,6 +45,37 @@ def test_a_link_stays_and_what_it_leads_to_is_made(tmp_path: Path) -> None:
         assert (here / name).is_symlink()
     for folder in (disk, here):
         assert sorted(path.name for path in folder.iterdir()) == ["empty", "not there yet"]
+
+
+def test_what_lies_beside_a_graph_is_not_removed_with_it(tmp_path: Path) -> None:
+    output = tmp_path / "g"
+    build(output, "old")
+    for name in (EDGES_FILE, f"{GRAPH_FILE}.tmp"):
+        (output / name).write_text("of the graph")
+    build(output, overwrite=True)
+    (output / "run1").mkdir()
+    for name in "abcde":
+        (output / f"{name}.tsv").write_text("precious")
+    message = r"beside it a\.tsv, b\.tsv, c\.tsv, d\.tsv, e\.tsv, …: overwrite=true would remove.* move it"
+    with pytest.raises(ConfigError, match=message):
+        build(output, overwrite=True)
+    assert (output / "e.tsv").read_text() == "precious"
+    assert [path.name for path in tmp_path.iterdir()] == ["g"]
+
+
+def test_the_current_folder_and_those_around_it_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "a/b")
+    monkeypatch.chdir(tmp_path / "a/b")
+    for output in (Path("."), Path(".."), tmp_path / "link", Path("../b")):
+        with pytest.raises(ConfigError, match=r"is the current folder or one around it.* such as .*graph"):
+            build(output)
+    build(Path("g"))
+    build(Path("../b/g"), overwrite=True)
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    build(tmp_path / "a/b/g", overwrite=True)
 
 
 def test_a_mount_point_is_refused_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
