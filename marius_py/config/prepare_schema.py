@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from marius_py.config.fields import MAX_SEED, Checked, section, setting
 from marius_py.errors import ConfigError
 from marius_py.types import MAX_PARTITIONS
+
+_NUMBER = re.compile(r"0|-?[1-9][0-9]*")
+"""Columns that are numbers; 007 and such are names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +28,8 @@ class InputConfig(Checked):
     )
     columns: tuple[str, ...] | None = setting(
         None,
-        "columns of head, relation, tail (or head, tail): names or numbers from 0; null = by name or order",
+        "columns of head, relation, tail (or head, tail): names, or numbers from 0 (-1 is the last); "
+        "null = by name or order",
     )
     header: bool | None = setting(None, "the first line holds column names; null = if it looks so")
     quoting: bool | None = setting(None, "fields may stand in double quotes; null = for CSV only")
@@ -50,7 +55,7 @@ class InputConfig(Checked):
             "format": self.format,
             "columns": None
             if self.columns is None
-            else [int(one) if one.isdecimal() else one for one in self.columns],
+            else [int(one) if _NUMBER.fullmatch(one) else one for one in self.columns],
             "header": "auto" if self.header is None else self.header,
             "quoting": self.quoting,
             "comment": self.comment,

@@ -80,12 +80,13 @@ class NamedColumns:
 
 
 class UnclearColumnsError(FormatError):
-    """Names that tell head and tail, and leave open what another column is.
+    """Names that tell head and tail, and leave open what another column is, or whose order misleads.
 
-    `with_relation` and `without` are positions in the order head, (relation,) tail that a user may choose.
+    `with_relation` and `without` are positions in the order head, (relation,) tail that a user may choose;
+    of two columns both are the same.
     """
 
-    def __init__(self, problem: str, with_relation: tuple[int, int, int], without: tuple[int, int]) -> None:
+    def __init__(self, problem: str, with_relation: tuple[int, ...], without: tuple[int, int]) -> None:
         super().__init__(problem)
         self.problem = problem
         self.with_relation = with_relation
@@ -104,23 +105,24 @@ def resolve_columns(
     Args:
         cells: the cells of the first line, or the names of a schema (then `header` is True).
         columns: two or three positions (from 0, negative from the end) or header names in the order head,
-            (relation,) tail; None: by the header's words if they tell head and tail (`WORDS`), otherwise in
-            that order.
+            (relation,) tail, where a number that is no position is a name; None: by the header's words if
+            they tell head and tail (`WORDS`), otherwise in that order.
         header: whether the first line is a header; "auto": when it has usual words for head and tail, or when
             these two are no whole numbers and in all `following` lines, two or more, they are.
         where: file and line for messages.
         following: the cells of some lines after the first.
 
     Raises:
-        FormatError: not two or three columns, a chosen column that the file lacks, or names that tell head
-        and tail beside a column that may or may not be the relation.
+        FormatError: not two or three columns, a chosen column that the file lacks, names that tell head and
+        tail beside a column that may or may not be the relation, or names of which the order would take
+        one of `NO_RELATION` for an end or the relation.
         ConfigError: columns of the wrong number or type, repeated, or names without a header.
     """
     if header not in (True, False, "auto"):
         raise ConfigError(f"header is {header!r}; allowed: true, false, auto")
     if columns is None:
         return _by_words_or_order(cells, header, where, following)
-    keys = list(columns)
+    keys = [_number_or_name(key, cells, header) for key in columns]
     if len(keys) not in (2, 3) or not all(
         isinstance(key, (int, str)) and not isinstance(key, bool) for key in keys
     ):
@@ -157,16 +159,18 @@ def recognise_columns(names: Sequence[str]) -> NamedColumns | None:
     """Read roles off the names of columns.
 
     Returns:
-        The columns, or None if no name tells the head or none the tail.
+        The columns, or None if no name tells the head or none the tail: then their order does.
 
     Raises:
-        UnclearColumnsError: two columns for one role, or one that is neither known nor in `NO_RELATION`.
+        UnclearColumnsError: two columns for one role, one that is neither known nor in `NO_RELATION`, or one
+        of these where the order of two or three columns would use it.
     """
     if not tells_ends(names):
+        _check_order(names)
         return None
     found = {role: [i for i, name in enumerate(names) if _is_word(name, role)] for role in WORDS}
     known = {i for positions in found.values() for i in positions}
-    left_out = [i for i, name in enumerate(names) if i not in known and _normalised(name) in NO_RELATION]
+    left_out = [i for i in _no_relations(names) if i not in known]
     unknown = [i for i in range(len(names)) if i not in known and i not in left_out]
     head, tail = found["head"][0], found["tail"][0]
     problems = [
@@ -188,6 +192,26 @@ def recognise_columns(names: Sequence[str]) -> NamedColumns | None:
             (head, tail),
         )
     return NamedColumns(head, found["relation"][0] if found["relation"] else None, tail, tuple(left_out))
+
+
+def _check_order(names: Sequence[str]) -> None:
+    """Refuse two or three columns in their order if one of them plainly is no head, relation or tail."""
+    doubtful = _no_relations(names)
+    if not doubtful or len(names) not in (2, 3):
+        return
+    last = len(names) - 1
+    others = [i for i in range(len(names)) if i not in doubtful]
+    raise UnclearColumnsError(
+        f"has the columns {', '.join(map(repr, names))}, which do not tell head and tail, and "
+        f"{_listed(names, doubtful)} {'is no name' if len(doubtful) == 1 else 'are no names'} for a part of "
+        "an edge, as their order would have it",
+        tuple(range(len(names))),
+        (others[0], others[1]) if len(others) == 2 else (0, last),
+    )
+
+
+def _no_relations(names: Sequence[str]) -> list[int]:
+    return [i for i, name in enumerate(names) if _normalised(name) in NO_RELATION]
 
 
 def log_left_out(names: Sequence[str], columns: NamedColumns, where: str) -> None:
@@ -220,7 +244,10 @@ def _listed(names: Sequence[str], positions: Sequence[int]) -> str:
 def _by_words_or_order(
     cells: Sequence[str], header: Header, where: str, following: Sequence[Sequence[str]]
 ) -> Columns:
-    if header is not False:
+    has_header = header is True or (header == "auto" and tells_ends(cells))
+    if header == "auto" and not has_header and len(cells) in (2, 3):
+        has_header = _heads_numbers(cells, following, 0, len(cells) - 1, where)
+    if has_header:
         try:
             named = recognise_columns(cells)
         except UnclearColumnsError as error:
@@ -234,11 +261,14 @@ def _by_words_or_order(
             f"{where} has {len(cells)} column{'s' if len(cells) != 1 else ''}; edges need two (head, tail) "
             f"or three (head, relation, tail){choice}{_other_reading(cells)}"
         )
-    has_header = header is True or (
-        header == "auto" and _heads_numbers(cells, following, 0, len(cells) - 1, where)
-    )
     if has_header:
         log_order(cells, where, "input.columns chooses others")
+    elif header == "auto" and (doubtful := [i for i in _no_relations(cells) if cells[i].strip()]):
+        logger.warning(
+            "%s: taken for an edge, though %s may be a column's name; if this line is a header, set "
+            "input.header=true and choose with input.columns %s",
+            where, _listed(cells, doubtful), _ELSEWHERE,
+        )  # fmt: skip
     return Columns(0, 1 if len(cells) == 3 else None, len(cells) - 1, has_header, len(cells))
 
 
@@ -305,9 +335,9 @@ def _unclear(error: UnclearColumnsError, cells: Sequence[str], header: Header, w
         if header == "auto"
         else ""
     )
+    other = "" if plain == relation else f", or without relations with input.columns={plain}"
     return FormatError(
-        f"{where} {error.problem}. Choose with input.columns={relation}, or without relations with "
-        f"input.columns={plain} {_ELSEWHERE}{edge}"
+        f"{where} {error.problem}. Choose with input.columns={relation}{other} {_ELSEWHERE}{edge}"
     )
 
 
@@ -323,6 +353,12 @@ def _normalised(cell: str) -> str:
 
 def _is_word(cell: str, role: str) -> bool:
     return _normalised(cell).replace(" ", "_") in WORDS[role]
+
+
+def _number_or_name(key: ColumnKey, cells: Sequence[str], header: Header) -> ColumnKey:
+    """A key; a number that is no position, but a name in a possible header, as that name."""
+    outside = isinstance(key, int) and not -len(cells) <= key < len(cells)
+    return str(key) if outside and header is not False and str(key) in cells else key
 
 
 def _position(key: ColumnKey, cells: Sequence[str], where: str) -> int:

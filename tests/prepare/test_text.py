@@ -322,6 +322,58 @@ def test_unclear_columns_are_refused_with_two_ways_that_work(
 
 
 @pytest.mark.parametrize(
+    ("first", "ways"),
+    [
+        ("u,v,weight", ["[u,v,weight]", "[u,v]"]),
+        ("u,Score,v", ["[u,Score,v]", "[u,v]"]),
+        (",u,v", ["[0,1,2]", "[u,v]"]),
+        ("id,parent", ["[id,parent]"]),
+    ],
+)
+def test_the_order_of_names_takes_no_weight_for_a_node(tmp_path: Path, first: str, ways: list[str]) -> None:
+    path = put(tmp_path, f"{first}\n{','.join('123'[: first.count(',') + 1])}\n".encode(), "e.csv")
+    with pytest.raises(FormatError, match="do not tell head and tail") as caught:
+        read(path, header=True)
+    assert re.findall(r"input\.columns=(\[.*?\])", str(caught.value)) == ways
+    assert len(read(path, header=True, columns=[0, -1])) == 1
+
+
+def test_a_first_line_above_numbers_takes_no_weight_for_a_node(tmp_path: Path) -> None:
+    path = put(tmp_path, b"u,v,weight\n1,2,5\n2,3,5\n", "e.csv")
+    with pytest.raises(FormatError, match=r"'weight' is no name .*input\.header=false"):
+        read(path)
+
+
+def test_a_first_line_that_is_read_as_an_edge_is_doubted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = put(tmp_path, b"u,v,weight\na,b,.5\n", "e.csv")
+    assert read(path)[0] == ("u", "v", "weight")
+    (line,) = caplog.messages
+    assert "taken for an edge, though 'weight' may be a column's name" in line
+    assert "input.header=true" in line
+    caplog.clear()
+    read(path, header=False)
+    read(put(tmp_path, b"a,b\nc,d\n", "e.csv"))
+    assert not caplog.messages
+
+
+def test_columns_of_a_command_line_are_numbers_or_names(tmp_path: Path) -> None:
+    def chosen(columns: str) -> Rows:
+        words = ["input.train=f", "output=o", f"input.columns={columns}"]
+        return read(path, **compose(PrepareConfig, words).input.reading)
+
+    path = put(tmp_path, b"2019,2020,007\na,b,c\n", "e.csv")
+    assert chosen("[2020,2019]") == chosen("['2020','2019']") == [("b", "a")]
+    assert chosen("[2019,007]") == [("a", "c")]
+    assert chosen("[-1,0]") == [("007", "2019"), ("c", "a")]
+    with pytest.raises(FormatError, match="there is no column -4"):
+        chosen("[0,-4]")
+    with pytest.raises(FormatError, match="there is no column 2019"):
+        read(path, columns=[2019, 2020], header=False)
+
+
+@pytest.mark.parametrize(
     ("content", "key", "otherwise"),
     [
         (b"a,r,b\n", "delimiter", "write a .tsv file with tabs"),
