@@ -38,7 +38,7 @@ class Graph:
         seed: seed of the random ids and, if there was one, of the random split.
         names_are_integers: True when the node names were given as integers, not text.
         report: what preparing noticed: duplicate edges, self-loops, nodes and relations unknown to train,
-            edges of valid and test that stand in train reversed.
+            edges of valid and test that stand in train, as they are or reversed.
     """
 
     path: Path

@@ -1,16 +1,20 @@
 """Counts repeated edges in bounded memory (floor 4). In: an edge store. Out: repeats by split.
 
-Equal edges lie in the same bucket. A bucket that is larger than `max_rows` is read several times, each time
-keeping the edges whose hash falls into one share of the hash space, so memory does not grow with it.
+Equal edges lie in the same bucket. The edges of a bucket that is larger than `max_rows` go to a temporary
+file, block by block, each sorted into bins by hash, and are counted bin by bin: an edge is written once and
+read twice whatever the bucket's size, and memory does not grow with it.
 """
 
 from __future__ import annotations
 
+from contextlib import closing
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from marius_py.prepare.dictionary import EdgeSpill
 from marius_py.prepare.survey import edge_keys
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.protocols import Edges
@@ -19,14 +23,23 @@ from marius_py.types import SPLITS
 MAX_ROWS = 1 << 22
 
 
-def count_duplicates(store: Hdf5EdgeStore, max_rows: int = MAX_ROWS) -> dict[str, int]:
-    """Count, by split, the edges that repeat an earlier edge of the same split (E minus distinct edges)."""
+def count_duplicates(store: Hdf5EdgeStore, folder: Path, max_rows: int = MAX_ROWS) -> dict[str, int]:
+    """Count, by split, the edges that repeat an earlier edge of the same split (E minus distinct edges).
+
+    Args:
+        store: the edges.
+        folder: for a temporary file as large as the edges of a bucket of more than `max_rows`.
+        max_rows: edges in memory at a time, about.
+
+    Raises:
+        StorageError: reading or writing failed.
+    """
     starts = np.concatenate([[0], np.cumsum(store.bucket_counts())]).astype(np.int64).tolist()
     ranges = {"train": _grouped(starts, max_rows)}
     for split in SPLITS[1:]:
         ranges[split] = [(0, store.num_edges(split))]
     return {
-        split: sum(_repeats(store, split, start, stop, max_rows) for start, stop in ranges[split])
+        split: sum(_repeats(store, split, start, stop, folder, max_rows) for start, stop in ranges[split])
         for split in SPLITS
     }
 
@@ -42,18 +55,22 @@ def _grouped(starts: list[int], max_rows: int) -> list[tuple[int, int]]:
     return groups
 
 
-def _repeats(store: Hdf5EdgeStore, split: str, start: int, stop: int, max_rows: int) -> int:
-    shares = -(-(stop - start) // max_rows)
-    if shares <= 1:
+def _repeats(store: Hdf5EdgeStore, split: str, start: int, stop: int, folder: Path, max_rows: int) -> int:
+    bins = -(-(stop - start) // max_rows)
+    if bins <= 1:
         return _repeats_of(store.read_range(split, start, stop))
-    total = 0
-    for share in range(shares):
-        kept = []
+    ends = []  # (bins + 1,) of each block: where in the spill its bins begin and end
+    with closing(EdgeSpill(folder / "duplicates.tmp", store.dtype)) as spill:
         for begin in range(start, stop, max_rows):
             edges = store.read_range(split, begin, min(begin + max_rows, stop))
-            kept.append(edges[(edge_keys(edges) % np.uint64(shares)) == share])
-        total += _repeats_of(np.concatenate(kept))
-    return total
+            bin_of = (edge_keys(edges) % np.uint64(bins)).astype(np.min_scalar_type(bins))
+            sizes = np.bincount(bin_of, minlength=bins)
+            first = spill.append(edges[np.argsort(bin_of, kind="stable")])
+            ends.append(first + np.concatenate([[0], np.cumsum(sizes)]))
+        return sum(
+            _repeats_of(np.concatenate([spill.read(*block[one : one + 2].tolist()) for block in ends]))
+            for one in range(bins)
+        )
 
 
 def _repeats_of(edges: Edges) -> int:

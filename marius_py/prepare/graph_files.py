@@ -21,8 +21,8 @@ from marius_py.graph.manifest import EDGES_FILE, GRAPH_FILE, NODES_FILE, RELATIO
 from marius_py.graph.names import read_names, write_names
 from marius_py.partitioning import Partitioning
 from marius_py.prepare.duplicates import count_duplicates
+from marius_py.prepare.overlap import TrainOverlap
 from marius_py.prepare.progress import ProgressHook
-from marius_py.prepare.reverses import ReversedEdges
 from marius_py.prepare.survey import Survey
 from marius_py.storage.edge_writer import EdgeWriter
 from marius_py.storage.file_io import file_checksum, replace_file
@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 _EXAMPLES = 5
 _EASY = ": their ranks will look better than those of pairs that are new"
+_SEEN = ": they measure what the model was trained on, and make it look better than it is"
 _UNDIRECTED = (
     "; a random split with input.undirected=true (in Python undirected=True of graph_from or prepare, whose "
     "Graph train takes) keeps edges of the same relation that are listed in both directions together"
@@ -80,11 +81,11 @@ def write_graph(folder: Path, content: GraphContent, progress: ProgressHook) -> 
         StorageError: a write failed; the folder then holds no graph.
     """
     survey = Survey(content.partitioning, content.num_relations)
-    reversed_edges = ReversedEdges()
+    known = TrainOverlap()
     for split, edges in _counted(content, "count", progress):
         survey.add(split, edges)
         if split != "train":
-            reversed_edges.sample(split, edges)
+            known.sample(split, edges)
     hashes = (
         write_names(folder / NODES_FILE, content.node_type, content.node_names()),
         write_names(folder / RELATIONS_FILE, content.relation_type, content.relation_names()),
@@ -102,10 +103,10 @@ def write_graph(folder: Path, content: GraphContent, progress: ProgressHook) -> 
         for split, edges in _counted(content, "sort", progress):
             writer.append(split, edges)
             if split == "train":
-                reversed_edges.look(edges)
+                known.look(edges)
         content.release()
         writer.finish()
-    report = _report(folder, content, survey, reversed_edges)
+    report = _report(folder, content, survey, known)
     _log_report(report, content.parts_reverses)
     facts = {
         "num_nodes": content.partitioning.num_nodes,
@@ -141,9 +142,7 @@ def _fingerprint(content: GraphContent, survey: Survey, hashes: tuple[str, str])
     return xxhash.xxh3_128_hexdigest(json.dumps(known, sort_keys=True).encode())
 
 
-def _report(
-    folder: Path, content: GraphContent, survey: Survey, reversed_edges: ReversedEdges
-) -> dict[str, Any]:
+def _report(folder: Path, content: GraphContent, survey: Survey, known: TrainOverlap) -> dict[str, Any]:
     """What a user should know about the data; the edges themselves are never changed."""
     report: dict[str, Any] = {"self_loops": dict(survey.self_loops)}
     for key, file, count, unknown in (
@@ -156,8 +155,9 @@ def _report(
             examples = [read_names(folder / file, i, i + 1, count)[0] for i in ids[:_EXAMPLES].tolist()]
             report[key][split] = {"count": len(ids), "examples": examples}
     with Hdf5EdgeStore(folder / EDGES_FILE) as store:
-        report["duplicate_edges"] = count_duplicates(store)
-    report["reversed_edges"] = reversed_edges.report()
+        report["duplicate_edges"] = count_duplicates(store, folder)
+    report["edges_in_train"] = known.in_train()
+    report["reversed_edges"] = known.reversed_in_train()
     return {**report, **content.report}
 
 
@@ -177,6 +177,17 @@ def _log_report(report: dict[str, Any], parts_reverses: bool) -> None:
         for split, count in report[key].items():
             if count:
                 logger.info("%s has %d %s; they are kept", split, count, what)
+    for split, found in report["edges_in_train"].items():
+        if found["in_train"]:
+            much = 100 * found["in_train"] >= found["sampled"]
+            logger.log(
+                logging.WARNING if much else logging.INFO,
+                "of %d %s edges that were looked up, %d stand in train as they are%s",
+                found["sampled"],
+                split,
+                found["in_train"],
+                _SEEN if much else "",
+            )
     for split, found in report["reversed_edges"].items():
         if found["reversed"] and 200 * found["reversed"] >= found["sampled"]:  # half a per cent
             much = 2 * found["reversed"] >= found["sampled"]

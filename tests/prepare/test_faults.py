@@ -15,7 +15,7 @@ import pytest
 
 from marius_py.errors import MariusError, StorageError
 from marius_py.graph import open_graph
-from marius_py.prepare import dictionary, duplicates, prepare
+from marius_py.prepare import dictionary, duplicates, prepare, prepare_arrays
 from marius_py.storage.files import set_call_hook
 from marius_py.verify import verify_graph
 from tests.prepare.graphs import all_edges, named_edges, write_rows
@@ -222,11 +222,40 @@ def test_duplicates_are_counted_exactly_in_bounded_memory(
     expected = {"train": len(rows) - len(set(rows)), "valid": 0, "test": 0}
     assert graph.report["duplicate_edges"] == expected
     with graph.edges() as store:
-        assert duplicates.count_duplicates(store, max_rows=100) == expected
+        assert duplicates.count_duplicates(store, tmp_path, max_rows=100) == expected
         monkeypatch.setattr(duplicates, "_packed", lambda edges: None)
-        assert duplicates.count_duplicates(store, max_rows=100) == expected
+        assert duplicates.count_duplicates(store, tmp_path, max_rows=100) == expected
     with graph.repartition(5, tmp_path / "run") as store:
-        assert duplicates.count_duplicates(store, max_rows=100) == expected
+        assert duplicates.count_duplicates(store, tmp_path, max_rows=100) == expected
+
+
+def test_counting_duplicates_of_a_large_bucket_reads_it_twice(
+    tmp_path: Path, calls: Callable[[int | None, int], list[str]]
+) -> None:
+    rows = np.random.default_rng(0).integers(0, 40, (20_000, 3))
+    graph = prepare_arrays(rows, tmp_path / "g", split=(1, 0, 0), partitions=1)
+    folder = tmp_path / "work"
+    folder.mkdir()
+    with graph.edges() as store:
+        read: list[int] = []
+
+        def hook(call: str, path: str, size: int) -> int:
+            read.append(size * path.endswith("duplicates.tmp"))
+            return size
+
+        set_call_hook(hook)
+        found = duplicates.count_duplicates(store, folder, max_rows=500)
+        assert found == graph.report["duplicate_edges"]
+        assert found["train"] == len(rows) - len(np.unique(rows, axis=0))
+        assert sum(read) == 2 * len(rows) * 12  # written and read once
+        assert list(folder.iterdir()) == []
+        seen = calls(None, errno.ENOSPC)
+        duplicates.count_duplicates(store, folder, max_rows=500)
+        write = next(i for i, call in enumerate(seen) if "write" in call)
+        calls(write, errno.ENOSPC)
+        with pytest.raises(StorageError, match=r"disk full.*duplicates\.tmp|duplicates\.tmp.*disk full"):
+            duplicates.count_duplicates(store, folder, max_rows=500)
+        assert list(folder.iterdir()) == []
 
 
 def test_errors_are_all_of_one_family(tmp_path: Path) -> None:

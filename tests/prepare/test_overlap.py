@@ -13,7 +13,7 @@ from marius_py.convert import graph_from
 from marius_py.errors import ConfigError
 from marius_py.prepare import prepare, prepare_arrays
 from marius_py.prepare.extend import extend_graph
-from marius_py.prepare.reverses import ReversedEdges
+from marius_py.prepare.overlap import TrainOverlap
 from tests.prepare.graphs import named_edges, write_rows
 
 Rows = list[tuple[int, int, int]]
@@ -40,7 +40,7 @@ def both_ways(num_nodes: int, num_edges: int, seed: int) -> np.ndarray:
 @settings(max_examples=60)
 @given(train=edges, valid=edges, test=edges, size=st.integers(1, 17))
 def test_counts_are_those_of_a_plain_search(train: Rows, valid: Rows, test: Rows, size: int) -> None:
-    counter = ReversedEdges()
+    counter = TrainOverlap()
     for split, rows in (("valid", valid), ("test", test)):
         for block in blocks(rows, size):
             counter.sample(split, block)
@@ -48,22 +48,27 @@ def test_counts_are_those_of_a_plain_search(train: Rows, valid: Rows, test: Rows
         counter.look(block)
     reverses = {(tail, head) for head, _, tail in train}
     for split, rows in (("valid", valid), ("test", test)):
+        same = {"sampled": len(rows), "in_train": sum(row in set(train) for row in rows)}
+        assert counter.in_train()[split] == same
+    for split, rows in (("valid", valid), ("test", test)):
         asked = [(head, tail) for head, _, tail in rows if head != tail]
         expected = {"sampled": len(asked), "reversed": sum(pair in reverses for pair in asked)}
-        assert counter.report()[split] == expected
+        assert counter.reversed_in_train()[split] == expected
 
 
 def test_a_sample_tells_the_share_of_many_edges() -> None:
     rng = np.random.default_rng(0)
     test = as_array([(int(i), 0, int(i) + 50_000) for i in range(50_000)])
     train = test[:, ::-1][rng.random(50_000) < 0.3]
-    counter = ReversedEdges(sample=5_000)
+    counter = TrainOverlap(sample=5_000)
     for start in range(0, len(test), 7_000):
         counter.sample("test", test[start : start + 7_000])
     counter.look(train)
-    found = counter.report()["test"]
+    found = counter.reversed_in_train()["test"]
     assert found["sampled"] == 5_000
     assert found["reversed"] / 5_000 == pytest.approx(0.3, abs=0.03)
+    counter.look(test[: len(test) // 5])
+    assert counter.in_train()["test"]["in_train"] / 5_000 == pytest.approx(0.2, abs=0.03)
 
 
 def test_a_random_split_of_both_directions_warns_and_undirected_mends_it(
@@ -86,6 +91,34 @@ def test_a_random_split_of_both_directions_warns_and_undirected_mends_it(
     assert "other way round" not in caplog.text
     for rows in named_edges(whole).values():
         assert {(tail, head) for head, tail in rows} == set(rows)
+
+
+def test_edges_to_be_ranked_that_stand_in_train_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> tuple[int, str]:
+        (record,) = (record for record in caplog.records if "as they are" in record.getMessage())
+        caplog.clear()
+        return record.levelno, record.getMessage()
+
+    rows = [(f"n{i}", "r", f"n{i + 1}") for i in range(300)]
+    train = write_rows(tmp_path / "t.tsv", rows)
+    graph = prepare(train, tmp_path / "g", test=train, partitions=1)
+    assert graph.report["edges_in_train"]["test"] == {"sampled": 300, "in_train": 300}
+    assert told() == (
+        logging.WARNING,
+        "of 300 test edges that were looked up, 300 stand in train as they are: they measure what the model "
+        "was trained on, and make it look better than it is",
+    )
+    other = write_rows(tmp_path / "v.tsv", [(head, "s", tail) for head, _, tail in rows])
+    clean = prepare(train, tmp_path / "clean", test=other, partitions=1)
+    assert clean.report["edges_in_train"]["test"] == {"sampled": 300, "in_train": 0}
+    assert "as they are" not in caplog.text
+    for count, level in ((2, logging.INFO), (4, logging.WARNING)):
+        some = write_rows(tmp_path / "some.tsv", [(head, "s", tail) for head, _, tail in rows[:count]])
+        with caplog.at_level(logging.INFO):
+            extend_graph(clean, some, tmp_path / f"extended{count}")
+        assert told()[0] == level
 
 
 def test_few_reverses_are_told_without_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
