@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
-from typing import Any
 
 from marius_py.commands.progress import Bars
-from marius_py.config import InputConfig, build
-from marius_py.config.fields import suggest
+from marius_py.config import InputConfig, PrepareConfig, compose
+from marius_py.config.fields import MAX_SEED, suggest
 from marius_py.errors import ConfigError
 
 PURPOSE = """Add the edges of new files, and the nodes and relations they bring, to a prepared graph: writes a
@@ -21,8 +20,8 @@ EXAMPLES = """settings (key=value):
   input.valid=FILE   edges to add to the validation split
   input.test=FILE    edges to add to the test split
   input.format=auto  tsv, csv, parquet, npy, npz, or auto: by the file's name
-  input.columns=null columns of head, relation, tail (or head, tail): [from,kind,to] or numbers from 0;
-                     null = by name or order
+  input.columns=null columns of head, relation, tail (or head, tail): [from,kind,to] or numbers from 0
+                     (-1 is the last); null = by name or order
   input.header=null  the first line holds column names: true or false; null = if it looks so
   input.quoting=null fields may stand in double quotes: true or false; null = for CSV only
   input.comment=null character with which lines at the top begin that are no edges; null = there are none
@@ -32,7 +31,7 @@ EXAMPLES = """settings (key=value):
   run=RUN            a run on graph
   run_output=DIR     folder of the new run
   init=neighbors     new embeddings: neighbors or random
-  seed=0             of the new nodes' places, a whole number
+  seed=0             of the new nodes' places, a whole number from 0 to 2^63 - 1
   overwrite=false    replace a prepared graph in output
 
 examples:
@@ -69,21 +68,27 @@ def parse(words: list[str]) -> dict[str, str | None]:
     """Settings by key, checked.
 
     Raises:
-        ConfigError: an unknown key, a word without "=", or a needed key is missing.
+        ConfigError: an unknown key, one that is given twice, a word without "=", a value out of range, or a
+        needed key is missing.
     """
     values = dict(_DEFAULTS)
+    given: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or key not in _DEFAULTS:
             raise ConfigError(f"{word!r} is no setting{suggest(key, _DEFAULTS)} (--help lists them)")
+        if key in given:
+            raise ConfigError(f"{key} is given twice: {given[key]!r} and {value!r}")
+        given[key] = value
         values[key] = _DEFAULTS[key] if value == "null" else value
     missing = [key for key in ("graph", "input.train", "output") if not values[key]]
     if missing:
         raise ConfigError(f"{' and '.join(missing)} not set; give {' '.join(f'{key}=…' for key in missing)}")
     if (values["run"] is None) != (values["run_output"] is None):
         raise ConfigError("run and run_output belong together: give both, or neither")
-    if not str(values["seed"]).isdecimal():
-        raise ConfigError(f"seed={values['seed']}; allowed: a whole number, 0 or more")
+    seed = str(values["seed"])
+    if not (seed.isascii() and seed.isdecimal()) or int(seed) > MAX_SEED:
+        raise ConfigError(f"seed={seed}; allowed: a whole number from 0 to {MAX_SEED}")
     if values["overwrite"] not in ("true", "false"):
         raise ConfigError(f"overwrite={values['overwrite']}; allowed: true, false")
     if values["init"] not in ("neighbors", "random"):
@@ -92,19 +97,13 @@ def parse(words: list[str]) -> dict[str, str | None]:
 
 
 def input_of(values: Mapping[str, str | None]) -> InputConfig:
-    """The settings of input.*, checked as those of `marius-prepare` are.
+    """The settings of input.*, read and checked as those of `marius-prepare` are.
 
     Raises:
-        ConfigError: a value out of range.
+        ConfigError: a value out of range, or not as hydra writes values.
     """
-    given: dict[str, Any] = {
-        key.removeprefix("input."): value for key, value in values.items() if key.startswith("input.")
-    }
-    for name in ("header", "quoting"):
-        given[name] = {"true": True, "false": False}.get(given[name], given[name])
-    if given["columns"] is not None:
-        given["columns"] = [one.strip() for one in given["columns"].strip("[]").split(",")]
-    return build(InputConfig, given, "input")
+    words = [f"{key}={one}" for key, one in values.items() if key.startswith("input.") and one is not None]
+    return compose(PrepareConfig, [*words, "output=unused"]).input
 
 
 def run(options: argparse.Namespace) -> None:

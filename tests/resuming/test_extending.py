@@ -258,6 +258,25 @@ def test_files_are_read_as_marius_prepare_reads_them(tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
+def test_settings_of_the_command(tmp_path, capsys):
+    (tmp_path / "t.tsv").write_text("a\tb\nb\tc\n")
+    (tmp_path / "more.csv").write_text('"nach, ort",von\nx,a\n')
+    graph, more, output = (f"{tmp_path / name}" for name in ("g", "more.csv", "h"))
+    words = ["input.split=[1,0,0]", "partitions=1", f"output={graph}"]
+    assert cli.prepare([f"input.train={tmp_path / 't.tsv'}", *words]) == 0
+    words = [f"graph={graph}", f"input.train={more}", f"output={output}"]
+    assert cli.extend([*words, 'input.columns=[von,"nach, ort"]', f"seed={2**63 - 1}"]) == 0
+    assert marius_py.open_graph(output).node_ids(["x"])[0] >= 0
+    assert cli.extend([*words, "input.columns=[-1,0]", "input.header=true", "overwrite=true"]) == 0
+    for bad, message in (
+        (f"input.train={more}2", f"input.train is given twice: {more!r} and '{more}2'"),
+        (f"seed={2**63}", f"seed={2**63}; allowed: a whole number from 0 to {2**63 - 1}"),
+        ("seed=٣", "seed=٣; allowed"),
+    ):
+        assert cli.extend([*words, "overwrite=true", bad]) == 2
+        assert message in capsys.readouterr().err
+
+
 def test_a_run_that_was_cut_off_can_be_extended_again(files, tmp_path):
     """A process that was killed while it wrote leaves nothing under the name asked for."""
     _, old, graph, _, _ = files
