@@ -15,6 +15,7 @@ from marius_py.errors import ConfigError, MissingPathError
 from marius_py.evaluation.edge_files import read_edges
 from marius_py.evaluation.metrics import Metrics
 from marius_py.evaluation.rank_files import check_ranks_file
+from marius_py.evaluation.ranking.scorer import ModelScorer
 from marius_py.graph import Graph
 from marius_py.machine import available_cores, resolve_device
 from marius_py.pipeline.execution import torch_threads
@@ -38,12 +39,12 @@ def evaluate(config: EvaluateConfig, on_stage: OnStage | None = None) -> dict[st
         "runs": [{"run": folder, …metrics}, …]}, and the metrics of `config.run` beside them.
 
     Raises:
-        ConfigError: a folder is no run's, its graph has no edges of the split, or an edge file names what
-        the graph lacks. StorageError, FormatError: a file is missing or damaged. Of several runs each is
-        opened before the first is ranked.
+        ConfigError: a folder is no run's, its graph has no edges of the split, an edge file names what the
+        graph lacks, the precision is not for a run's decoder, or two of `edges`, `ranks` and `output` are one
+        file. StorageError, FormatError: a file is missing or damaged. Of several runs each is opened and
+        checked before the first is ranked.
     """
-    if config.ranks is not None:
-        check_ranks_file(config.ranks, overwrite=True)
+    _check_files(config)
     device = resolve_device(config.device)
     folders = [Path(run).absolute() for run in (config.run, *config.compare)]
     names = [f"{'compare' if place else 'run'}={folder}" for place, folder in enumerate(folders)]
@@ -59,6 +60,9 @@ def evaluate(config: EvaluateConfig, on_stage: OnStage | None = None) -> dict[st
         for graph, name in zip(graphs, names, strict=True):
             _check_edges(config, graph, name, given)
         for run, name in zip(runs, names, strict=True):
+            with _named(name):
+                ModelScorer(run.model, run.dim, config.precision)  # refuses a precision for its decoder
+        for run, name in zip(runs, names, strict=True):
             if run.unfinished is not None:
                 log.warning("%s", run.unfinished)
             with _named(name):
@@ -71,6 +75,21 @@ def evaluate(config: EvaluateConfig, on_stage: OnStage | None = None) -> dict[st
         log.warning("%s", note)
     lines = [{"run": str(folder), **result} for folder, result in zip(folders, results, strict=True)]
     return {**results[0], "same_graph": same, "note": note, "runs": lines}
+
+
+def _check_files(config: EvaluateConfig) -> None:
+    """Refuse ranks that cannot be written, and outputs that would replace an input or each other."""
+    if config.ranks is not None:
+        check_ranks_file(config.ranks, overwrite=True)
+    seen: dict[Path, str] = {}
+    for key in ("edges", "ranks", "output"):
+        value = getattr(config, key)
+        if value is None:
+            continue
+        file, named = Path(value).resolve(), f"{key}={value}"
+        if file in seen:
+            raise ConfigError(f"{seen[file]} and {named} are one file; give {key} another name")
+        seen[file] = named
 
 
 def _opened(folder: Path, name: str, graph: str | None, device: torch.device) -> Run:

@@ -8,7 +8,7 @@ c buffer capacity in partitions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 Side = Literal["head", "tail"]
 """The corrupted (or ranked) end of an edge."""
@@ -18,8 +18,14 @@ SIDES: tuple[Side, Side] = ("head", "tail")
 SPLITS = ("train", "valid", "test")
 """The splits of a graph's edges."""
 
+AnswerFormat = Literal["table", "tsv", "csv", "json", "parquet"]
+"""How answers of a trained run are written."""
+
+ANSWER_FORMATS: tuple[AnswerFormat, ...] = get_args(AnswerFormat)
+
 MAX_PARTITIONS = 1024
-"""Most partitions of a node table. An epoch's schedule has p² buckets, a million then, and takes seconds."""
+"""Most partitions of a node table. An epoch's schedule has p² buckets, a million then. The first takes
+about half a minute with 8 partitions in the buffer, over a minute with 2."""
 
 
 class Bucket(NamedTuple):

@@ -22,8 +22,12 @@ def write_run(
     dr=None,
     names=NAMES,
     relations=("likes", "knows it"),
+    diverged=0,
 ):
-    """Write folder/graph and folder/run; return (run folder, graph, rows (N, D), relations)."""
+    """Write folder/graph and folder/run; return (run folder, graph, rows (N, D), relations).
+
+    The rows of the first `diverged` nodes are NaN.
+    """
     rng, relation_names = np.random.default_rng(5), relations
     lines = []
     for i in range(60):
@@ -38,6 +42,7 @@ def write_run(
     )
     table = NodeTable(graph.partitioning, dim, 0)
     rows = rng.normal(size=(graph.num_nodes, dim)).astype(np.float32)
+    rows[:diverged] = np.nan
     relations = rng.normal(size=(graph.num_relations * (1 + reciprocal), dim if dr is None else dr))
     relations = relations.astype(np.float32)
     run = folder / "run"

@@ -87,13 +87,13 @@ def test_details_add_up_to_the_whole(tmp_path):
     assert not result["sampled"]
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("ending", ["csv", "CSV", "Parquet"])
 def test_ranks_have_names_and_give_the_metrics_again(tmp_path, ending, monkeypatch):
     monkeypatch.setattr("marius_py.evaluation.rank_files._BLOCK_EDGES", 3)
     run, graph, _, _ = write_run(tmp_path)
     target = tmp_path / f"ranks.{ending}"
     result = evaluate(settings(run, ranks=str(target)))
-    if ending == "csv":
+    if ending.casefold() == "csv":
         with target.open(newline="", encoding="utf-8") as lines:
             rows = list(csv.DictReader(lines))
     else:
@@ -201,14 +201,45 @@ def test_runs_side_by_side(tmp_path, capsys):
         (["output=nowhere/m.json"], "output=nowhere/m.json: there is no folder nowhere; create it first"),
         (["output=run"], "output=run is a folder or a device"),
         (["split=valid"], "no valid edges to rank"),
+        (["edges=test.tsv", "output=./test.tsv"], "edges=test.tsv and output=./test.tsv are one file"),
+        (["edges=test.csv", "ranks=link.csv"], "edges=test.csv and ranks=link.csv are one file"),
+        (
+            ["ranks=t.csv", "output=t.csv"],
+            "ranks=t.csv and output=t.csv are one file; give output another name",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_before_ranking(tmp_path, capsys, words, part, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = write_run(tmp_path)[0]
+    (tmp_path / "link.csv").symlink_to("test.csv")
     _no_ranking(monkeypatch)
     assert cli.evaluate([f"run={run}", *words]) == 2
     assert part in capsys.readouterr().err
+
+
+def test_a_precision_is_checked_for_all_runs_before_the_first_is_ranked(tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    first = write_run(tmp_path / "a")[0]
+    second = write_run(tmp_path / "b", decoder="transe")[0]
+    _no_ranking(monkeypatch)
+    with pytest.raises(ConfigError, match=f"compare={second}: precision=bfloat16 is for decoders whose"):
+        evaluate(settings(first, compare=(str(second),), precision="bfloat16"))
+
+
+def test_details_of_each_run_are_shown(tmp_path, capsys):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    runs = [write_run(tmp_path / "a")[0], write_run(tmp_path / "b", decoder="complex")[0]]
+    alone = []
+    for run in runs:
+        assert cli.evaluate([f"run={run}", "details=true", "compute_threads=1"]) == 0
+        alone.append(capsys.readouterr().out.split("\n\n", 1)[1])
+    assert cli.evaluate([f"run={runs[0]}", f"compare=[{runs[1]}]", "details=true", "compute_threads=1"]) == 0
+    out = capsys.readouterr().out
+    for run, details in zip(runs, alone, strict=True):
+        assert f"\n{run}\n\n{details}" in out
 
 
 def _no_ranking(monkeypatch):

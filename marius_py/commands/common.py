@@ -8,12 +8,13 @@ import re
 import time
 from typing import TYPE_CHECKING
 
+from marius_py.types import ANSWER_FORMATS
+
 if TYPE_CHECKING:
     from marius_py.run import Run
 
 logger = logging.getLogger(__name__)
 
-ANSWER_FORMATS = ("table", "tsv", "csv", "json", "parquet")
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 

@@ -91,13 +91,17 @@ def _with_sides(groups: Iterable[tuple[str, Mapping[str, Any]]]) -> list[tuple[s
 
 
 def _print_runs(result: Mapping[str, Any], what: str) -> None:
-    """A line a run."""
+    """A line a run, and the details of each run if there are any."""
     runs: Sequence[Mapping[str, Any]] = result["runs"]
     protocols = list(dict.fromkeys(str(one.get("protocol", "")) for one in runs))
     for protocol in protocols:
         _say(f"{what}: {protocol}")
     _table(_names_of(runs[0]), [(str(one["run"]), one) for one in runs])
     _say(str(result["note"]))
+    for one in runs:
+        if "categories" in one:
+            _say(f"\n{one['run']}")
+            _print_details(one)
 
 
 def _names_of(metrics: Mapping[str, Any]) -> list[str]:

@@ -26,7 +26,7 @@ EXAMPLES = """examples:
   marius-predict runs/mine --queries queries.tsv --output answers.parquet"""
 
 _QUERIES = 1 << 14
-"""Queries of a file that are answered together."""
+"""Queries of a file that are answered together, if the memory holds their answers."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--queries",
         metavar="FILE",
-        help="TSV or Parquet with columns head, relation, tail; what is asked for is left out, empty or ?",
+        help="TSV, CSV or Parquet with columns head, relation, tail; what is asked for is left out, "
+        "empty or ?",
     )
     add_answer_flags(parser)
     parser.add_argument(
@@ -77,7 +78,13 @@ def run(options: argparse.Namespace) -> None:
     if options.queries is not None:
         if any(value is not None for value in columns.values()):
             raise ConfigError("give --queries, or --head, --relation and --tail, not both")
-        columns = dict(read_queries(options.queries))
+        if output is not None and output.resolve() == Path(options.queries).resolve():
+            raise ConfigError(
+                f"--output {output} and --queries {options.queries} are one file; "
+                "give the answers another name"
+            )
+        queries = read_queries(options.queries)
+        columns = {**queries.columns, "place": queries.place}
     started = time.perf_counter()
     with open_run(options) as opened, Bars() as bars:
         lengths = [len(value) for value in columns.values() if isinstance(value, list)]

@@ -36,7 +36,7 @@ def check_ranks_file(path: Path | str, *, overwrite: bool = False) -> Path:
         folder cannot be written to.
     """
     target = Path(path)
-    if target.suffix not in ENDINGS:
+    if target.suffix.casefold() not in ENDINGS:
         raise ConfigError(
             f"ranks={target}: ranks are written as {' or '.join(ENDINGS)}, by the file's ending"
         )
@@ -86,7 +86,7 @@ def write_ranks(
     )
     with (
         Replacing([target]) as temporary,
-        _writer(temporary[target], target.suffix, schema) as writer,
+        _writer(temporary[target], target.suffix.casefold(), schema) as writer,
     ):
         for start in range(0, len(edges), _BLOCK_EDGES):
             part = slice(start, start + _BLOCK_EDGES)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from marius_py.arrays import distinct
@@ -39,6 +40,17 @@ Names = str | Sequence[str | None] | None
 
 PARTS = ("head", "relation", "tail")
 _NAME_BLOCK = 1 << 16
+_ANSWER_BYTES = 512
+"""What an answer takes at most, with its names and as a line of a file."""
+_CHECKED_ROWS = 1 << 10
+"""Rows that are read at a time to see whether they are finite."""
+
+Place = Callable[[int], str]
+"""Number of a query, from 0 → what messages call it."""
+
+
+def _numbered(number: int) -> str:
+    return f"query {number + 1}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +122,12 @@ def predict(
             relations nor self-loops; a dot product would offer the node itself first there.
         probabilities: also softmax over all answers that compete: with `filter_known` without the known ones.
         temperature: of the softmax; None: fitted to validation edges, or 1 if there are none.
-        memory_bytes: bound of the working memory, at least 16 MiB.
+        memory_bytes: bound of the working memory, at least 16 MiB; the answers themselves are beside it.
         progress: called with (work done, work in all).
 
     Returns:
-        Answers by query and rank; fewer than k where there are no more candidates.
+        Answers by query and rank; fewer than k where there are no more candidates, and none to a query whose
+        node or relation has an embedding that is not finite (logged).
 
     Raises:
         ConfigError: an unknown name (similar ones are offered), or a query without exactly one part left out.
@@ -146,12 +159,15 @@ def predict_in_blocks(
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     progress: Progress | None = None,
     block: int | None = None,
+    place: Place = _numbered,
 ) -> Iterator[list[Prediction]]:
-    """As `predict`, the answers to so many queries at a time (None: all).
+    """As `predict`, the answers to at most `block` queries at a time (None: all), and to fewer where
+    `memory_bytes` would not hold them.
 
     Names and options are checked before a temperature is fitted and before the first block is answered.
+    `place` says what messages call a query.
     """
-    queries = _Queries(run, head, relation, tail)
+    queries = _Queries(run, head, relation, tail, place)
     check_k(k)
     check_memory(memory_bytes)
     allow_self = has_self(run) if allow_self is None else allow_self
@@ -159,12 +175,20 @@ def predict_in_blocks(
         raise ConfigError(f"temperature is {temperature}; allowed: above 0")
     beta = None
     if probabilities:
-        if queries.asks("nothing").size:
-            raise ConfigError("probabilities compare answers; leave head, relation or tail out of each query")
+        whole = queries.asks("nothing")
+        if whole.size:
+            raise ConfigError(
+                f"{place(int(whole[0]))} leaves out nothing, and probabilities compare answers; leave head, "
+                "relation or tail out of each query"
+            )
         if temperature is None:
             temperature = _fitted(run, filter_known, allow_self, memory_bytes)
         beta = 1 / temperature
     count = len(queries.names)
+    if block is not None:
+        most = min(k, max(run.num_nodes, run.graph.num_relations))
+        block = max(1, min(block, memory_bytes // (_ANSWER_BYTES * most)))
+    odd: list[int] = []
     for start in range(0, count, block or max(count, 1)):
         stop = count if block is None else min(start + block, count)
         ids, found = queries.ids, []
@@ -201,7 +225,14 @@ def predict_in_blocks(
         if given.size:
             scores = score_edges(run, ids[given], memory_bytes=memory_bytes)
             found.append((given, TopK(np.zeros((given.size, 1), np.int64), scores[:, None], None)))
+        odd += queries.without_numbers(found)
         yield queries.named(found)
+    if odd:
+        logger.warning(
+            "%s%s: the embedding of a given name is not finite, and so no answer has a score",
+            place(min(odd)),
+            f" and {len(odd) - 1} more" if len(odd) > 1 else "",
+        )
 
 
 def score(
@@ -239,7 +270,8 @@ def score(
             raise ConfigError(
                 f"triple {number} leaves out {' and '.join(missing)}; give all of {', '.join(PARTS)}"
             )
-    queries = _Queries(run, *([row[part] for row in rows] for part in range(3)))
+    head, relation, tail = ([row[part] for row in rows] for part in range(3))
+    queries = _Queries(run, head, relation, tail, lambda number: f"triple {number + 1}")
     return score_edges(run, queries.ids, memory_bytes=memory_bytes)
 
 
@@ -276,6 +308,13 @@ def neighbors(
     else:
         best = index.neighbors(run, ids, k)
     answers = names_of(run, best.ids)
+    odd = _not_finite(run, ids)
+    if odd.any():
+        logger.warning(
+            "%r%s: the embedding is not finite, and so no node is near it",
+            names[int(odd.argmax())],
+            f" and {int(odd.sum()) - 1} more" if odd.sum() > 1 else "",
+        )
     sign = -1.0 if metric == "l2" else 1.0
     return [
         Neighbor(name, answers[node], rank + 1, sign * float(value))
@@ -300,11 +339,24 @@ def names_of(run: RunReader, ids: Ids) -> dict[int, str]:
     return found
 
 
+def _not_finite(run: RunReader, nodes: Ids) -> NDArray[np.bool_]:
+    """Which nodes (n,) have a row that is not finite, (n,) bool; false for negative ids."""
+    odd = np.zeros(nodes.shape, dtype=np.bool_)
+    for start in range(0, nodes.size, _CHECKED_ROWS):
+        part = nodes[start : start + _CHECKED_ROWS]
+        rows = run.embeddings(np.maximum(part, 0))
+        odd[start : start + part.size] = (part >= 0) & ~np.isfinite(rows).all(1)
+    return odd
+
+
 class _Queries:
     """Named queries as ids: (Q, 3) with −1 for what is asked."""
 
-    def __init__(self, run: RunReader, head: Names, relation: Names, tail: Names) -> None:
+    def __init__(
+        self, run: RunReader, head: Names, relation: Names, tail: Names, place: Place = _numbered
+    ) -> None:
         self._run = run
+        self._place = place
         if not run.graph.has_relations and not isinstance(relation, str):
             relation = "" if relation is None else ["" if name is None else name for name in relation]
         given = (head, relation, tail)
@@ -318,14 +370,12 @@ class _Queries:
             if sum(name is None for name in names) > 1:
                 missing = " and ".join(part for part, name in zip(PARTS, names, strict=True) if name is None)
                 raise ConfigError(
-                    f"query {number + 1} leaves out {missing}; give two of head, relation and tail, and the "
+                    f"{place(number)} leaves out {missing}; give two of head, relation and tail, and the "
                     "third is predicted"
                 )
         self.ids = np.full((count, 3), -1, dtype=np.int64)
-        nodes = [name for names in self.names for name in names[::2] if name is not None]
-        relations = [names[1] for names in self.names if names[1] is not None]
-        self._fill(self.ids[:, ::2], run.node_ids(nodes), [names[::2] for names in self.names])
-        self._fill(self.ids[:, 1:2], run.relation_ids(relations), [names[1:2] for names in self.names])
+        self._fill((0, 2), run.node_ids, run.graph.node_ids)
+        self._fill((1,), run.relation_ids, run.graph.relation_ids)
         has_gap = (self.ids < 0).any(1)
         self.asked = np.where(has_gap, (self.ids < 0).argmax(1), -1)
         """(Q,) the part that is asked for, 0 head to 2 tail; −1 for none."""
@@ -357,11 +407,49 @@ class _Queries:
                     answers.append(Prediction(number, *map(str, names), rank, value, share))  # type: ignore[call-arg, arg-type]
         return sorted(answers, key=lambda one: (one.query, one.rank))
 
-    @staticmethod
-    def _fill(target: NDArray[np.int64], ids: Ids, names: list[tuple[str | None, ...]]) -> None:
-        present = np.array([[name is not None for name in row] for row in names], dtype=np.bool_)
-        if present.size:
-            target[present.reshape(target.shape)] = ids
+    def without_numbers(self, found: list[tuple[Ids, TopK]]) -> list[int]:
+        """Queries without a finite score for a node or relation whose embedding is not finite."""
+        odd: list[int] = []
+        for numbers, best in found:
+            suspects = numbers[~np.isfinite(best.scores[:, 0])]
+            nodes, relations = self.ids[suspects, ::2], self.ids[suspects, 1]
+            wrong = _not_finite(self._run, nodes.reshape(-1)).reshape(nodes.shape).any(1)
+            rows = self._run.model.relations
+            if suspects.size and rows.shape[0]:
+                # A reciprocal run has a second row for each relation, in the second half.
+                finite = torch.isfinite(rows).all(1).reshape(1 + self._run.model.reciprocal, -1).all(0)
+                wrong |= (relations >= 0) & ~finite.cpu().numpy()[relations]
+            odd += suspects[wrong].tolist()
+        return odd
+
+    def _fill(
+        self, parts: Sequence[int], find: Callable[[list[str]], Ids], look_up: Callable[[list[str]], Ids]
+    ) -> None:
+        """Write the ids of the given names; of unknown ones the first query is named.
+
+        Args:
+            parts: columns of head, relation and tail.
+            find: names to ids (n,), or a ConfigError.
+            look_up: names to ids (n,), -1 for an unknown one.
+        """
+        given = [
+            (number, part)
+            for number, names in enumerate(self.names)
+            for part in parts
+            if names[part] is not None
+        ]
+        if not given:
+            return
+        numbers, places = np.array(given).T
+        names = [str(self.names[number][part]) for number, part in given]
+        try:
+            self.ids[numbers, places] = find(names)
+        except ConfigError as error:
+            if self._place is _numbered and len(self.names) == 1:
+                raise
+            affected = distinct(numbers[look_up(names) < 0])
+            more = f" and {affected.size - 1} more" if affected.size > 1 else ""
+            raise ConfigError(f"{self._place(int(affected[0]))}{more}: {error}") from error
 
 
 def _fitted(run: RunReader, filter_known: bool, allow_self: bool, memory_bytes: int) -> float:

@@ -1,26 +1,27 @@
-"""Query files in, answer files out (floor 4): TSV and Parquet in; a table, TSV, CSV, JSON and Parquet out."""
+"""Query files in, answer files out (floor 4): TSV, CSV, Parquet in; a table, TSV, CSV, JSON, Parquet out."""
 
 from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Literal, get_args
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from marius_py.errors import ConfigError, FormatError, MissingPathError, StorageError
 from marius_py.predict.answers import PARTS, Neighbor, Prediction
+from marius_py.prepare.columns import WORDS
 from marius_py.storage.files import check_target
 from marius_py.storage.replacing import Replacing
+from marius_py.types import ANSWER_FORMATS, AnswerFormat
 
-AnswerFormat = Literal["table", "tsv", "csv", "json", "parquet"]
-ANSWER_FORMATS: tuple[AnswerFormat, ...] = get_args(AnswerFormat)
 ENDINGS: dict[str, AnswerFormat] = {
     ".txt": "table",
     ".tsv": "tsv",
@@ -34,12 +35,33 @@ _ASKED = ("", "?")
 _ARROW = {"int": pa.int64(), "str": pa.string(), "float": pa.float64(), "float | None": pa.float64()}
 
 
-def read_queries(path: Path | str) -> dict[str, Column]:
-    """Read queries: a column each for head, relation and tail, None for a column that the file lacks.
+@dataclass(frozen=True, slots=True)
+class Queries:
+    """Queries of a file.
 
-    A TSV begins with a line that names its columns, or has three columns, head, relation, tail; a byte order
-    mark before it is no part of it. A Parquet file has columns of these names. What is asked for is left
-    out, empty, null or "?".
+    Attributes:
+        path: the file.
+        columns: names by "head", "relation" and "tail", None where one is asked for; None for a column that
+            the file lacks.
+        lines: the line that each query begins in, from 1; of a Parquet file its row.
+    """
+
+    path: Path
+    columns: dict[str, Column]
+    lines: Sequence[int]
+
+    def place(self, number: int) -> str:
+        """What messages call a query, counted from 0."""
+        unit = "row" if _is_parquet(self.path) else "line"
+        return f"{self.path} {unit} {self.lines[number]}"
+
+
+def read_queries(path: Path | str) -> Queries:
+    """Read queries from TSV, CSV (quoted where needed) or Parquet, by the file's ending; other files are TSV.
+
+    Text begins with a line that names its columns by words that `marius-prepare` knows ("head" or "source",
+    …; whatever their case), or has three columns, head, relation, tail; a byte order mark before it is no
+    part of it. A Parquet file has columns of such names. What is asked for is left out, empty, null or "?".
 
     Raises:
         MissingPathError: no such file. StorageError: it cannot be read. FormatError: its content is wrong;
@@ -48,51 +70,114 @@ def read_queries(path: Path | str) -> dict[str, Column]:
     file = Path(path)
     if not file.exists():
         raise MissingPathError(f"queries {file} does not exist")
-    if file.suffix == ".parquet":
+    if _is_parquet(file):
         return _read_parquet(file)
     try:
-        lines = file.read_text(encoding="utf-8-sig").split("\n")
+        rows = list(_csv_rows(file) if _is_csv(file) else _tsv_rows(file))
     except OSError as error:
         raise StorageError(f"queries {file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise FormatError(f"{file} is not UTF-8 text: {error}") from error
-    rows = [
-        (number, line.rstrip("\r").split("\t")) for number, line in enumerate(lines, 1) if line.strip("\r")
-    ]
     if not rows:
         raise FormatError(f"{file} holds no queries")
-    columns: Sequence[str] = PARTS
-    first = rows[0][1]
-    if set(first) <= set(PARTS) and len(set(first)) == len(first):
-        columns, rows = first, rows[1:]
+    columns: Sequence[str | None] = PARTS
+    named = [_part_of(cell) for cell in rows[0][1]]
+    if None not in named and len(set(named)) == len(named):
+        columns, rows = named, rows[1:]
     for number, cells in rows:
         if len(cells) != len(columns):
-            raise FormatError(
-                f"{file} line {number}: {len(cells)} columns, expected {len(columns)} "
-                f"({', '.join(columns)}); begin the file with a line that names its columns"
-            )
+            raise _wrong_count(file, number, cells, rows[0][1] if columns is PARTS else None, len(columns))
     found: dict[str, Column] = dict.fromkeys(PARTS)
     for place, column in enumerate(columns):
-        found[column] = [None if cells[place] in _ASKED else cells[place] for _, cells in rows]
-    return found
+        found[str(column)] = [None if cells[place] in _ASKED else cells[place] for _, cells in rows]
+    return Queries(file, found, [number for number, _ in rows])
 
 
-def _read_parquet(file: Path) -> dict[str, Column]:
+def _is_parquet(file: Path) -> bool:
+    return file.suffix.casefold() == ".parquet"
+
+
+def _is_csv(file: Path) -> bool:
+    return file.suffix.casefold() == ".csv"
+
+
+def _part_of(name: str) -> str | None:
+    """The part of an edge that a column's name tells, if any."""
+    word = name.strip().casefold().replace(" ", "_")
+    return next((part for part in PARTS if word in WORDS[part]), None)
+
+
+def _tsv_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
+    """The line of each row, and its cells; quotes are part of a name."""
+    for number, line in enumerate(file.read_text(encoding="utf-8-sig").split("\n"), 1):
+        if line.strip("\r"):
+            yield number, line.rstrip("\r").split("\t")
+
+
+def _csv_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
+    """The line that each row begins in, and its cells."""
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        reader, start = csv.reader(lines, strict=True), 1
+        try:
+            for cells in reader:
+                if cells:
+                    yield start, cells
+                start = reader.line_num + 1
+        except csv.Error as error:
+            raise FormatError(f"{file} line {start}: {error}") from error
+
+
+def _wrong_count(
+    file: Path, number: int, cells: Sequence[str], first: Sequence[str] | None, expected: int
+) -> FormatError:
+    """A row of another number of cells; `first` is the first line where that names no columns."""
+    problem = (
+        f"{file} line {number}: {len(cells)} column{'' if len(cells) == 1 else 's'}, expected {expected}"
+    )
+    if first is None:
+        return FormatError(f"{problem}, as its first line names them")
+    words = [cell for cell in first if _part_of(cell) is not None]
+    if words and len(first) > 1:
+        others = [cell for cell in first if cell not in words]
+        hint = (
+            f"its first line names {', '.join(map(repr, others))}, which is no head, relation or tail"
+            if others
+            else "its first line names a part twice"
+        )
+    else:
+        hint = f"or a first line that names the columns: {', '.join(PARTS)}"
+    if len(cells) == 1 and "," in cells[0] and not _is_csv(file):
+        hint = "tabs separate columns; give a file whose commas do the ending .csv"
+    return FormatError(f"{problem} ({', '.join(PARTS)}); {hint}")
+
+
+def _read_parquet(file: Path) -> Queries:
     try:
         names = pq.read_schema(file).names
-        present = [part for part in PARTS if part in names]
+        present = {part: name for part in PARTS if (name := _column_of(file, part, names)) is not None}
         if not present:
             raise FormatError(f"{file} has none of the columns {', '.join(PARTS)}; it has {', '.join(names)}")
-        table = pq.read_table(file, columns=present)
-        columns = {part: table.column(part).cast(pa.string()).to_pylist() for part in present}
+        table = pq.read_table(file, columns=[*present.values()])
+        columns = {part: table.column(name).cast(pa.string()).to_pylist() for part, name in present.items()}
     except (pa.ArrowException, OSError) as error:
         raise StorageError(f"queries {file} cannot be read: {error}") from error
-    return {
+    found: dict[str, Column] = {
         part: [None if cell is None or cell in _ASKED else cell for cell in columns[part]]
         if part in columns
         else None
         for part in PARTS
     }
+    return Queries(file, found, range(1, table.num_rows + 1))
+
+
+def _column_of(file: Path, part: str, names: Sequence[str]) -> str | None:
+    """The column of a part: the one of its own name, or else the only one that means it."""
+    if part in names:
+        return part
+    known = [name for name in names if _part_of(name) == part]
+    if len(known) > 1:
+        raise FormatError(f"{file} has more than one column for the {part}: {', '.join(known)}; keep one")
+    return known[0] if known else None
 
 
 def format_of(target: Path | None, asked: str | None) -> str:
@@ -201,9 +286,12 @@ class AnswerWriter:
         elif self._format == "json":
             for row in rows:
                 record = {
-                    name: cell for name, cell in zip(self._columns, row, strict=True) if cell is not None
+                    name: _json_value(cell)
+                    for name, cell in zip(self._columns, row, strict=True)
+                    if cell is not None
                 }
-                self._file.write((",\n " if self._count else "[\n ") + json.dumps(record, ensure_ascii=False))
+                text = json.dumps(record, ensure_ascii=False, allow_nan=False)
+                self._file.write((",\n " if self._count else "[\n ") + text)
                 self._count += 1
         elif self._format == "tsv":
             self._file.writelines(_tsv_line(row) for row in rows)
@@ -225,6 +313,11 @@ class AnswerWriter:
             raise StorageError(
                 f"writing --output {self._target} failed: {error.strerror or error}"
             ) from error
+
+
+def _json_value(cell: Any) -> Any:
+    """A cell as JSON has it: null for a number that is not finite."""
+    return None if isinstance(cell, float) and not math.isfinite(cell) else cell
 
 
 class _LineFeeds:

@@ -112,7 +112,7 @@ class _CosineScorer(ModelScorer):
         product = ordered_sum(query * candidate)
         squares = ordered_sum(query.square()), ordered_sum(candidate.square())
         length = (squares[0] * squares[1]).sqrt()
-        return torch.where(length > 0, product / length, torch.zeros_like(product)).clamp(-1, 1)
+        return torch.where(length == 0, torch.zeros_like(product), product / length).clamp(-1, 1)
 
     def band(
         self, true: Tensor, query_norm: Tensor, candidate_norm: float, dtype: torch.dtype

@@ -15,7 +15,15 @@ import pytest
 
 from marius_py import cli, load
 from marius_py.errors import ConfigError, FormatError, StorageError
-from marius_py.predict import Neighbor, complete_nodes, complete_relations, fit_temperature, predict
+from marius_py.predict import (
+    Neighbor,
+    Prediction,
+    complete_nodes,
+    complete_relations,
+    fit_temperature,
+    predict,
+)
+from marius_py.predict.answers import predict_in_blocks
 from marius_py.predict.files import AnswerWriter, read_queries
 from tests.small_runs import write_run
 
@@ -234,7 +242,7 @@ def test_names_are_checked_before_a_temperature_is_fitted(written, tmp_path, cap
     queries = tmp_path / "queries.tsv"
     queries.write_text("".join(f"{names[i]}\tlikes\t?\n" for i in range(4)) + f"{names[0]}\t?\t?\n")
     assert cli.predict([folder, "--probabilities", "--queries", str(queries)]) == 2
-    assert "query 5 leaves out relation and tail" in capsys.readouterr().err
+    assert f"{queries} line 5 leaves out relation and tail" in capsys.readouterr().err
 
 
 def test_queries_of_a_file_are_answered_in_blocks(written, tmp_path, monkeypatch):
@@ -401,7 +409,148 @@ def test_an_output_that_fails_later_is_named(tmp_path):
 def test_query_file_with_headings(tmp_path, encoding):
     file = tmp_path / "q.tsv"
     file.write_text("relation\ttail\nlikes\tA\nknows\tB\n", encoding=encoding)
-    assert read_queries(file) == {"head": None, "relation": ["likes", "knows"], "tail": ["A", "B"]}
+    assert read_queries(file).columns == {"head": None, "relation": ["likes", "knows"], "tail": ["A", "B"]}
     file.write_text("likes\tA\n", encoding="utf-8")
     with pytest.raises(FormatError, match="line 1: 2 columns, expected 3"):
         read_queries(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "lines"),
+    [
+        ("q.csv", 'head,relation,tail\n"a, b",likes,?\n\n"two\nlines",,C\nD,likes,?\n', [2, 4, 6]),
+        ("q.CSV", 'Source,TYPE,Target\n"a, b",likes,\n\n"two\nlines",?,C\nD,likes,\n', [2, 4, 6]),
+        ("q.csv", '"a, b",likes,?\n"two\nlines",?,C\nD,likes,?\n', [1, 2, 4]),
+    ],
+)
+def test_query_file_with_commas(tmp_path, name, text, lines):
+    file = tmp_path / name
+    file.write_text(text, encoding="utf-8-sig")
+    found = read_queries(file)
+    assert found.columns == {
+        "head": ["a, b", "two\nlines", "D"],
+        "relation": ["likes", None, "likes"],
+        "tail": [None, "C", None],
+    }
+    assert [found.place(number) for number in range(3)] == [f"{file} line {line}" for line in lines]
+
+
+def test_query_file_of_parquet_with_other_names(tmp_path):
+    file = tmp_path / "q.PARQUET"
+    pq.write_table(pa.table({"Object": ["A", "?"], "relation": ["x", "y"], "type": ["p", "q"]}), file)
+    found = read_queries(file)
+    assert found.columns == {"head": None, "relation": ["x", "y"], "tail": ["A", None]}
+    assert found.place(1) == f"{file} row 2"
+    pq.write_table(pa.table({"source": ["A"], "from": ["A"], "tail": ["B"]}), file)
+    with pytest.raises(FormatError, match="more than one column for the head: source, from"):
+        read_queries(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("q.tsv", "head,relation,tail\nA,likes,?\n", "line 1: 1 column, expected 3 .* the ending .csv"),
+        (
+            "q.csv",
+            "head,relation,tail,weight\nA,b,C,1\n",
+            "line 1: 4 columns, .* names 'weight', which is no",
+        ),
+        ("q.csv", "head,relation,tail\n\nA,likes\n", "line 3: 2 columns, expected 3, as its first line"),
+        ("q.csv", 'A,likes,?\n"B,likes,?\nC,likes,?\n', "line 2: "),
+        ("q.tsv", "A\tB\n", "line 1: 2 columns, .* a first line that names the columns"),
+        ("q.csv", "\n", "holds no queries"),
+    ],
+)
+def test_what_is_wrong_with_a_query_file(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(FormatError, match=message):
+        read_queries(tmp_path / name)
+
+
+def test_messages_name_the_line_of_the_file(written, tmp_path, capsys):
+    folder, names = str(written[0]), written[1].node_names()
+    file = tmp_path / "q.tsv"
+    for rows, options, message in (
+        (
+            [f"{names[0]}\tlikes\t?", "nod 0\tlikes\t?", "nod 1\tlikes\t?"],
+            (),
+            "line 4 and 1 more: no node of",
+        ),
+        ([f"{names[0]}\tlikes\t?", f"{names[0]}\tlike\t?"], (), "line 4: no relation of"),
+        ([f"{names[0]}\tlikes\t{names[1]}"], ("--probabilities",), "line 3 leaves out nothing"),
+    ):
+        file.write_text("\n".join(["head\trelation\ttail", "", *rows]), encoding="utf-8")
+        assert cli.predict([folder, "--queries", str(file), *options]) == 2
+        assert f"{file} {message}" in capsys.readouterr().err
+
+
+def test_answers_are_held_within_the_memory(tmp_path):
+    names = [f"node {i}" for i in range(300)]
+    folder = write_run(tmp_path, names=names)[0]
+    asked = [names[i % 300] for i in range(500)]
+    with load(folder) as run, AnswerWriter(tmp_path / "a.tsv", "tsv", Prediction, io.StringIO()) as writer:
+        run.predict(head=names[0], relation="likes")
+        tracemalloc.start()
+        for answers in predict_in_blocks(run, asked, "likes", k=300, memory_bytes=16 << 20, block=1 << 14):
+            writer.write(answers)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 16 << 20
+    assert len((tmp_path / "a.tsv").read_text(encoding="utf-8").splitlines()) == 1 + 500 * 300
+
+
+def test_answers_do_not_replace_the_queries(written, tmp_path, capsys, monkeypatch):
+    _no_work(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    queries = tmp_path / "q.tsv"
+    queries.write_text("a\tlikes\t?\n", encoding="utf-8")
+    (tmp_path / "link.tsv").symlink_to(queries)
+    for output in (str(queries), "link.tsv"):
+        assert cli.predict([str(written[0]), "--queries", "q.tsv", "--output", output]) == 2
+        assert f"--output {output} and --queries q.tsv are one file" in capsys.readouterr().err
+    assert queries.read_text(encoding="utf-8") == "a\tlikes\t?\n"
+
+
+@pytest.fixture
+def diverged(tmp_path):
+    """A run of which the first node and the second relation are not finite."""
+    folder = write_run(tmp_path, names=NODES, diverged=1)[0]
+    with load(folder) as run:
+        run.model.relations[1] = np.nan
+        yield run
+
+
+def test_queries_without_numbers_are_said_once(diverged, caplog):
+    caplog.set_level(logging.WARNING)
+    names, kinds = diverged.node_names(), diverged.relation_names
+    heads = [names[1], names[0], names[0], names[2], names[4]]
+    relations = [kinds[0], kinds[0], None, kinds[1], kinds[0]]
+    tails = [None, None, names[1], None, names[0]]
+    found = [
+        one for block in predict_in_blocks(diverged, heads, relations, tails, k=3, block=2) for one in block
+    ]
+    assert [one.query for one in found] == [0, 0, 0, 4]
+    assert np.isnan(found[-1].score)
+    assert [record.getMessage() for record in caplog.records] == [
+        "query 2 and 3 more: the embedding of a given name is not finite, and so no answer has a score"
+    ]
+
+
+def test_json_has_null_for_what_is_not_finite(tmp_path):
+    numbers = [float("nan"), float("inf"), 0.5]
+    with AnswerWriter(tmp_path / "a.json", "json", Prediction, io.StringIO()) as writer:
+        writer.write([Prediction(0, "a", "b", "c", 1, one) for one in numbers])
+    rows = json.loads((tmp_path / "a.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    assert [row["score"] for row in rows] == [None, None, 0.5]
+    assert "probability" not in rows[0]
+
+
+@pytest.mark.parametrize("metric", ["cosine", "dot", "l2"])
+def test_what_is_not_finite_is_near_to_nothing(diverged, metric, caplog):
+    caplog.set_level(logging.WARNING)
+    odd, other = diverged.node_names(0, 2)
+    found = diverged.neighbors([other, odd], k=50, metric=metric)
+    assert len(found) == len(NODES) - 2
+    assert {one.node for one in found} == {other}
+    assert odd not in {one.neighbor for one in found}
+    assert caplog.text.count(f"{odd!r}: the embedding is not finite") == 1

@@ -142,4 +142,5 @@ def test_the_command(written, tmp_path, capsys):
     assert cli.neighbors([*words, "--probes", "3"]) == 2
     assert "--probes is of --index faiss" in capsys.readouterr().err
     assert cli.neighbors([*words, "--index-type", "HNSW32"]) == 2
-    assert marius_py.load(written[0]).fingerprint
+    with marius_py.load(written[0]) as run:
+        assert run.fingerprint
