@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 COLORS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#64748b")
 _STAGE_LIMIT = 4000
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LABELED = 25
 _CANDIDATES = 400
 _LABEL_SIZE = np.array([0.11, 0.025])
@@ -52,7 +54,12 @@ def save_figure(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         facts = {"Date": None} if kind == "svg" else None
         figure.savefig(buffer, format=kind, dpi=150, metadata=facts)
-    return buffer.getvalue()
+    return legal(buffer.getvalue().decode()).encode() if kind == "svg" else buffer.getvalue()
+
+
+def legal(text: str) -> str:
+    """A text with the replacement character where XML 1.0 allows none of its characters, as of `\\x0b`."""
+    return _NOT_XML.sub("\ufffd", text)
 
 
 def loss_figure(history: Sequence[Mapping[str, Any]]) -> Figure:

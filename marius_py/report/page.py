@@ -23,6 +23,7 @@ from marius_py.report.figures import (
     bands_figure,
     bytes_figure,
     degree_rank_figure,
+    legal,
     loss_figure,
     map_figure,
     metrics_figure,
@@ -62,6 +63,10 @@ _MAX_RELATIONS = 40
 _DEGREE_BLOCK = 1 << 20
 
 
+def _escape(text: str) -> str:
+    return html.escape(legal(text))
+
+
 class _Page:
     """Collects sections; figures also become PNGs where a folder is given."""
 
@@ -71,18 +76,18 @@ class _Page:
         self.pictures: dict[Path, bytes] = {}
 
     def title(self, text: str) -> None:
-        self._parts.append(f"<h2>{html.escape(text)}</h2>")
+        self._parts.append(f"<h2>{_escape(text)}</h2>")
 
     def note(self, text: str) -> None:
-        self._parts.append(f'<p class="note">{html.escape(text)}</p>')
+        self._parts.append(f'<p class="note">{_escape(text)}</p>')
 
     def table(self, heading: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """A table; one without a heading holds facts, a name and a value a row."""
-        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in heading)
+        head = "".join(f"<th>{_escape(cell)}</th>" for cell in heading)
         head = f"<thead><tr>{head}</tr></thead>" if heading else ""
         kind = "wide" if heading else "facts"
         body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows
+            "<tr>" + "".join(f"<td>{_escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows
         )
         self._parts.append(f'<div class="{kind}"><table>{head}<tbody>\n{body}</tbody></table></div>')
 
@@ -90,7 +95,7 @@ class _Page:
         content = save_figure(figure, "svg")
         # As an image of its own, so that the names inside one figure do not meet those of another.
         data = base64.b64encode(content).decode("ascii")
-        caption = html.escape(text)
+        caption = _escape(text)
         self._parts.append(
             f'<figure><img alt="{caption}" src="data:image/svg+xml;base64,{data}">'
             f"<figcaption>{caption}</figcaption></figure>"
@@ -99,7 +104,7 @@ class _Page:
             self.pictures[self._figures / f"{name}.png"] = save_figure(figure, "png")
 
     def render(self, heading: str) -> str:
-        title = html.escape(heading)
+        title = _escape(heading)
         return (
             f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
             f'<meta name="viewport" content="width=device-width">\n<style>{_STYLE}</style></head>\n'
@@ -182,12 +187,11 @@ def _made(folder: Path | None) -> Iterator[None]:
 def _summary(page: _Page, run: Run) -> None:
     graph = run.graph
     settings = run.settings
-    decoder = settings.get("model.decoder")
     rows = [
         ("nodes", f"{graph.num_nodes:,}"),
         ("relations", f"{graph.num_relations:,}" if graph.has_relations else "none"),
         ("edges", ", ".join(f"{count:,} {split}" for split, count in graph.num_edges.items())),
-        ("decoder", str(decoder.get("_target_") if isinstance(decoder, Mapping) else decoder)),
+        ("decoder", _decoder(settings.get("model.decoder"))),
         ("dim", str(run.dim)),
         ("epochs", f"{run.epochs}{'' if run.unfinished is None else ' (not finished)'}"),
         *(
@@ -209,6 +213,14 @@ def _summary(page: _Page, run: Run) -> None:
         page.table(
             ("", *names), [(side, *(_number(part.get(name)) for name in names)) for side, part in sides]
         )
+
+
+def _decoder(description: Any) -> str:
+    """A decoder's name and its own settings."""
+    if not isinstance(description, Mapping):
+        return str(description)
+    own = ", ".join(f"{key} {value}" for key, value in description.items() if key != "_target_")
+    return f"{description.get('_target_')}{', ' if own else ''}{own}"
 
 
 def _number(value: Any) -> str:
@@ -309,12 +321,23 @@ def _map(page: _Page, run: Run, max_nodes: int, method: Method, seed: int) -> No
     if count < 3:
         return
     ids = np.sort(stream(seed, Purpose.EVALUATE, 3).choice(run.num_nodes, count, replace=False))
-    placed = map_rows(run.embeddings(ids), method, seed)
-    names = names_of(run, ids)
+    rows = run.embeddings(ids)
+    finite = np.isfinite(rows).all(axis=1)
+    ids, rows = ids[finite], rows[finite]
+    odd = (
+        f" {count - len(ids):,} more are left out: their embeddings are not finite."
+        if len(ids) < count
+        else ""
+    )
     page.title("Embeddings")
+    if len(ids) < 3:
+        page.note(f"No map of {len(ids)} nodes.{odd}")
+        return
+    placed = map_rows(rows, method, seed)
+    names = names_of(run, ids)
     page.note(
-        f"{count:,} of {run.num_nodes:,} nodes {placed.note}; color: train degree, names: the nodes of "
-        "highest degree."
+        f"{len(ids):,} of {run.num_nodes:,} nodes {placed.note}; color: train degree, names: the nodes of "
+        f"highest degree.{odd}"
     )
     figure = map_figure(placed.points, [names[i] for i in ids.tolist()], _degrees(run, ids), placed.axes)
     page.figure("map", "Map of the embeddings", figure)

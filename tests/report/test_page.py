@@ -136,6 +136,44 @@ def test_umap_keeps_groups_together():
     assert np.median(distances[same]) < 0.3 * np.median(distances[~same])
 
 
+@pytest.mark.parametrize("bad", [1, 9, 10])
+def test_rows_that_are_not_finite_are_left_out_of_the_map(bad, tmp_path):
+    folder, graph, _, _ = write_run(tmp_path, diverged=bad)
+    with marius_py.load(folder) as run:
+        write_report(run, tmp_path / "r.html", figures=tmp_path / "figures")
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    left = graph.num_nodes - bad
+    assert f" {bad} more are left out: their embeddings are not finite." in text
+    assert (f"{left} of {graph.num_nodes} nodes on the first" in text) == (left >= 3)
+    assert (f"No map of {left} nodes." in text) == (left < 3)
+    assert (tmp_path / "figures" / "map.png").exists() == (left >= 3)
+
+
+def test_names_may_hold_control_characters(tmp_path):
+    names = ["a\x0bb", "c\x1bd", "e\ufffef", *(f"node {i}" for i in range(5))]
+    folder = write_run(tmp_path, names=names, relations=("likes\x01", "knows"))[0]
+    with marius_py.load(folder) as run:
+        write_report(run, tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    page = Page(text)
+    pictures = [base64.b64decode(source.partition(",")[2]).decode() for source in page.images]
+    for picture in pictures:
+        ElementTree.fromstring(picture)
+    assert all(name in pictures[-1] for name in ("a\ufffdb", "c\ufffdd", "e\ufffdf"))
+    assert "likes\ufffd" in page.cells
+
+
+def test_settings_of_the_decoder_are_shown(tmp_path):
+    folder = write_run(tmp_path, decoder="transe")[0]
+    with marius_py.load(folder) as run:
+        settings = run.settings
+        settings["model.decoder"] = {"_target_": "transe", "norm": "l1", "gamma": 3.0}
+        run._checkpoint.meta["settings"] = settings
+        write_report(run, tmp_path / "r.html")
+    cells = Page((tmp_path / "r.html").read_text(encoding="utf-8")).cells
+    assert "transe, norm l1, gamma 3.0" in cells
+
+
 def test_an_unfinished_run_without_loss(tmp_path):
     folder = write_run(tmp_path)[0]
     with marius_py.load(folder) as run:
