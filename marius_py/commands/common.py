@@ -24,9 +24,9 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--graph", metavar="DIR", help="the prepared graph, if it has moved since training")
     parser.add_argument(
         "--device",
-        choices=("auto", "cpu", "cuda"),
+        metavar="DEVICE",
         default="cpu",
-        help="where to score; auto: cuda where there is a device (default: cpu)",
+        help="where to score: cpu, cuda, cuda:1 and so on, or auto: cuda where there is one (default: cpu)",
     )
     parser.add_argument(
         "--memory",
