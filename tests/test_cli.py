@@ -6,12 +6,14 @@ import hashlib
 import json
 import logging
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import tarfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ import pytest
 
 import marius_py.assembly.build
 from marius_py import __version__, cli
-from marius_py.commands import common, console
+from marius_py.commands import console
 from marius_py.commands.progress import Bars
 from marius_py.commands.watch import CommandWatcher
 from marius_py.config import TrainConfig, load_config, plain, read_yaml, write_yaml
@@ -32,7 +34,6 @@ from marius_py.errors import (
     PipelineError,
     StorageError,
 )
-from marius_py.predict import files
 from marius_py.run_state import RunState
 from marius_py.types import Position
 
@@ -142,6 +143,9 @@ def test_debug_logging_prints_the_traceback(
         ("train", ["--nonsense"], "--nonsense"),
         ("train", ["-m", "graph=g", "model.dim=64,abc"], "model.dim='abc'"),
         ("train", ["-m", "graph=g", "modl.dim=64,128"], "modl.dim"),
+        ("train", ["-m", "graph=g", "loss=null"], "loss=null is not allowed"),
+        ("train", ["-m", "graph=g", "--cfg", "job"], "--multirun and --cfg cannot go together"),
+        ("train", ["graph=g", "--resolve"], "--resolve goes with --cfg"),
         ("train", ["graph=g", "--log-level", "loud"], "loud"),
         ("evaluate", [], "run is missing"),
         ("evaluate", ["run=r", "split=all"], "split=all"),
@@ -155,7 +159,7 @@ def test_bad_usage_is_code_2_with_one_line(
     command: str, words: list[str], message: str, runs: list[TrainConfig], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert getattr(cli, command)(words) == 2
-    err = [line for line in capsys.readouterr().err.splitlines() if " I job " not in line]
+    err = [line for line in capsys.readouterr().err.splitlines() if " job " not in line or "error: " in line]
     assert len(err) == 1
     assert err[0].startswith("error: ")
     assert message in err[0]
@@ -239,10 +243,6 @@ def test_help_takes_less_than_a_second() -> None:
     assert min(seconds) < 1.0
 
 
-def test_formats_of_answers_are_those_that_can_be_written() -> None:
-    assert common.ANSWER_FORMATS == files.ANSWER_FORMATS
-
-
 def test_module_entry_point(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["train", "--version"]) == 0
     assert cli.main(["--help"]) == 0
@@ -291,12 +291,89 @@ def test_sweep_with_named_outputs(runs: list[TrainConfig]) -> None:
     assert [one.output for one in runs] == ["out/4", "out/6"]
 
 
-def test_sweep_stops_at_the_first_failure(
+def _failing_at(monkeypatch: pytest.MonkeyPatch, errors: dict[int, BaseException]) -> list[int]:
+    """Training replaced by what fails for some model.dim; returns those that were asked for."""
+    seen: list[int] = []
+
+    def train(config: TrainConfig, watcher: Any = None) -> dict[str, Any]:
+        seen.append(config.model.dim)
+        if config.model.dim in errors:
+            raise errors[config.model.dim]
+        return {"test": METRICS, "train": {}, "output": config.output}
+
+    monkeypatch.setattr(marius_py.assembly.build, "train", train)
+    return seen
+
+
+def test_sweep_goes_on_after_failures_and_ends_with_the_first(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _failing(monkeypatch, StorageError("disk full"))
-    assert cli.train(["-m", "graph=g", "model.dim=4,6"]) == 1
-    assert "error: disk full" in capsys.readouterr().err
+    seen = _failing_at(monkeypatch, {4: StorageError("disk full"), 8: RuntimeError("surprise")})
+    assert cli.train(["-m", "graph=g", "model.dim=2,4,7,8,10"]) == 1
+    assert seen == [2, 4, 8, 10]
+    err = capsys.readouterr().err.splitlines()
+    assert err[-1] == "error: disk full (job 1; 3 of 5 jobs failed, this one first)"
+    failed = [line.split(" E ")[1] for line in err if " E " in line]
+    assert failed[0] == "job 1 failed: disk full"
+    assert failed[1].startswith("job 2 failed: model.dim=7 is odd")
+    assert failed[2] == "job 3 failed: unexpected RuntimeError: surprise"
+
+
+@pytest.mark.parametrize(
+    "error", [InterruptedRunError("interrupted; go on with resume=true"), KeyboardInterrupt()]
+)
+def test_an_interrupt_ends_a_sweep(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = _failing_at(monkeypatch, {4: StorageError("disk full"), 6: error})
+    assert cli.train(["-m", "graph=g", "model.dim=4,6,8"]) == 130
+    assert seen == [4, 6]
+    assert "error: interrupted" in capsys.readouterr().err
+
+
+def test_sweepers_are_told_figures_and_failures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+
+    returned: list[Any] = []
+    launch = BasicLauncher.launch
+
+    def recorded(self: Any, *arguments: Any, **more: Any) -> Any:
+        jobs = launch(self, *arguments, **more)
+        returned.extend(one.return_value for one in jobs)
+        return jobs
+
+    monkeypatch.setattr(BasicLauncher, "launch", recorded)
+    _failing_at(monkeypatch, {4: StorageError("disk full")})
+    assert cli.train(["-m", "graph=g", "model.dim=2,4,6"]) == 1
+    assert returned[1] is None
+    assert returned[0] is not None
+    assert returned[0] == returned[2]
+
+
+def test_a_sweep_whose_file_cannot_be_read_is_code_2(
+    runs: list[TrainConfig], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    (tmp_path / "mine" / "experiment" / "broken.yaml").write_text("a: [1\nb: {")
+    assert cli.train(["-m", "--config-dir", "mine", "graph=g", "experiment=broken"]) == 2
+    assert "broken.yaml" in capsys.readouterr().err
+    assert not runs
+
+
+def test_a_class_is_swept_together_with_its_argument(
+    runs: list[TrainConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["graph=g", "model.decoder.norm=l2", "model.decoder=rotate,transe", "output=a b"]
+    assert cli.train(["-m", *words]) == 0
+    assert [one.model.decoder.target for one in runs] == ["rotate", "transe"]
+    assert [dict(one.model.decoder.arguments) for one in runs] == [{"norm": "l2"}] * 2
+    lines = [line.split(" I ")[1] for line in capsys.readouterr().err.splitlines() if " I job " in line]
+    assert lines == [
+        f"job {number}: graph=g model.decoder.norm=l2 model.decoder={name} 'output=a b'"
+        for number, name in enumerate(("rotate", "transe"))
+    ]
+    assert cli.train(shlex.split(lines[1].split(": ")[1])) == 0
+    assert plain(runs[2]) == plain(runs[1])
 
 
 def test_sweep_of_a_command_that_writes_a_file(
@@ -437,6 +514,52 @@ def _send(number: int) -> None:
     time.sleep(5)
 
 
+@pytest.fixture
+def hangup() -> Iterator[None]:
+    """The handler of SIGHUP put back, which stays ignored where a terminal was closed."""
+    before = signal.getsignal(signal.SIGHUP)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_a_closed_terminal_commits_however_often_it_says_so(hangup: None) -> None:
+    trainer: Any = _Trainer()
+    with Bars() as bars, CommandWatcher(bars, 3) as watcher:
+        watcher.on_start(trainer, 100, 0)
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert trainer.interrupted == 1
+    os.kill(os.getpid(), signal.SIGHUP)
+    assert trainer.interrupted == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_that_is_ignored_stays_so(number: signal.Signals) -> None:
+    trainer: Any = _Trainer()
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        with Bars() as bars, CommandWatcher(bars, 3) as watcher:
+            watcher.on_start(trainer, 100, 0)
+            os.kill(os.getpid(), number)
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
+    assert trainer.interrupted == 0
+
+
+def test_a_bar_whose_terminal_is_gone_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    master, slave = os.openpty()
+    terminal = open(slave, "w")  # noqa: SIM115
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with Bars() as bars:
+        bars("stage", 1, 10, "edges")
+        os.close(master)
+        for stage in ("stage", "another"):
+            bars(stage, 9, 10, "edges")
+    with pytest.raises(OSError, match="Input/output error"):
+        terminal.close()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_first_signal_commits_and_second_stops(number: signal.Signals) -> None:
     trainer: Any = _Trainer()
@@ -551,6 +674,22 @@ def test_level_of_the_log(
     monkeypatch.setenv("MARIUS_LOG", level)
     assert cli.train(["graph=g"]) == 0
     assert logging.getLogger("marius_py").level == number
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_standard_streams_that_were_closed(closed: str, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    program = (
+        "import os, sys; from marius_py import cli\n"
+        "code = cli.verify(['run']) + cli.main(['--help'])\n"
+        "sys.stdin.read(0), sys.stdout.flush(), sys.stderr.flush()\n"
+        "open('free', 'w').write(str(os.open('run', os.O_RDONLY)))\n"
+        "sys.exit(code)"
+    )
+    command = ["bash", "-c", f'"$@" {closed}', "bash", sys.executable, "-c", program]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert int((tmp_path / "free").read_text()) > 2
 
 
 # ------------------------------------------------------------------ the real thing, small

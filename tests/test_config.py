@@ -33,10 +33,10 @@ from marius_py.config import (
     schema,
     write_yaml,
 )
-from marius_py.config.fields import keys_of, type_of
+from marius_py.config.fields import is_note, keys_of, type_of
 from marius_py.config.groups import group_options, groups_of
 from marius_py.config.help import help_text
-from marius_py.config.overrides import prepare_overrides
+from marius_py.config.overrides import job_words, prepare_overrides
 from marius_py.config.regularization import regularization_of, with_penalties
 from marius_py.config.schema import ORDERS
 from marius_py.config.words import words_of
@@ -191,6 +191,23 @@ def test_an_optimizer_has_its_own_rate_whichever_way_it_is_chosen(name: str, tmp
     output = _saved(tmp_path, "optimizer.lr=0.3", f"optimizer.name={name}")
     for word in ("training.epochs=30", f"optimizer.name={name}"):
         assert load_config([output, "resume=true", word]).optimizer.lr == 0.3
+
+
+def test_a_class_of_ones_own_needs_its_name() -> None:
+    for group, key in (("optimizer", "name"), ("loss", "_target_")):
+        with pytest.raises(ConfigError, match=rf"{group}=custom needs {group}\.{key}=mypkg\.MyClass"):
+            load_config(["graph=g", f"{group}=custom"])
+        with pytest.raises(ConfigError) as refused:
+            load_config(["graph=g", f"{group}=foo"])
+        assert "custom" not in str(refused.value)
+    own = load_config(["graph=g", "optimizer=custom", "optimizer.name=mypkg.Mine"])
+    assert own.optimizer.name == "mypkg.Mine"
+
+
+def test_edges_of_a_split_are_one_file() -> None:
+    words = ["input.train=a.tsv", "input.train=b.tsv", "output=g"]
+    with pytest.raises(ConfigError, match=r"input\.train is given twice: a\.tsv and b\.tsv"):
+        compose(PrepareConfig, words)
 
 
 def test_experiment_can_be_overridden() -> None:
@@ -432,6 +449,8 @@ BAD: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("model=complx",), ("model=complx", "did you mean complex?")),
     (("experiment=nope",), ("experiment=nope", "demo")),
     (("loss={_target_:a.B}",), ("loss", "loss.argument")),
+    (("loss=null",), ("loss=null", "logistic, margin, softmax")),
+    (("training=null",), ("training=null", "default")),
     (("model.dim",), ("model.dim", "key=value")),
     (("=3",), ("=3", "key=value")),
     (("model.dim={",), ("model.dim",)),
@@ -570,6 +589,45 @@ def test_arguments_of_a_decoder_in_every_form(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "decoder"),
+    [
+        (["model.decoder.norm=moduli", "model.decoder=rotate"], Component("rotate", {"norm": "moduli"})),
+        (["model.decoder.norm=l1", 'model.decoder="transe"'], Component("transe", {"norm": "l1"})),
+        (["model.decoder='transe'", "model.decoder.norm=l1"], Component("transe", {"norm": "l1"})),
+        (["model.decoder.norm=l1", "model=transe"], Component("transe", {"norm": "l1"})),
+        (
+            ["model.decoder.block=2", "model.decoder={_target_:rescal}", "experiment=wn18rr/rotate"],
+            Component("rescal", {"block": 2}),
+        ),
+        (
+            ["model.decoder.norm=l1", "model.decoder=transe", "model=mine"],
+            Component("transe", {"norm": "l1"}),
+        ),
+        (
+            ["model.decoder.gamma=3", "model.decoder=userparts:MyDecoder"],
+            Component("userparts:MyDecoder", {"gamma": 3}),
+        ),
+        (
+            words_of({"model.decoder.norm": "l1", "model.decoder": "transe"}),
+            Component("transe", {"norm": "l1"}),
+        ),
+    ],
+)
+def test_arguments_may_stand_before_their_class(words: list[str], decoder: Component, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "mine.yaml").write_text("defaults: [rotate, _self_]\ndecoder: {phase_scale: 2}\n")
+    assert load_config(["graph=g", *words], config_dir=tmp_path).model.decoder == decoder
+
+
+def test_arguments_may_stand_before_their_class_where_a_run_goes_on(tmp_path: Path) -> None:
+    output = _saved(tmp_path, "model.decoder=rotate", "model.decoder.norm=moduli", "model.dim=6")
+    words = ["model.decoder.norm=l1", "model.decoder=transe", output, "resume=true"]
+    assert load_config(words).model == ModelConfig(decoder=Component("transe", {"norm": "l1"}), dim=6)
+    words = ["model.init.scale=2", "negatives.sampler=uniform", "model.init=uniform", output, "resume=true"]
+    assert load_config(words).model.init == Component("uniform", {"scale": 2})
+
+
+@pytest.mark.parametrize(
     ("path", "name"),
     [
         ("model.decoder=marius_py.nn.ComplEx", "model.decoder=complex"),
@@ -682,9 +740,79 @@ def test_nodes_with_few_edges_are_regularized_more(
     assert config.training.regularizer.n3 == n3
 
 
+BEGUN = ["training.epochs=80", "training.batch_size=75"]
+GOES_ON: list[tuple[list[str], list[str], float, float]] = [
+    ([], [], 0.2, 0.2),
+    ([], ["loss=logistic"], 0.2, 0),
+    ([], ["training.regularizer.l2=0.01"], 0.2, 0),
+    ([], ["model.node_dropout=0.1"], 0.2, 0),
+    ([], ["training.regularizer.n3=0.03"], 0.2, 0.03),
+    (["training.regularizer.n3=0.2"], ["training.regularizer.l2=0.01"], 0.2, 0.2),
+    (["training.regularizer.l2=0.01"], [], 0, 0),
+    (["training.regularizer.l2=0.01"], ["training.regularizer.l2=0"], 0, 0.2),
+    (["training.regularizer.n3=0"], ["training.regularizer.l2=0"], 0, 0),
+]
+
+
+@pytest.mark.parametrize(("words", "then", "before", "after"), GOES_ON)
+def test_penalties_of_a_run_that_goes_on_suit_its_settings(
+    words: list[str], then: list[str], before: float, after: float, tmp_path: Path
+) -> None:
+    begun = with_penalties(load_config(["graph=g", *BEGUN, *words]), 1000, 3000, None)
+    assert begun.training.regularizer.n3 == before
+    for _ in range(2):  # what is saved of the run that has gone on says the same
+        write_yaml(plain(begun), tmp_path / "config.yaml")
+        saved = read_yaml(tmp_path / "config.yaml")
+        again = load_config([f"output={tmp_path}", "resume=true", *then])
+        begun = with_penalties(again, 1000, 3000, saved)
+        assert begun.training.regularizer.n3 == after
+
+
+def test_runs_that_do_not_say_whether_n3_was_automatic_keep_their_number(tmp_path: Path) -> None:
+    output = _saved(tmp_path, "training.regularizer.n3=0.1")
+    assert "n3_automatic" not in (tmp_path / "config.yaml").read_text()
+    assert load_config([output, "resume=true", "loss=logistic"]).training.regularizer.n3 == 0.1
+
+
+def test_the_mapping_of_a_run_gives_its_number_of_n3() -> None:
+    config = with_penalties(load_config(["graph=g", *BEGUN]), 1000, 3000, None)
+    assert plain(config)["training"]["regularizer"]["n3_automatic"]
+    assert build(TrainConfig, plain(config)) == config
+    again = load_config(words_of(plain(config))).training.regularizer
+    assert (again.n3, again.n3_automatic) == (0.2, False)
+    assert "unknown key" in _error("graph=g", "training.regularizer.n3_automatic=true")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["negatives=all", "negatives.count=3"], "negatives.count=3 means nothing to negatives.sampler=all"),
+        (
+            ["model=dot", "model.relation_dropout=0.1"],
+            "model.relation_dropout=0.1 means nothing to model.decoder=dot",
+        ),
+        (
+            ["model.decoder=dot", "training.regularizer.n3_relation=0.1"],
+            "training.regularizer.n3_relation=0.1 means nothing to model.decoder=dot",
+        ),
+        (
+            ["model.decoder=dot", "training.regularizer.l2_relation=0.1"],
+            "training.regularizer.l2_relation=0.1 means nothing to model.decoder=dot",
+        ),
+    ],
+)
+def test_settings_that_would_do_nothing_are_refused(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        make_components(load_config(["graph=g", *words]))
+    make_components(load_config(["graph=g", words[0], "model.relation_dropout=0"]))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["optimizer.eps=null"], "optimizer.eps=null has the wrong type: it takes a number"),
+        (["loss.negative_weight=foo"], "loss.negative_weight='foo' has the wrong type: it takes a number"),
+        (["loss=userparts.MyLoss", "loss.alpha=13"], "loss=userparts.MyLoss loss.alpha=13 cannot be made: "),
         (["model.decoder=compl"], "did you mean complex"),
         (["model.decoder=nosuchpkg.Decoder"], "no module named nosuchpkg"),
         (["model.decoder=userparts.MyDecode"], "did you mean MyDecoder"),
@@ -724,7 +852,7 @@ def test_every_field_is_declared_with_a_text() -> None:
             hint = type_of(kind, item.name)
             if is_dataclass(hint) and hint is not Component:
                 walk(hint)  # type: ignore[arg-type]
-            else:
+            elif not is_note(item):
                 assert item.metadata["text"]
 
     for kind, _ in COMMANDS:
@@ -734,6 +862,62 @@ def test_every_field_is_declared_with_a_text() -> None:
 def test_sweeps_leave_lists_of_values_alone() -> None:
     words = ["graph=g", "model.dim=64,128", "loss=softmax,margin", "output=a,b"]
     assert prepare_overrides(TrainConfig, words, sweep=True) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "mappings"),
+    [
+        ("rotate,transe", "{_target_:rotate},{_target_:transe}"),
+        ("rotate, 'transe'", "{_target_:rotate},{_target_:transe}"),
+        ("choice(rotate,transe)", "choice({_target_:rotate},{_target_:transe})"),
+        ("rotate,{_target_:transe,norm:l1}", "{_target_:rotate},{_target_:transe,norm:l1}"),
+        ('"rotate"', "{_target_:rotate}"),
+    ],
+)
+def test_sweeps_of_a_class_take_its_arguments(value: str, mappings: str) -> None:
+    words = ["graph=g", "model.decoder.norm=l2", f"model.decoder={value}"]
+    assert prepare_overrides(TrainConfig, words, sweep=True) == [
+        "~model.decoder",
+        f"+model.decoder={mappings}",
+        "graph=g",
+        "++model.decoder.norm=l2",
+    ]
+
+
+@pytest.mark.parametrize("value", ["softmax,margn", "softmax,null", "choice(softmax,mypkg.MyLoss)"])
+def test_sweeps_of_what_no_file_is_are_refused_before_a_job(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"loss=.* takes one of .*loss=custom loss\._target_=mypkg"):
+        prepare_overrides(TrainConfig, ["graph=g", f"loss={value}"], sweep=True)
+
+
+def test_no_experiment_is_none() -> None:
+    assert load_config(["graph=g", "experiment=null"]) == load_config(["graph=g"])
+
+
+def test_a_file_of_ones_own_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "broken.yaml").write_text("a: [1\nb: {")
+    with pytest.raises(ConfigError, match=r"broken\.yaml.*line 2"):
+        load_config(["graph=g", "experiment=broken"], config_dir=tmp_path)
+
+
+def test_words_of_a_job_are_those_of_its_user() -> None:
+    given = [
+        "graph=g h,g i",
+        "model.decoder=rotate,transe",
+        "model.decoder.norm=l2",
+        "loss=mypkg.MyLoss",
+        "hydra/launcher=basic",
+    ]
+    prepared = prepare_overrides(TrainConfig, given, sweep=True)
+    job = ["graph=g\\ i", "~model.decoder=null", "+model.decoder={_target_:transe}", "optimizer.lr=0.5"]
+    assert job_words(TrainConfig, given, prepared, {"graph", "model.decoder"}, job) == [
+        "graph=g i",
+        "model.decoder=transe",
+        "model.decoder.norm=l2",
+        "loss=mypkg.MyLoss",
+        "optimizer.lr=0.5",
+    ]
 
 
 @pytest.mark.parametrize("word", ["training.patience=3", "optimizer.schedule.name=plateau"])

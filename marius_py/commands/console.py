@@ -68,16 +68,23 @@ def guarded(run: Callable[[], None]) -> int:
         os._exit(code)
     except MariusError as error:
         return _report(error, FAILED)
-    except MemoryError as error:
-        return _report(error, FAILED, "out of memory")
     except BrokenPipeError as error:
         # Whoever read the output has left; a second write on closing must not add a traceback.
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _report(error, FAILED, "the output was closed")
     except Exception as error:
-        return _report(error, FAILED, f"unexpected {type(error).__name__}: {error}")
+        return _report(error, FAILED, told(error))
     return OK
+
+
+def told(error: BaseException) -> str:
+    """What is said of an error, in one line if it is one of the package's."""
+    if isinstance(error, MariusError) and str(error):
+        return str(error)
+    return (
+        "out of memory" if isinstance(error, MemoryError) else f"unexpected {type(error).__name__}: {error}"
+    )
 
 
 def _report(error: BaseException, code: int, text: str | None = None) -> int:
@@ -87,7 +94,8 @@ def _report(error: BaseException, code: int, text: str | None = None) -> int:
         log.debug("traceback", exc_info=error)
     elif text is not None and code == FAILED:
         message += " (MARIUS_DEBUG=1 prints the traceback)"
-    sys.stderr.write(f"error: {message}\n")
+    notes = "; ".join(getattr(error, "__notes__", ()))
+    sys.stderr.write(f"error: {message}{f' ({notes})' if notes else ''}\n")
     return code
 
 

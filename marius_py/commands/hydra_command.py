@@ -7,14 +7,16 @@ own main. Both end in the command's function.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from marius_py import __version__
-from marius_py.commands.console import LEVELS, OK, Parser, guarded, log, set_log_level
-from marius_py.errors import ConfigError
+from marius_py.commands.console import LEVELS, OK, Parser, guarded, log, set_log_level, told
+from marius_py.errors import ConfigError, InterruptedRunError, StalledError
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,17 @@ def _parse_flags(words: Sequence[str], command: str) -> _Flags:
     parser.add_argument("overrides", nargs="*")
     options = parser.parse_intermixed_args(list(words))
     set_log_level(options.log_level)
+    one_of = {
+        "--multirun": options.multirun,
+        "--cfg": options.cfg is not None,
+        "--info": options.info is not None,
+        "--shell-completion": options.shell_completion,
+    }
+    chosen = [flag for flag, given in one_of.items() if given]
+    if len(chosen) > 1:
+        raise ConfigError(f"{' and '.join(chosen)} cannot go together: allowed is one of {', '.join(one_of)}")
+    if options.resolve and options.cfg is None:
+        raise ConfigError("--resolve goes with --cfg: add --cfg job, hydra or all, or leave it out")
     hydra: list[str] = []
     for flag, value in (("--cfg", options.cfg), ("--package", options.package), ("--info", options.info)):
         hydra += [flag, value] if value is not None else []
@@ -104,48 +117,53 @@ def _parse_flags(words: Sequence[str], command: str) -> _Flags:
 
 def _through_hydra(command: HydraCommand, kind: type[Any], flags: _Flags) -> None:
     """Sweeps and hydra's own questions: hydra's main composes and calls back once a job."""
-    import hydra
     from hydra.core.hydra_config import HydraConfig
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
+    from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    from marius_py.config.compose import NAMES, config_from
-    from marius_py.config.explain import explain
-    from marius_py.config.groups import conf_dir
-    from marius_py.config.overrides import keys_in, prepare_overrides
+    from marius_py.config.compose import config_from
+    from marius_py.config.overrides import job_words, keys_in, prepare_overrides
 
     overrides = prepare_overrides(kind, flags.overrides, sweep=flags.sweep, config_dir=flags.config_dir)
     if flags.sweep and "output" not in keys_in(flags.overrides):
         overrides.append(f"output={command.sweep_output}")
-
-    failures: list[BaseException] = []
-    parent = os.getpid()
+    jobs = _Jobs(flags.sweep)
 
     def job(composed: Any) -> float | None:
-        if failures:
-            return None
-        try:
-            given = list(HydraConfig.get().overrides.task)
-            if flags.sweep:
-                log.info("job %s: %s", HydraConfig.get().job.num, " ".join(given))
-            return command.run(config_from(kind, composed, given, config_dir=flags.config_dir))
-        except BaseException as error:
-            if os.getpid() != parent:  # a launcher that forks: only hydra can carry the error over
-                raise
-            # hydra would print a message of its own besides ours.
-            failures.append(error)
-            return None
+        given = list(HydraConfig.get().overrides.task)
+        number = HydraConfig.get().job.num if flags.sweep else 0
+        if flags.sweep:
+            words = job_words(kind, flags.overrides, overrides, swept, given)
+            log.info("job %d: %s", number, shlex.join(words))
+        return jobs.run(
+            number, lambda: command.run(config_from(kind, composed, given, config_dir=flags.config_dir))
+        )
 
     words = [command.name, *flags.hydra, *(["-m"] if flags.sweep else []), *overrides]
     words += ["--config-dir", flags.config_dir] if flags.config_dir is not None else []
+    try:
+        with _composing():
+            parsed = OverridesParser.create().parse_overrides(overrides)
+            swept = {one.key_or_group for one in parsed if one.is_sweep_override()}
+            _hydra_main(kind, words, job)
+    except BaseException as error:
+        jobs.conclude(error)
+        raise
+    jobs.conclude()
+
+
+def _hydra_main(kind: type[Any], words: list[str], job: Callable[[Any], float | None]) -> None:
+    """Hydra's main with `words` for a command line, errors raised as they are; ConfigError: it refuses it."""
+    import hydra
+
+    from marius_py.config.compose import NAMES
+    from marius_py.config.groups import conf_dir
+
     before, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     # Otherwise hydra prints and leaves with code 1; here the caller makes one message and a code of it.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     sys.argv = words
     try:
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=NAMES[kind])(job)()
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(explain(error)) from error
     except SystemExit as leave:
         if leave.code not in (None, 0):
             raise ConfigError("hydra refused the command line; its message is above") from leave
@@ -155,5 +173,77 @@ def _through_hydra(command: HydraCommand, kind: type[Any], flags: _Flags) -> Non
             os.environ.pop("HYDRA_FULL_ERROR", None)
         else:
             os.environ["HYDRA_FULL_ERROR"] = full_error
-    if failures:
-        raise failures[0]
+
+
+@contextmanager
+def _composing() -> Iterator[None]:
+    """What hydra finds wrong with words and files is a ConfigError; errors of jobs have notes, and stay."""
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    from marius_py.config.explain import explain
+
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
+        if getattr(error, "__notes__", ()):
+            raise
+        raise ConfigError(explain(error)) from error
+
+
+@dataclass(slots=True)
+class _Jobs:
+    """Runs the jobs of a sweep to its end, whichever fail.
+
+    Attributes:
+        sweep: there can be several.
+        begun: their number.
+        failures: the error of each that failed.
+        ended_by: what ends the sweep with its job: an interrupt, or a thread that hangs.
+        parent: the process that counts; a launcher may fork others.
+    """
+
+    sweep: bool
+    begun: int = 0
+    failures: list[Exception] = field(default_factory=list)
+    ended_by: Exception | None = None
+    parent: int = field(default_factory=os.getpid)
+
+    def run(self, number: int, work: Callable[[], float | None]) -> float | None:
+        """What `work` returns, for the sweeper; None where it fails, by which sweepers know that."""
+        self.begun += 1
+        try:
+            return work()
+        except Exception as error:
+            if self.sweep:
+                error.add_note(f"job {number}")
+            if os.getpid() != self.parent:  # only hydra can carry the error over
+                raise
+            if isinstance(error, (InterruptedRunError, StalledError)):
+                self.ended_by = error
+                raise KeyboardInterrupt from error  # hydra and sweepers collect other errors
+            self.failures.append(error)
+            if self.sweep:
+                log.error("job %d failed: %s", number, told(error))
+                log.debug("traceback", exc_info=error)
+            return None
+
+    def conclude(self, error: BaseException | None = None) -> None:
+        """Raise what ended the sweep or failed first.
+
+        Args:
+            error: of hydra or the sweeper. What no job has raised, or interrupts, is left to the caller.
+        """
+        if self.ended_by is not None:
+            raise self.ended_by
+        if not self.failures or not isinstance(error, Exception | None):
+            return
+        if error is not None:
+            log.error("the sweep ended: %s", told(error))
+        first = self.failures[0]
+        if self.sweep:
+            first.add_note(f"{len(self.failures)} of {self.begun} jobs failed, this one first")
+        raise first

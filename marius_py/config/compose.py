@@ -19,7 +19,7 @@ from marius_py.config.fields import build
 from marius_py.config.groups import conf_dir
 from marius_py.config.overrides import prepare_overrides
 from marius_py.config.prepare_schema import PrepareConfig
-from marius_py.config.saved import overlay, saved_settings
+from marius_py.config.saved import as_given, overlay, saved_settings
 from marius_py.config.schema import TrainConfig
 from marius_py.errors import ConfigError
 
@@ -76,7 +76,9 @@ def config_from(
         output = composed.get("output")
         saved = None if output is None else saved_settings(Path(str(output)))
         if saved is not None:
-            composed = overlay(saved, composed, _compose_plain(NAMES[kind], [], config_dir), overrides)
+            composed = overlay(
+                as_given(saved), composed, _compose_plain(NAMES[kind], [], config_dir), overrides
+            )
     return build(kind, composed)
 
 
@@ -85,6 +87,7 @@ def _compose_plain(name: str, overrides: Sequence[str], config_dir: str | Path |
     from hydra import initialize_config_dir
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
     extra = []
     if config_dir is not None:
@@ -96,7 +99,7 @@ def _compose_plain(name: str, overrides: Sequence[str], config_dir: str | Path |
         with _own_hydra(), initialize_config_dir(str(conf_dir()), version_base="1.3"):
             composed = hydra_compose(name, overrides=[*extra, *overrides])
         return _plain_of(composed)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         raise ConfigError(explain(error)) from error
 
 

@@ -262,6 +262,8 @@ def build(
             key = join(prefix, name)
             if is_dataclass(hint) and isinstance(hint, type) and hint is not Component:
                 made[name] = build(hint, {} if value is None else value, key, everything)
+            elif is_note(names[name]):
+                made[name] = value
             else:
                 made[name] = coerce(value, hint, key, names[name])
         elif spread is not None:
@@ -321,12 +323,22 @@ class Checked:
         """Check what concerns several fields at once; ConfigError when they do not fit together."""
 
 
+def is_note(item: Field[Any]) -> bool:
+    """Whether a field is no setting and no section, but what the program notes beside settings."""
+    return not item.metadata and item.default is not MISSING
+
+
 def plain(config: Any) -> dict[str, Any]:
-    """A configuration as nested plain values that `build` reads back (for YAML and JSON)."""
+    """A configuration as nested plain values that `build` reads back (for YAML and JSON).
+
+    What the program notes beside settings is left out where there is nothing to note.
+    """
     values: dict[str, Any] = {}
     spread = getattr(config, "SPREAD", None)
     for item in fields(config):
         value = getattr(config, item.name)
+        if is_note(item) and value == item.default:
+            continue
         if isinstance(value, Component):
             values[item.name] = value.plain()
         elif is_dataclass(value):

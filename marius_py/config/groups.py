@@ -9,6 +9,9 @@ from marius_py.config.prepare_schema import PrepareConfig
 from marius_py.config.schema import TrainConfig
 from marius_py.errors import FormatError
 
+OWN = "custom"
+"""File of a group that stands for a class of the user's; who names the class need not choose it."""
+
 
 def conf_dir() -> Path:
     """The folder of the hydra groups: inside the installed package, or beside it in a checkout."""

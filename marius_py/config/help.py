@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from marius_py.config.fields import Component, allowed, default_of, keys_of, type_of
-from marius_py.config.groups import conf_dir, group_options, groups_of
+from marius_py.config.groups import OWN, conf_dir, group_options, groups_of
 
 WIDTH = 100
 """Columns of the text."""
@@ -89,7 +89,7 @@ def shown(value: Any) -> str:
 
 def _group_lines(kind: type[Any]) -> Iterator[str]:
     for group in sorted(groups_of(kind)):
-        options = group_options(conf_dir(), group)
+        options = [one for one in group_options(conf_dir(), group) if one != OWN]
         yield from textwrap.wrap(
             f"{group}: {', '.join(options)}", WIDTH, initial_indent="  ", subsequent_indent="      "
         )

@@ -6,14 +6,14 @@ In: words as a user gives them. Out: words that hydra's grammar takes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from marius_py.config.built_in import short_name
 from marius_py.config.fields import Component, keys_of, suggest, type_of, unknown_key
-from marius_py.config.groups import conf_dir, group_options, groups_of
+from marius_py.config.groups import OWN, conf_dir, group_options, groups_of
 from marius_py.config.schema import TrainConfig
 from marius_py.errors import ConfigError
 
@@ -26,7 +26,12 @@ NESTED = OPEN[:3]
 VERBATIM = ("input.delimiter", "input.comment")
 """Keys besides those of paths whose value is quoted: hydra would trim a tab, and fail at a semicolon."""
 
+_FILES_OF_EDGES = ("input.train", "input.valid", "input.test")
+
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")
+_CLASS = re.compile(r"[A-Za-z_][\w.:]*\Z")
+_NAMED = re.compile(r"""\{_target_: *(['"]?)(?P<name>[A-Za-z_][\w.:]*)\1\}\Z""")
+_CALL = re.compile(r" *(?P<name>choice|shuffle)\((?P<inside>.*)\) *\Z", re.DOTALL)
 _CHOICE = re.compile(r"[\w./-]+\Z")
 _QUOTED = re.compile(r"""(['"])(?:\\.|(?!\1)[^\\])*\1\Z""", re.DOTALL)
 _OVERRIDE = re.compile(r"(?P<prefix>\+\+|\+|~|)(?P<key>[^=\s]+?)(?:=(?P<value>.*))?\Z", re.DOTALL)
@@ -38,7 +43,8 @@ def prepare_overrides(
     """Check override keys and rewrite the conveniences that hydra's grammar lacks.
 
     Paths are quoted, so that any file name works; `loss=mypkg.MyLoss` and arguments of a class
-    (`model.decoder.norm=1`) become plain hydra; without a graph the demo's settings come first.
+    (`model.decoder.norm=1`) become plain hydra, the arguments behind the choice of their class in whichever
+    order they were given; without a graph the demo's settings come first.
 
     Args:
         kind: configuration class.
@@ -50,27 +56,28 @@ def prepare_overrides(
         ConfigError: unknown key or group choice.
     """
     words: list[str] = []
+    classes: list[str] = []
     parsed = [_split(word) for word in overrides]
+    seen: dict[str, str | None] = {}
     for prefix, key, value in parsed:
         _check_key(kind, key)
+        if key in seen and key in _FILES_OF_EDGES:
+            raise ConfigError(f"{key} is given twice: {seen[key]} and {value}; give one file with all edges")
+        seen[key] = value
         if value is None:
             words.append(prefix + key)
         elif key in groups_of(kind):
-            words += _choose(
-                key, prefix, value, sweep, [conf_dir(), *([Path(config_dir)] if config_dir else [])]
-            )
-        elif key in NESTED and (
-            value.startswith("{") or (_IDENTIFIER.match(value) and _has_arguments(key, parsed))
-        ):
-            # A mapping replaces the one of the group's file instead of being merged into it.
-            mapping = value if value.startswith("{") else f"{{_target_:{value}}}"
-            words += [f"~{key}", f"+{key}={mapping}"]
+            folders = [conf_dir(), *([Path(config_dir)] if config_dir else [])]
+            words += _choose(key, prefix, value, sweep, folders, {other for _, other, _ in parsed})
+        elif key in NESTED:
+            classes += _choose_class(key, prefix, value, sweep, _has_arguments(key, parsed))
         elif any(key.startswith(name + ".") for name in OPEN):
             words.append(f"++{key}={value}")
         elif (key in VERBATIM or key in path_keys(kind)) and not sweep:
             words.append(f"{prefix}{key}={_quote(value)}")
         else:
             words.append(f"{prefix}{key}={value}")
+    words = classes + words
     names = {key: value for _, key, value in parsed}
     demo = kind is TrainConfig and names.get("graph") in (None, "null")
     if demo and "experiment" not in names and str(names.get("resume", "false")).lower() != "true":
@@ -90,6 +97,44 @@ def _split(word: str) -> tuple[str, str, str | None]:
 def keys_in(overrides: Sequence[str]) -> set[str]:
     """Keys that some of `overrides` set."""
     return {key for _, key, _ in map(_split, overrides)}
+
+
+def job_words(
+    kind: type[Any], given: Sequence[str], prepared: Sequence[str], swept: Collection[str], job: Sequence[str]
+) -> list[str]:
+    """The words of one job of a sweep as its user would give them to run it alone.
+
+    Args:
+        kind: configuration class.
+        given: words of the sweep as given.
+        prepared: the same as `prepare_overrides` makes them, and what the command adds.
+        swept: keys of those that have several values.
+        job: hydra's words of the job.
+
+    >>> given, prepared = ["model.dim=4,6", "loss=softmax"], ["model.dim=4,6", "loss=softmax", "output=o"]
+    >>> job_words(TrainConfig, given, prepared, {"model.dim"}, ["model.dim=6", "loss=softmax", "output=o"])
+    ['model.dim=6', 'loss=softmax']
+    """
+    fixed = keys_in(prepared) - set(swept)  # other keys are a sweeper's own
+    chosen = {key: value for _, key, value in map(_split, job) if key not in fixed and value is not None}
+    words = []
+    for word in given:
+        _, key, _ = _split(word)
+        if key in chosen:
+            words.append(_as_given(kind, key, chosen.pop(key)))
+        elif not key.startswith(("hydra.", "hydra/")):
+            words.append(word)
+    return words + [_as_given(kind, key, value) for key, value in chosen.items()]
+
+
+def _as_given(kind: type[Any], key: str, value: str) -> str:
+    """The word for a value that hydra has rendered."""
+    named = _NAMED.match(value) if key in NESTED else None
+    if named:
+        value = named["name"]
+    elif key in path_keys(kind) and not _QUOTED.match(value):
+        value = re.sub(r"\\(.)", r"\1", value)  # what is no hydra string there stands for itself
+    return f"{key}={value}"
 
 
 def _has_arguments(key: str, parsed: Sequence[tuple[str, str, str | None]]) -> bool:
@@ -117,33 +162,105 @@ def _check_key(kind: type[Any], key: str) -> None:
     raise unknown_key(key, known)
 
 
-def _choose(group: str, prefix: str, value: str, sweep: bool, folders: Sequence[Path]) -> list[str]:
-    """Overrides for `group=value`: a file of the group, or a class by its dotted path."""
-    bare = value.strip("'\"")
-    if sweep and "," in value:
-        return [f"{prefix}{group}={value}"]
+def _choose_class(key: str, prefix: str, value: str, sweep: bool, has_arguments: bool) -> list[str]:
+    """Overrides for a class named at a key inside a section, or in a sweep for several."""
+    if not has_arguments and not any(one.startswith("{") for one in _values(value, sweep)):
+        return [f"{prefix}{key}={value}"]
+    # A mapping replaces the one of the group's file instead of being merged into it.
+    return [f"~{key}", f"+{key}={_with_mappings(value, sweep)}"]
+
+
+def _with_mappings(value: str, sweep: bool) -> str:
+    """The value with {_target_: name} for each name."""
+    call = _CALL.match(value) if sweep else None
+    if call:
+        return f"{call['name']}({_with_mappings(call['inside'], sweep)})"
+    return ",".join(_mapping(one) for one in _values(value, sweep))
+
+
+def _mapping(value: str) -> str:
+    name = _unquoted(value)
+    if name == "null" or not _CLASS.match(name):
+        return value
+    return f"{{_target_:{quoted(name) if ':' in name else name}}}"
+
+
+def _unquoted(value: str) -> str:
+    return value[1:-1] if _QUOTED.match(value) else value
+
+
+def _values(value: str, sweep: bool) -> list[str]:
+    """The values that a word gives its key: one, or in a sweep those between commas."""
+    if not sweep:
+        return [value]
+    call = _CALL.match(value)
+    if call:
+        return _values(call["inside"], sweep)
+    values, depth, quote = [""], 0, ""
+    for char in value:
+        if char == "," and not depth and not quote:
+            values.append("")
+            continue
+        values[-1] += char
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        else:
+            depth += (char in "([{") - (char in ")]}")
+    return [one.strip() for one in values]
+
+
+def _choose(
+    group: str, prefix: str, value: str, sweep: bool, folders: Sequence[Path], given: Collection[str]
+) -> list[str]:
+    """Overrides for `group=value`, beside other keys `given`: a file of the group, or a class by its path."""
+    values = [_unquoted(one) for one in _values(value, sweep)]
     registry = _registry(group)
+    options = sorted({name for folder in folders for name in group_options(folder, group)})
+    key = "_target_" if group == "loss" else "name"
+    if len(values) > 1:
+        for one in values:
+            _check_choice(group, one, options, f"{group}={OWN} {group}.{key}=mypkg.MyClass,mypkg.Other")
+        return [f"{prefix}{group}={value}"]
+    bare = values[0]
+    if group == "experiment" and bare == "null":
+        return []  # as it is without that word
     if registry and "." in bare and _IDENTIFIER.match(bare):
         name = short_name(bare, registry)
         if name != bare:
             return [f"{prefix}{group}={name}"]
-        return [f"{group}=custom", f"{group}.{'_target_' if group == 'loss' else 'name'}={bare}"]
+        return [f"{group}={OWN}", f"{group}.{key}={bare}"]
     if registry and value.startswith("{"):
         raise ConfigError(
             f"{group}={value}: choose the class with {group}=mypkg.MyClass, its arguments with "
             f"{group}.argument=value"
         )
-    options = sorted({name for folder in folders for name in group_options(folder, group)})
-    if _CHOICE.match(bare) and bare not in (*options, "null") and not sweep:
-        raise ConfigError(
-            f"{group}={bare} is unknown: it takes one of {', '.join(options)}{suggest(bare, options)}"
-            + (
-                f"; a class of yours is named by its dotted path, {group}=mypkg.MyClass"
-                if "custom" in options
-                else ""
-            )
-        )
+    if bare == OWN and registry and f"{group}.{key}" not in given:
+        raise ConfigError(f"{group}={OWN} needs {group}.{key}=mypkg.MyClass; {group}=mypkg.MyClass says both")
+    _check_choice(group, bare, options, f"its dotted path, {group}=mypkg.MyClass")
     return [f"{prefix}{group}={value}"]
+
+
+def _check_choice(group: str, name: str, options: Sequence[str], own: str) -> None:
+    """Refuse what is no file of a group; globs and interpolations are hydra's to read.
+
+    Args:
+        group: its key.
+        name: as given.
+        options: names of its files.
+        own: how a class of the user's is named.
+
+    Raises:
+        ConfigError: there is no such file.
+    """
+    if _CHOICE.match(name) and name not in options:
+        offered = [one for one in options if one != OWN]
+        raise ConfigError(
+            f"{group}={name} is {'not allowed' if name == 'null' else 'unknown'}: it takes one of "
+            f"{', '.join(offered)}{suggest(name, offered)}"
+            + (f"; a class of yours is named by {own}" if OWN in options else "")
+        )
 
 
 def _registry(group: str) -> str:

@@ -13,9 +13,10 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
-from marius_py.config.fields import Component, suggest
+from marius_py.config.fields import Component, default_of, suggest
 from marius_py.config.regularization import regularization_of
 from marius_py.config.schema import TrainConfig
 from marius_py.errors import ConfigError, MariusError
@@ -80,14 +81,12 @@ def make_components(config: TrainConfig) -> Components:
         "count_head": negatives.count_head,
         "count_tail": negatives.count_tail,
     }
+    decoder: Decoder = make(
+        config.model.decoder, Decoder, names.DECODERS, "model.decoder", {"dim": config.model.dim}
+    )
+    _check_relations(config, decoder)
     return Components(
-        decoder=make(
-            config.model.decoder,
-            Decoder,
-            names.DECODERS,
-            "model.decoder",
-            {"dim": config.model.dim},
-        ),
+        decoder=decoder,
         loss=make(config.loss, Loss, names.LOSSES, "loss", {}),
         optimizer=make(
             Component(config.optimizer.name, config.optimizer.arguments),
@@ -127,6 +126,30 @@ def _check_sampling(config: TrainConfig) -> None:
             raise ConfigError(
                 f"negatives.{name}={value} means nothing to negatives.sampler={target}: leave it out, or set "
                 "negatives.sampler=degree"
+            )
+    # The number that a class of yours draws is estimated by negatives.count; of all nodes it is known.
+    usual = default_of(negatives.__dataclass_fields__["count"])
+    if target == "all" and negatives.count != usual:
+        raise ConfigError(
+            f"negatives.count={negatives.count} means nothing to negatives.sampler={target}: leave it out "
+            f"(its default is {usual}), or set negatives.sampler=degree"
+        )
+
+
+def _check_relations(config: TrainConfig, decoder: Decoder) -> None:
+    """Refuse settings of relation rows for a decoder that has none: they would do nothing."""
+    if decoder.relation_dim:
+        return
+    penalties = config.training.regularizer
+    for key, value in (
+        ("model.relation_dropout", config.model.relation_dropout),
+        ("training.regularizer.n3_relation", penalties.n3_relation),
+        ("training.regularizer.l2_relation", penalties.l2_relation),
+    ):
+        if value:
+            raise ConfigError(
+                f"{key}={value} means nothing to model.decoder={config.model.decoder.target}, whose "
+                "relations have no embedding: leave it out"
             )
 
 
@@ -201,9 +224,37 @@ def make(
     except MariusError:
         raise
     except Exception as error:
+        _check_types(kind, component, where)
+        given_words = "".join(f" {where}.{name}={_shown(one)}" for name, one in component.arguments.items())
         raise ConfigError(
-            f"{key}={component.target} cannot be made: {type(error).__name__}: {error}"
+            f"{key}={component.target}{given_words} cannot be made: {type(error).__name__}: {error}"
         ) from error
+
+
+_TYPES = {float: "a number", int: "an integer", bool: "true or false", str: "a text"}
+"""Annotations of a constructor's arguments that values are checked by, and what they allow."""
+
+
+def _check_types(kind: type[Any], component: Component, where: str) -> None:
+    """Raise ConfigError for the first argument that is not of the type that its constructor declares."""
+    try:
+        hints = get_type_hints(kind.__init__)
+    except Exception:  # a name in them that only a type checker knows
+        return
+    for name, value in component.arguments.items():
+        hint = hints.get(name)
+        options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+        if any(one not in (*_TYPES, NoneType) for one in options):
+            continue
+        fitting = (int, float) if float in options else tuple(options)
+        if isinstance(value, fitting) and not (isinstance(value, bool) and bool not in options):
+            continue
+        allowed = " or ".join(_TYPES.get(one, "null") for one in options)
+        raise ConfigError(f"{where}.{name}={_shown(value)} has the wrong type: it takes {allowed}")
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else repr(value)
 
 
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

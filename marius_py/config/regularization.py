@@ -88,27 +88,27 @@ def regularization_of(config: TrainConfig) -> Regularization:
 def with_penalties(
     config: TrainConfig, num_nodes: int, num_edges: int, begun: Mapping[str, Any] | None
 ) -> TrainConfig:
-    """`config` with a number for N3: what is set, else what suits decoder, loss and graph.
+    """`config` with a number for N3: what is set, else what suits decoder, loss and graph, which is noted.
 
     Args:
         config: settings as given.
         num_nodes: N.
         num_edges: train edges.
-        begun: settings of the run that goes on, which keeps its number unless dropout or l2 now stand in its
-            place; null there: begun when that did not depend on the graph.
+        begun: settings of the run that goes on, which keeps a number above 0 unless dropout, l2 or the loss
+            stand in its place; null there: begun when that did not depend on the graph.
     """
     penalties = config.training.regularizer
     if penalties.n3 is not None:
         return config
     n3 = regularization_of(config).n3[0]
     batches = config.training.epochs * num_edges / config.training.batch_size
-    if begun is None:
+    kept = 0.0 if begun is None else begun.get("training", {}).get("regularizer", {}).get("n3")
+    if kept == 0:
         n3 *= 1 + (min(max(FEW_EDGES * num_nodes / max(num_edges, 1), 1.0), 2.0) - 1) * _share(batches)
-    elif n3:
-        kept = begun.get("training", {}).get("regularizer", {}).get("n3")
-        n3 = n3 if kept is None else kept
-    n3 = float(f"{n3:.3g}")
-    return replace(config, training=replace(config.training, regularizer=replace(penalties, n3=n3)))
+    elif n3 and kept is not None:
+        n3 = kept
+    penalties = replace(penalties, n3=float(f"{n3:.3g}"), n3_automatic=True)
+    return replace(config, training=replace(config.training, regularizer=penalties))
 
 
 def _share(batches: float) -> float:

@@ -67,6 +67,17 @@ def saved_settings(folder: Path) -> dict[str, Any] | None:
     return read_yaml(folder / CONFIG_FILE) if (folder / CONFIG_FILE).is_file() else None
 
 
+def as_given(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Saved settings with null for what was null when the run began, so that it follows what changes."""
+    values = dict(saved)
+    training = values.get("training")
+    penalties = training.get("regularizer") if isinstance(training, Mapping) else None
+    if isinstance(training, Mapping) and isinstance(penalties, Mapping) and penalties.get("n3_automatic"):
+        given = {name: value for name, value in penalties.items() if name != "n3_automatic"}
+        values["training"] = {**training, "regularizer": {**given, "n3": None}}
+    return values
+
+
 def overlay(
     saved: dict[str, Any], composed: dict[str, Any], defaults: dict[str, Any], overrides: Sequence[str]
 ) -> dict[str, Any]:

@@ -7,7 +7,7 @@ checked, so that nothing below needs to check it again. No torch, no hydra.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from marius_py.config.fields import MAX_SEED, MEBIBYTE, Checked, Component, section, setting
@@ -170,11 +170,6 @@ class OptimizerConfig(Checked):
         if self.lr is None:
             object.__setattr__(self, "lr", LEARNING_RATES.get(self.name, LEARNING_RATE))
 
-    @property
-    def component(self) -> Component:
-        """The optimizer as a component; `lr` is one of its arguments."""
-        return Component(self.name, {"lr": self.lr, **self.arguments})
-
 
 @dataclass(frozen=True, kw_only=True)
 class RegularizerConfig(Checked):
@@ -194,6 +189,8 @@ class RegularizerConfig(Checked):
     l2: float = setting(0.0, "weight of the squares (L2) of node rows", unit="weight", low=0.0)
     l2_relation: float | None = setting(None, "the same for relation rows; null = l2", unit="weight", low=0.0)
     weighted: bool = setting(True, "count a row once for each of its edges in the batch, not once a batch")
+    n3_automatic: bool = field(default=False)
+    """Noted by the program, no setting: n3 was null when the run began, and its number has been filled in."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,9 @@ from marius_py.config.overrides import NESTED, path_keys, quoted
 from marius_py.config.schema import TrainConfig
 from marius_py.errors import ConfigError
 
+NOTE = "training.regularizer.n3_automatic"
+"""What config.yaml notes beside settings: whoever gives its number for n3 gives just that number."""
+
 
 def words_of(settings: Mapping[str, Any], kind: type[Any] = TrainConfig) -> list[str]:
     """Overrides for settings from Python: flat keys, nested mappings as in config.yaml, or a mix of both.
@@ -42,6 +45,8 @@ def _words(prefix: str, settings: Mapping[str, Any], paths: set[str]) -> Iterato
         if not isinstance(name, str):
             raise ConfigError(f"settings: the key {name!r} is {type(name).__name__}; allowed: a text")
         key = f"{prefix}.{name}" if prefix else name
+        if key == NOTE:
+            continue
         if key in paths and isinstance(value, (str, PathLike)):
             yield f"{key}={quoted(str(value))}"
         elif not isinstance(value, Mapping):
