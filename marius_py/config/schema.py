@@ -33,7 +33,7 @@ ORDERS = (
 MOST_OPTIMAL = 16
 """Most partitions for which `marius_py.ordering` holds an optimal order."""
 
-LEARNING_RATES = {"adam": 0.001}
+LEARNING_RATES = {"adam": 0.01, "sgd": 10.0}
 """Registered optimizer → learning rate where none is set; the others take `LEARNING_RATE`."""
 
 LEARNING_RATE = 0.1
@@ -154,7 +154,8 @@ class OptimizerConfig(Checked):
     )
     lr: float | None = setting(
         None,
-        f"learning rate; null = {LEARNING_RATES['adam']} for adam, else {LEARNING_RATE}",
+        f"learning rate; null = {LEARNING_RATE}, "
+        + ", ".join(f"{rate:g} for {name}" for name, rate in LEARNING_RATES.items()),
         unit="step size",
         above=0.0,
     )

@@ -87,9 +87,12 @@ def _check_range(key: str, value: float, low: float, high: float) -> float:
 
 
 class SGD(SparseOptimizer):
-    """Plain gradient descent; no state."""
+    """Plain gradient descent; no state.
 
-    def __init__(self, lr: float = 0.1) -> None:
+    The gradients are those of a batch's mean loss, of which a row has a small share: rates far above 1 suit.
+    """
+
+    def __init__(self, lr: float = 10.0) -> None:
         super().__init__(lr)
 
     def state_dim(self, dim: int) -> int:
@@ -150,7 +153,7 @@ class Adagrad(SparseOptimizer):
             compiled.adagrad(*arrays, *(np.float32(number) for number in (self.lr, eps, rate)))
             return
         size = max(1, _BLOCK_FLOATS[False] // max(1, width))
-        scratch = torch.empty(2, min(size, len(index)), width)
+        scratch = torch.empty(2, min(size, len(index)), width, dtype=torch.float32, device=gradient.device)
         for first in range(0, len(index), size):
             mine, of_mine = index[first : first + size], gradient[first : first + size]
             root, square = scratch[0, : len(mine)], scratch[1, : len(mine)]
@@ -189,7 +192,7 @@ class Adam(SparseOptimizer):
         eps: added to the root, at least 0.
     """
 
-    def __init__(self, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> None:
+    def __init__(self, lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> None:
         super().__init__(lr)
         self.beta1 = _check_range("beta1", beta1, 0, 1)
         self.beta2 = _check_range("beta2", beta2, 0, 1)
