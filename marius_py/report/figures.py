@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLORS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#64748b")
+_EPOCHS = 300
+"""A figure shows so many epochs one by one; of a longer run it shows as many groups of them, or fewer."""
 _STAGE_LIMIT = 4000
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LABELED = 25
@@ -62,19 +64,62 @@ def legal(text: str) -> str:
     return _NOT_XML.sub("\ufffd", text)
 
 
+def _group_size(history: Sequence[Mapping[str, Any]]) -> int:
+    """How many epochs in a row a figure shows as one."""
+    return -(-(int(history[-1]["epoch"]) - int(history[0]["epoch"]) + 1) // _EPOCHS)
+
+
+def _group_starts(epochs: NDArray[np.int64], size: int) -> NDArray[np.intp]:
+    """Places (groups,) in ascending epochs (n,) where a group of `size` epochs begins."""
+    return np.concatenate(([0], np.flatnonzero(np.diff((epochs - epochs[0]) // size)) + 1))
+
+
+def _curve(axes: Any, points: Sequence[tuple[int, float]], size: int, **look: Any) -> None:
+    """Draw (epoch, value) points: all, or the first, the last and each group's lowest and highest value."""
+    epochs = np.array([epoch for epoch, _ in points], dtype=np.int64)
+    values = np.array([value for _, value in points], dtype=np.float64)
+    kept = {0, len(points) - 1}
+    for group in np.split(np.arange(len(points)), _group_starts(epochs, size)[1:]):
+        kept.update((int(group[values[group].argmin()]), int(group[values[group].argmax()])))
+    shown = sorted(kept)
+    if len(shown) > _EPOCHS:
+        look |= {"marker": None, "linewidth": 0.8}
+    axes.plot(epochs[shown], values[shown], **{"marker": "o", "markersize": 3} | look)
+
+
+def _steps(axes: Any, epochs: NDArray[np.int64], values: NDArray[np.float64], size: int, **look: Any) -> None:
+    """Draw the mean of values (n,) by group of `size` epochs as steps, which are one shape, however many."""
+    starts = _group_starts(epochs, size)
+    means = np.add.reduceat(values, starts) / np.diff(starts, append=len(epochs))
+    axes.stairs(means, np.append(epochs[starts], epochs[-1] + 1) - 0.5, **look)
+
+
+def _epoch_axis(axes: Any, size: int, shown: Literal["extremes", "means"]) -> None:
+    """Name the axis of epochs, and say there what is shown of a group of them."""
+    axes.set_xlabel(f"epoch ({shown} of every {size})" if size > 1 else "epoch")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+
+
+def _epoch_legend(axes: Any, size: int) -> None:
+    """A legend where there is room; above the axes of a long run, as the search for room takes long there."""
+    if size > 1:
+        axes.legend(frameon=False, ncols=9, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
+    else:
+        axes.legend(frameon=False)
+
+
 def loss_figure(history: Sequence[Mapping[str, Any]]) -> Figure:
     """Loss by epoch, and validation MRR on the right where there is one."""
     figure, axes = new_figure()
-    epochs = [int(line["epoch"]) + 1 for line in history]
-    axes.plot(epochs, [line["loss"] for line in history], color=COLORS[0], marker="o", markersize=3)
-    axes.set_xlabel("epoch")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    size = _group_size(history)
+    _curve(axes, [(int(line["epoch"]) + 1, line["loss"]) for line in history], size, color=COLORS[0])
+    _epoch_axis(axes, size, "extremes")
     axes.set_ylabel("loss an edge", color=COLORS[0])
     valid = [(int(line["epoch"]) + 1, line["valid"]["mrr"]) for line in history if line.get("valid")]
     if valid:
         right = axes.twinx()
         right.spines["top"].set_visible(False)
-        right.plot(*zip(*valid, strict=True), color=COLORS[1], marker="s", markersize=3)
+        _curve(right, valid, size, color=COLORS[1], marker="s")
         sampled = any((line.get("valid") or {}).get("sampled") for line in history)
         right.set_ylabel("validation MRR (sampled)" if sampled else "validation MRR", color=COLORS[1])
     return figure
@@ -83,15 +128,20 @@ def loss_figure(history: Sequence[Mapping[str, Any]]) -> Figure:
 def speed_figure(history: Sequence[Mapping[str, Any]]) -> Figure:
     """Edges a second by epoch, and the shares of time spent waiting."""
     figure, axes = new_figure()
-    epochs = [int(line["epoch"]) + 1 for line in history]
-    axes.bar(epochs, [line["edges_per_second"] for line in history], color=COLORS[0], alpha=0.6)
-    axes.set_xlabel("epoch")
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set_ylabel("edges a second", color=COLORS[0])
+    size = _group_size(history)
+    epochs = np.array([int(line["epoch"]) + 1 for line in history])
+    speeds = np.array([line["edges_per_second"] for line in history])
+    shares = np.array([100 * line["wait_disk_s"] / max(line["seconds"], 1e-9) for line in history])
     right = axes.twinx()
+    if size > 1:
+        _steps(axes, epochs, speeds, size, color=COLORS[0], alpha=0.6, fill=True)
+        _steps(right, epochs, shares, size, color=COLORS[1], baseline=None)
+    else:
+        axes.bar(epochs, speeds, color=COLORS[0], alpha=0.6)
+        right.plot(epochs, shares, color=COLORS[1], marker="o", markersize=3)
+    _epoch_axis(axes, size, "means")
+    axes.set_ylabel("edges a second", color=COLORS[0])
     right.spines["top"].set_visible(False)
-    shares = [100 * line["wait_disk_s"] / max(line["seconds"], 1e-9) for line in history]
-    right.plot(epochs, shares, color=COLORS[1], marker="o", markersize=3)
     right.set_ylim(bottom=0)
     right.set_ylabel("% of the time waiting on disk", color=COLORS[1])
     return figure
@@ -100,14 +150,20 @@ def speed_figure(history: Sequence[Mapping[str, Any]]) -> Figure:
 def bytes_figure(history: Sequence[Mapping[str, Any]]) -> Figure:
     """Bytes read and written by epoch."""
     figure, axes = new_figure()
+    size = _group_size(history)
     epochs = np.array([int(line["epoch"]) + 1 for line in history])
     for shift, key, color in ((-0.2, "bytes_read", COLORS[0]), (0.2, "bytes_written", COLORS[1])):
-        values = [line[key] / 2**30 for line in history]
-        axes.bar(epochs + shift, values, width=0.4, color=color, label=key.removeprefix("bytes_"))
-    axes.set_xlabel("epoch")
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set_ylabel("GiB")
-    axes.legend(frameon=False)
+        values = np.array([line[key] / 2**30 for line in history])
+        label = key.removeprefix("bytes_")
+        if size > 1:
+            # An area and a line, so that both are seen where they are equal.
+            area = {"fill": True, "alpha": 0.6} if shift < 0 else {"baseline": None}
+            _steps(axes, epochs, values, size, color=color, label=label, **area)
+        else:
+            axes.bar(epochs + shift, values, width=0.4, color=color, label=label)
+    _epoch_axis(axes, size, "means")
+    axes.set_ylabel("GiB an epoch" if size > 1 else "GiB")
+    _epoch_legend(axes, size)
     return figure
 
 
@@ -192,18 +248,17 @@ def degree_rank_figure(degrees: NDArray[np.int64], ranks: NDArray[np.float64]) -
 def metrics_figure(history: Sequence[Mapping[str, Any]]) -> Figure:
     """Validation MRR and Hits@k by epoch; `history` needs a line with `valid`."""
     figure, axes = new_figure()
+    size = _group_size(history)
     valid = [(int(line["epoch"]) + 1, line["valid"]) for line in history if line.get("valid")]
     names = [name for name in valid[0][1] if name == "mrr" or name.startswith("hits@")]
     for number, name in enumerate(names):
         values = [(epoch, line[name]) for epoch, line in valid if isinstance(line.get(name), (int, float))]
         label = "MRR" if name == "mrr" else name.replace("hits", "Hits")
-        color = COLORS[number % len(COLORS)]
-        axes.plot(*zip(*values, strict=True), color=color, marker="o", markersize=3, label=label)
-    axes.set_xlabel("epoch")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+        _curve(axes, values, size, color=COLORS[number % len(COLORS)], label=label)
+    _epoch_axis(axes, size, "extremes")
     axes.set_ylim(bottom=0)
     axes.set_ylabel("on validation edges")
-    axes.legend(frameon=False)
+    _epoch_legend(axes, size)
     return figure
 
 

@@ -101,6 +101,7 @@ class _Page:
             f"<figcaption>{caption}</figcaption></figure>"
         )
         if self._figures is not None:
+            figure.set_layout_engine("none")  # the places found for the SVG serve the PNG
             self.pictures[self._figures / f"{name}.png"] = save_figure(figure, "png")
 
     def render(self, heading: str) -> str:

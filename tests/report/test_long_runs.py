@@ -1,0 +1,109 @@
+"""A report of thousands of epochs is a small page, made soon, that shows the extremes of its curves."""
+
+import time
+import warnings
+
+import numpy as np
+import pytest
+
+import marius_py
+from marius_py.report import write_report
+from marius_py.report.figures import bytes_figure, loss_figure, metrics_figure, save_figure, speed_figure
+from tests.small_runs import write_run
+
+pytest.importorskip("matplotlib", reason="reports need matplotlib")
+
+FIGURES = (loss_figure, metrics_figure, speed_figure, bytes_figure)
+
+
+def make_history(epochs, valid_every=1):
+    rng = np.random.default_rng(0)
+    noise = rng.uniform(size=(epochs, 4)).tolist()
+    return [
+        {
+            "epoch": epoch,
+            "loss": 2 + a,
+            "seconds": 1.0,
+            "edges_per_second": 1000 * (1 + b),
+            "bytes_read": int(c * 2**30),
+            "bytes_written": 2**30,
+            "wait_disk_s": d,
+            "valid": {"mrr": a / 2, "hits@1": b / 2, "hits@10": c}
+            if (epoch + 1) % valid_every == 0
+            else None,
+        }
+        for epoch, (a, b, c, d) in enumerate(noise)
+    ]
+
+
+def test_a_long_run_is_a_small_page(tmp_path):
+    with marius_py.load(write_run(tmp_path)[0]) as run, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run._checkpoint.meta["history"] = make_history(5000)
+        start = time.process_time()
+        write_report(run, tmp_path / "r.html", figures=tmp_path / "figures")
+        assert time.process_time() - start < 15
+    assert (tmp_path / "r.html").stat().st_size < 1_000_000
+
+
+def test_curves_keep_their_extremes_and_ends():
+    history = make_history(5000)
+    history[1234]["loss"], history[4321]["loss"] = 99.0, -7.0
+    history[2345]["valid"]["mrr"] = 1.0
+    left, right = (axes.lines[0].get_xydata() for axes in loss_figure(history).axes)
+    assert {(1235, 99.0), (4322, -7.0), (1, history[0]["loss"]), (5000, history[-1]["loss"])} <= set(
+        map(tuple, left.tolist())
+    )
+    assert [2346, 1.0] in right.tolist()
+    assert [2346, 1.0] in metrics_figure(history).axes[0].lines[0].get_xydata().tolist()
+    assert all(np.all(np.diff(points[:, 0]) > 0) and len(points) <= 602 for points in (left, right))
+
+
+def test_every_group_shows_its_lowest_and_highest_loss():
+    losses = np.array([line["loss"] for line in make_history(5000)])
+    drawn = loss_figure(make_history(5000)).axes[0].lines[0].get_ydata()
+    for start in range(0, 5000, 17):
+        group = losses[start : start + 17]
+        assert {group.min(), group.max()} <= set(drawn)
+
+
+def test_throughput_of_a_long_run_is_a_mean_by_group():
+    history = make_history(5000)
+    groups = range(0, 5000, 17)
+    figure = bytes_figure(history)
+    read, written = (patch.get_data() for patch in figure.axes[0].patches)
+    means = [
+        np.mean([line["bytes_read"] / 2**30 for line in history[start : start + 17]]) for start in groups
+    ]
+    np.testing.assert_allclose(read.values, means)
+    np.testing.assert_allclose(written.values, 1)
+    assert read.edges.tolist() == [*(start + 0.5 for start in groups), 5000.5]
+    assert figure.axes[0].get_xlabel() == "epoch (means of every 17)"
+    speeds, waits = (axes.patches[0].get_data().values for axes in speed_figure(history).axes)
+    assert speeds[-1] == pytest.approx(np.mean([line["edges_per_second"] for line in history[4998:]]))
+    assert waits[0] == pytest.approx(100 * np.mean([line["wait_disk_s"] for line in history[:17]]))
+
+
+def test_rare_validation_is_drawn_point_by_point():
+    line = loss_figure(make_history(5000, valid_every=100)).axes[1].lines[0]
+    assert line.get_xdata().tolist() == list(range(100, 5001, 100))
+    assert line.get_marker() == "s"
+
+
+@pytest.mark.parametrize("epochs", [1, 300])
+def test_a_short_run_is_drawn_epoch_by_epoch(epochs):
+    history = make_history(epochs)
+    loss, _, speed, amounts = (figure(history) for figure in FIGURES)
+    assert loss.axes[0].lines[0].get_ydata().tolist() == [line["loss"] for line in history]
+    assert loss.axes[0].lines[0].get_marker() == "o"
+    assert len(speed.axes[0].patches) == epochs
+    assert len(amounts.axes[0].patches) == 2 * epochs
+    assert all(figure.axes[0].get_xlabel() == "epoch" for figure in (loss, speed, amounts))
+
+
+def test_a_legend_of_a_long_run_lies_above_its_axes():
+    for make in (metrics_figure, bytes_figure):
+        figure = make(make_history(400))
+        save_figure(figure, "svg")
+        axes = figure.axes[0]
+        assert axes.get_legend().get_window_extent().y0 >= axes.get_window_extent().y1 - 1
