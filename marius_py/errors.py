@@ -6,6 +6,9 @@ The message says what was wrong, the value, what is allowed, and which key or fl
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 
 class MariusError(Exception):
     """Base of all errors raised on purpose; its text is complete without a traceback."""
@@ -40,6 +43,10 @@ class PipelineError(MariusError, RuntimeError):
     def __init__(self, message: str, *, stage: str) -> None:
         super().__init__(message)
         self.stage = stage
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Unpickling calls a class with `args` alone; where that fails, a pool of processes waits for ever.
+        return partial(type(self), stage=self.stage), self.args, vars(self)
 
 
 class StalledError(PipelineError):
