@@ -102,6 +102,46 @@ def test_names_that_are_no_text(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "names", [["relation", "tail"], ["a", "Head"], ["a", "b", "type"], ["Edge Type", "b"]]
+)
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
+def test_the_order_of_columns_does_not_make_one_another_than_its_name_says(tmp_path, names, make):
+    frame = make({name: ["x", "y"] for name in names})
+    with pytest.raises(ConfigError, match=r"would make .* say which are .* with columns="):
+        graph_from(frame, tmp_path / "g")
+    graph = graph_from(frame, tmp_path / "g", columns=names, split=(1, 0, 0))
+    assert graph.has_relations == (len(names) == 3)
+
+
+def test_an_index_with_a_name_may_be_a_part_of_the_edges(tmp_path):
+    frame = pd.DataFrame(columns())
+    for names in (["head"], ["relation"], ["head", "relation"]):
+        with pytest.raises(
+            ConfigError, match=rf"index has the name '{names[0]}'.*call reset_index\(\) first"
+        ):
+            graph_from(frame.set_index(names), tmp_path / "g")
+    graph = graph_from(frame.set_index("relation"), tmp_path / "g", columns=["head", "tail"], split=(1, 0, 0))
+    assert not graph.has_relations
+    named = frame.rename_axis("ID")  # plainly no part of an edge
+    assert named_edges(graph_from(named, tmp_path / "h", split=(1, 0, 0))) == sorted(TRIPLES)
+
+
+@pytest.mark.parametrize(
+    "name", [torch.tensor(1), np.array([1]), np.array(1)], ids=["tensor", "array", "array of no dimension"]
+)
+def test_arrays_and_tensors_are_no_names(tmp_path, name):
+    with pytest.raises(ConfigError, match=r"a name is .*; names are texts or numbers: .* \.tolist\(\)"):
+        graph_from([(name, 2), (np.int64(2), 3)], tmp_path / "g")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+def test_a_matrix_is_an_array(tmp_path):
+    graph = graph_from(np.matrix([[1, 2], [3, 4]]), tmp_path / "g", split=(1, 0, 0))
+    assert named_edges(graph) == [("1", "", "2"), ("3", "", "4")]
+
+
 @pytest.mark.parametrize("empty", [[], np.empty((0, 3), np.int64), pd.DataFrame({"head": [], "tail": []})])
 def test_no_edges(tmp_path, empty):
     with pytest.raises(FormatError, match=r"^train has no edges"):

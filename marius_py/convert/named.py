@@ -14,7 +14,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError
-from marius_py.prepare.columns import UnclearColumnsError, log_left_out, log_order, recognise_columns
+from marius_py.prepare.columns import (
+    NO_RELATION,
+    WORDS,
+    UnclearColumnsError,
+    log_left_out,
+    log_order,
+    recognise_columns,
+)
 
 _LABELS = ("column 'head'", "column 'relation'", "column 'tail'")
 
@@ -70,6 +77,13 @@ class _Names:
 
 def _text(name: Any) -> str:
     """A name as text; bytes, such as NumPy's fixed-width strings, are UTF-8 as in files."""
+    if isinstance(name, str):
+        return str(name)
+    if hasattr(name, "ndim") and not isinstance(name, np.generic):  # a tensor may hold one number, too
+        raise ConfigError(
+            f"a name is {name!r}, of type {type(name).__name__}; names are texts or numbers: give lists of "
+            "these, such as .tolist() makes of an array or tensor"
+        )
     if not isinstance(name, bytes):
         return str(name)
     try:
@@ -86,6 +100,8 @@ def from_frame(frame: Any, columns: Sequence[str] | None) -> NamedEdges:
             "or write a Parquet file for marius_py.prepare.prepare where memory is short"
         )
     present = list(frame.schema.names if _is_arrow(frame) else frame.columns)
+    if columns is None:
+        _check_index(frame)
     chosen = _frame_columns(present) if columns is None else list(columns)
     missing = [name for name in chosen if name not in present]
     if missing or len(chosen) not in (2, 3):
@@ -107,6 +123,23 @@ def _is_arrow(frame: Any) -> bool:
     return isinstance(frame, (pa.Table, pa.RecordBatch))
 
 
+def _check_index(frame: Any) -> None:
+    """Refuse a pandas frame whose index may be a part of the edges; ConfigError says how to go on."""
+    levels = [name for name in getattr(getattr(frame, "index", None), "names", ()) if name is not None]
+    doubtful = [name for name in levels if _normalised(name) not in NO_RELATION]
+    if doubtful:
+        raise ConfigError(
+            f"the frame's index has the name {', '.join(map(repr, doubtful))}, and may be a part of the "
+            "edges, which are read from columns alone: call reset_index() first to make it a column, or "
+            f"choose among the columns {', '.join(map(str, frame.columns))} with columns="
+        )
+
+
+def _normalised(name: Any) -> str:
+    """A name as the lists of usual names have it."""
+    return str(name).strip().casefold().replace(" ", "_")
+
+
 def _frame_columns(present: list[Any]) -> list[Any]:
     """Columns by usual names if they tell head and tail, else all of them by position."""
     names = [str(name) for name in present]
@@ -125,6 +158,17 @@ def _frame_columns(present: list[Any]) -> list[Any]:
         raise ConfigError(
             f"the frame has columns {', '.join(names)}; say which are head, (relation,) tail with columns="
         )
+    if len(set(names)) < len(names):
+        return present  # refused by the caller
+    roles = ("head", "relation", "tail") if len(names) == 3 else ("head", "tail")
+    for name, role in zip(names, roles, strict=True):
+        other = next((one for one, words in WORDS.items() if _normalised(name) in words), role)
+        if other != role:
+            raise ConfigError(
+                f"the frame has columns {', '.join(names)}, which do not tell head and tail, and their "
+                f"order would make {name!r} the {role}, a name of the {other}: say which are head, "
+                "(relation,) tail with columns="
+            )
     log_order(names, "the frame", "columns= chooses others")
     return present
 
@@ -145,7 +189,8 @@ def from_array(data: Any) -> NamedEdges:
             raise ConfigError(f"the array has shape {data.shape}; edges need (E, 3) or (E, 2)")
         if data.dtype.kind not in "iuUSTO":
             raise ConfigError(f"the array has type {data.dtype}; edges are integers or texts")
-        parts = [data[:, i].tolist() for i in range(data.shape[1])]
+        rows = data.view(np.ndarray) if isinstance(data, np.matrix) else data  # its columns are matrices
+        parts = [rows[:, i].tolist() for i in range(data.shape[1])]
     else:
         widths = {_width(row) for row in data}
         if len(widths) > 1 or not widths <= {2, 3}:
