@@ -136,6 +136,13 @@ def test_loads_of_the_table(p: int, c: int) -> None:
     assert cyclic_order(p, c).loads == cyclic_loads
 
 
+def test_nothing_is_tried_where_beta_has_the_fewest_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_delete", "_expand"):
+        monkeypatch.setattr(f"marius_py.ordering.orders.cyclic.{name}", None)
+    for p in (2, 3, 65, 128):
+        assert cyclic_order(p, 2).loads == lower_bound(p, 2)
+
+
 def test_cyclic_covers_and_never_exceeds_beta() -> None:
     sizes = [(p, c) for p in range(2, 65) for c in range(2, min(p, 40) + 1)]
     for p, c in [*sizes[::17], *((p, c) for p in (96, 127, 128) for c in (2, 5, 8, 21))]:

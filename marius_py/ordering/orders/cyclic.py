@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from random import Random
 
+from marius_py.ordering.bounds import lower_bound
 from marius_py.ordering.order import Order, Swap, visit_sets
 from marius_py.ordering.orders.beta import beta_order
 
@@ -30,9 +31,10 @@ class _Recorder:
 
 def cyclic_order(p: int, c: int, rng: Random | None = None) -> Order:
     """The shortest of BETA and of the cyclic constructions that apply to p and c. `rng` is not used."""
-    candidates = [beta_order(p, c)]
-    if p == c:
-        return candidates[0]
+    beta = beta_order(p, c)
+    if beta.loads == lower_bound(p, c):
+        return beta
+    candidates = [beta]
     k = c - 1
     if p == 2 * c and c >= 3:
         candidates.append(_double(c))
