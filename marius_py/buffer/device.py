@@ -92,7 +92,7 @@ class DeviceBuffer(PartitionBuffer):
         super().close()
         self.transfer.close()
         self._staging = ()
-        self._slot_embeddings = self._slot_state = torch.empty(0)
+        self._slot_embeddings = self._slot_state = torch.empty(0, dtype=torch.float32, device="cpu")
 
     # ------------------------------------------------------------------ I/O thread
 

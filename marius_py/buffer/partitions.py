@@ -277,8 +277,8 @@ class PartitionBuffer:
         table = self.store.table
         self._embeddings = np.empty((0, 0, table.dim), np.float32)
         self._state = np.empty((0, 0, table.state_dim), np.float32)
-        self._flat_embeddings = torch.empty(0, table.dim)
-        self._flat_state = torch.empty(0, table.state_dim)
+        self._flat_embeddings = torch.from_numpy(self._embeddings).view(0, table.dim)
+        self._flat_state = torch.from_numpy(self._state).view(0, table.state_dim)
         self._slot_of.clear()
 
     def __enter__(self) -> PartitionBuffer:

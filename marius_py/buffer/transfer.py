@@ -63,7 +63,7 @@ class Transfer:
 
     def host(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Memory of the host that is copied from fastest."""
-        return torch.empty(tuple(shape), dtype=dtype)
+        return torch.empty(tuple(shape), dtype=dtype, device="cpu")
 
     def move(self, tensor: Tensor) -> Tensor:
         """Begin to copy a tensor of the host to the device; it may be used after `wait`."""
@@ -129,7 +129,7 @@ class CudaTransfer(Transfer):
 
     def host(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Pinned memory; it is used again once the copies from it are done."""
-        return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)
+        return torch.empty(tuple(shape), dtype=dtype, device="cpu", pin_memory=True)
 
     def move(self, tensor: Tensor) -> Tensor:
         """Pin, where it is not, and copy on the inward stream."""
@@ -177,13 +177,13 @@ class CudaTransfer(Transfer):
 
     def slots(self, shape: Sequence[int]) -> Tensor:
         """Zeros on the device; they are there when it returns, for other streams write to them next."""
-        zeros = torch.zeros(tuple(shape), device=self.device)
+        zeros = torch.zeros(tuple(shape), dtype=torch.float32, device=self.device)
         torch.cuda.current_stream(self.device).synchronize()
         return zeros
 
     def staging(self, shape: Sequence[int]) -> Float32:
         """Pinned memory, on a page of its own; of the next power of two of bytes, as PyTorch pins it."""
-        tensor = torch.zeros(tuple(shape), pin_memory=True)
+        tensor = torch.zeros(tuple(shape), dtype=torch.float32, device="cpu", pin_memory=True)
         array: Float32 = tensor.numpy()
         self._pinned[array.ctypes.data] = tensor
         return array

@@ -188,7 +188,8 @@ class Locator:
     def _weights(self, head_slot: Tensor, tail_slot: Tensor, shares: tuple[float, float, float]) -> Tensor:
         """(B, S) what a negative of each slot counts for each edge, as `slot_weights`."""
         own, inside, between = shares
-        others = torch.where(head_slot == tail_slot, inside, between)
+        others = torch.full_like(head_slot, between, dtype=torch.float32)
+        others.masked_fill_(head_slot == tail_slot, inside)
         weights = others.unsqueeze(1).repeat(1, self._num_slots)
         for slot in (head_slot, tail_slot):
             weights.scatter_(1, slot.unsqueeze(1), own)

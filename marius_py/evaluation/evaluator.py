@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError
@@ -41,6 +42,7 @@ from marius_py.evaluation.ranking.ranker import Counts, Ranker
 from marius_py.evaluation.ranking.scorer import ModelScorer, RankedModel, Scorer
 from marius_py.evaluation.relation_counts import count_multiplicity
 from marius_py.nn.product_units import HostPrecision, product_units
+from marius_py.pipeline.execution import torch_threads
 from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.streams import Purpose, stream
 from marius_py.types import SPLITS
@@ -162,7 +164,7 @@ class Evaluator:
             memory_bytes=self._memory_bytes,
             answer_reader=self._candidate_reader,
         )
-        with product_units(self._precision):
+        with product_units(self._precision), torch_threads(torch.get_num_threads()):
             counts = ranker.rank(chosen, progress)
         both, head, tail = side_figures(counts, self._ks)
         extra = self._details(counts, chosen, degrees) if details else {}

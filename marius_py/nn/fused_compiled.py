@@ -62,7 +62,7 @@ def compiled_gradients(
     loss = sum(_contrast(form, given, side, d_rows, d_relations, workspace) for side in given.sides)
     for regularizer in regularizers:
         add_penalty(regularizer, given, form.decoder, d_rows, d_relations)
-    return Gradients(d_rows, d_relations, torch.tensor(loss / len(given.batch.head), dtype=torch.float32))
+    return Gradients(d_rows, d_relations, given.batch.rows.new_tensor(loss / len(given.batch.head)))
 
 
 def block_edges(chunk_edges: int, count: int) -> int:

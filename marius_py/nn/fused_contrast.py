@@ -196,7 +196,7 @@ class Contrast:
         last = (chunks.stop - chunks.start - 1) * size
         first = [chunks.start * size + block.first for block in scratch.blocks]
         bounds = [*first, chunks.start * size + last + scratch.blocks[-1].stop]
-        cuts = torch.searchsorted(self._dropped, torch.tensor(bounds)).tolist()
+        cuts = torch.searchsorted(self._dropped, self._dropped.new_tensor(bounds)).tolist()
         return [
             self._dropped[low:high] - offset if low < high else None
             for low, high, offset in zip(cuts[:-1], cuts[1:], first, strict=True)

@@ -82,10 +82,10 @@ def penalty_factors(regularizer: Regularizer, given: StepInput) -> tuple[Tensor,
     if not regularizer.weighted:
         occurrences = occurrences.clamp_max_(1)
         relation_occurrences = relation_occurrences.clamp_max_(1)
-    edges = len(batch.head)
+    edges, dtype = len(batch.head), batch.rows.dtype
     return (
-        occurrences * (regularizer.weight / edges),
-        relation_occurrences * (regularizer.relation_weight / edges),
+        occurrences.to(dtype) * (regularizer.weight / edges),
+        relation_occurrences.to(dtype) * (regularizer.relation_weight / edges),
     )
 
 

@@ -39,7 +39,8 @@ def rounds_products() -> bool:
 @cache
 def _rounds(precision: str) -> bool:
     """As found by a product under the setting `precision`, which is the one at hand."""
-    factors = torch.full((1, 64, 64), 1 + 2**-12)  # nearest in bfloat16 and in TensorFloat-32: 1
+    # Nearest in bfloat16 and in TensorFloat-32: 1.
+    factors = torch.full((1, 64, 64), 1 + 2**-12, dtype=torch.float32, device="cpu")
     return bool(torch.bmm(factors, factors)[0, 0, 0] < 64 * (1 + 2**-12))
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from marius_py.nn.product_units import HostPrecision, product_units
+from marius_py.pipeline.forked import usable_threads
 from marius_py.pipeline.lanes import run_lanes
 from marius_py.pipeline.rounds import run_rounds
 from marius_py.pipeline.runner import Stage, run_inline, run_threaded
@@ -29,9 +30,12 @@ _THREADED_STAGES = 2
 
 @contextmanager
 def torch_threads(number: int) -> Iterator[None]:
-    """Meanwhile torch computes with so many threads, afterwards with as many as before."""
+    """Meanwhile torch computes with so many threads, afterwards with as many as before.
+
+    In a forked process with one: torch's threads are gone there (see `usable_threads`).
+    """
     before = torch.get_num_threads()
-    torch.set_num_threads(number)
+    torch.set_num_threads(usable_threads(number))
     try:
         yield
     finally:

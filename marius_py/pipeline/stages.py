@@ -108,7 +108,7 @@ def training_stages(
             tail=torch.from_numpy(ids.tail),
             negatives=corruptions(replace(ids, dropped=_recurring(ids.dropped))),
             seed=ids.seed,
-            rate=torch.tensor(factor, dtype=torch.float32),
+            rate=torch.tensor(factor, dtype=torch.float32, device="cpu"),
         )
         there = batch.with_tensors(_moved(batch.tensors(), transfer))
         return Gathered(ids, factor, there, transfer.sent())

@@ -77,6 +77,19 @@ def test_equal_to_the_buffer_in_ram(capacity: int, masked: bool) -> None:
         assert [line[key] for line in histories[0]] == [line[key] for line in histories[1]]
 
 
+def test_equal_whatever_torchs_defaults_are() -> None:
+    runs = [Setup(replace(ON_DEVICE, capacity=3), weigh=True) for _ in range(2)]
+    runs[0].train(1)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            runs[1].train(1)
+    finally:
+        torch.set_default_dtype(before)
+    runs[0].assert_equals(runs[1])
+
+
 @pytest.mark.parametrize(
     "optimizer", [SGD(0.1), AdagradRow(0.1), Adam(0.01)], ids=lambda one: type(one).__name__
 )

@@ -107,6 +107,20 @@ def test_equal_to_autograd(decoder: Decoder, loss: Loss) -> None:
         assert_close(found, gradients(make(decoder, loss, kernels="auto", fused=False, **options), batch))
 
 
+@pytest.mark.parametrize("kernels", ["torch", "auto"])
+def test_equal_whatever_torchs_default_dtype_is(kernels: str) -> None:
+    batch = random_batch(8, keep=True)
+    models = [make(ComplEx(8), LogisticLoss(2.0), kernels=kernels, regularizers=[N3(0.1)]) for _ in range(2)]
+    wanted = gradients(models[0], batch)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = gradients(models[1], batch)
+    finally:
+        torch.set_default_dtype(before)
+    assert_close(found, wanted, tolerance=0)
+
+
 @pytest.mark.parametrize("reciprocal", [False, True])
 @pytest.mark.parametrize("decoder", [ComplEx(12), DistMult(12), Dot(12)], ids=lambda d: type(d).__name__)
 def test_triton_equals_the_blocked_closed_form(decoder: Decoder, reciprocal: bool) -> None:

@@ -114,7 +114,7 @@ class _Group:
     ) -> None:
         device = scorer.device
         queries = questions.query_of[span][places]
-        identity = bool(torch.equal(queries - first, torch.arange(height)))
+        identity = bool(torch.equal(queries - first, torch.arange(height, device=queries.device)))
         self.places = places.to(device)
         self.queries = queries.to(device)
         self.rows = self.queries - first
@@ -136,9 +136,9 @@ def _groups(
     query_of = questions.query_of[span]
     if not query_of.numel():
         return []
-    is_first = torch.ones(query_of.numel(), dtype=torch.bool)
+    is_first = torch.ones_like(query_of, dtype=torch.bool)
     is_first[1:] = query_of[1:] != query_of[:-1]
-    place = torch.arange(query_of.numel())
+    place = torch.arange(query_of.numel(), device=query_of.device)
     parts = [place[is_first], *_split(place[~is_first], _MAX_ANSWERS)]
     return [_Group(scorer, questions, span, part, first, last - first, largest) for part in parts]
 
@@ -161,7 +161,7 @@ class Counter:
         self._questions = questions
         self._first, self._last = first, last
         self._block = block
-        bounds = torch.tensor([first, last])
+        bounds = questions.query_of.new_tensor([first, last])
         self._span = slice(*torch.searchsorted(questions.query_of, bounds).tolist())
         self._true = questions.true[self._span]
         self._query_of = questions.query_of[self._span].to(scorer.device)
@@ -335,7 +335,7 @@ def _counted(group: _Group, scores: Tensor) -> tuple[Tensor, Tensor] | None:
         return None
     from marius_py.evaluation.ranking import numba_counts
 
-    above = torch.empty(len(group.rows), dtype=torch.int64)
+    above = torch.empty(len(group.rows), dtype=torch.int64, device=scores.device)
     within = torch.empty_like(above)
     arrays = (one.numpy() for one in (scores, group.rows, group.low, group.high, above, within))
     numba_counts.count(*arrays)

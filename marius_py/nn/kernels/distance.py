@@ -62,7 +62,7 @@ class _Moduli(torch.autograd.Function):
         compiled = _compiled_for(query)
         if compiled is not None:
             given = (one.numpy() for one in (gradient.contiguous(), query, candidates))
-            even = torch.ones(query.shape[:2], dtype=query.dtype)
+            even = query.new_ones(query.shape[:2])
             compiled.moduli_backward(
                 *given, query.shape[2], even.numpy(), d_query.numpy(), d_candidates.numpy()
             )

@@ -46,7 +46,7 @@ class Workspace:
         buffer = self._buffers.get(name)
         if buffer is None or buffer.numel() < size:
             smaller = 0 if buffer is None else buffer.nbytes
-            buffer = self._buffers[name] = torch.empty(size, device=self.device)
+            buffer = self._buffers[name] = torch.empty(size, dtype=torch.float32, device=self.device)
             self.size_bytes += buffer.nbytes - smaller
             # Views of the smaller buffer would keep it alive. Batches differ in their number of unique rows,
             # so that views would also pile up without the bound.
