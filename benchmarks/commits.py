@@ -36,6 +36,7 @@ from marius_py.partitioning import Partitioning
 from marius_py.storage.hdf5_nodes import create_node_store
 from marius_py.storage.memory import MemoryEdgeStore
 from marius_py.storage.protocols import EdgeStore, NodeTable
+from marius_py.training.commits import CommitRhythm
 from marius_py.training.trainer import Trainer, TrainerSettings
 
 RELATIONS = 20
@@ -70,7 +71,7 @@ def train(options: argparse.Namespace, edges: EdgeStore, kind: str, folder: Path
             lambda epoch, start: build_schedule(p, c, order="auto", seed=epoch, start=start),
             UniformNegatives(options.negatives, 1),
             BatchSettings(options.batch_size, 1, 0),
-            TrainerSettings(c, "threaded", 4, None, seconds),
+            TrainerSettings(c, max_in_flight=4, commits=CommitRhythm(seconds=seconds)),
             on_epoch=lambda line: ends.append(
                 (
                     time.perf_counter(),

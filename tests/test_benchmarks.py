@@ -176,3 +176,13 @@ def test_slope_and_disk(monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").write_bytes(b"x" * 100_000)
     assert common.cached_bytes(tmp_path / "file") >= 100_000
+
+
+def test_commits_are_left_out_for_comparison(monkeypatch, tmp_path, capsys):
+    words = "--nodes 2000 --edges 8000 --dim 8 --negatives 5 --pairs 1 --epochs 1 --batch-size 1000"
+    assert main(monkeypatch, "commits", *words.split(), "--folder", tmp_path) in (
+        0,
+        1,
+    )  # 1: slower than allowed
+    assert "none: " in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
