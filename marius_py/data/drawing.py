@@ -5,6 +5,8 @@ For a buffer on a device, translating ids and finding distinct ones are left to 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,12 +18,52 @@ from marius_py.data.edge_batch import EdgeBatch, Ids, SlotWeights
 from marius_py.data.importance import slot_weights
 from marius_py.data.leased_edges import LeasedEdges
 from marius_py.data.recurring import padded_positions
+from marius_py.errors import ConfigError
 from marius_py.nn.known_edges import own_answers
-from marius_py.nn.negatives import NegativeSampler
+from marius_py.nn.negatives import NegativeSampler, ResidentNodes
 from marius_py.pool import Pool
 from marius_py.storage.protocols import Edges
 from marius_py.streams import Purpose, stream, stream_seed
 from marius_py.types import SIDES, Side
+
+
+def checked(drawn: Any, num_edges: int, resident: ResidentNodes) -> NDArray[np.int64]:
+    """What a sampler has drawn, as (C, K) int64, if it may be trained on.
+
+    Args:
+        drawn: what its `sample` returned.
+        num_edges: B, edges of the batch.
+        resident: the nodes that were to be drawn from.
+
+    Raises:
+        ConfigError: no integers, of another shape, or a node that is not in the buffer; names
+        `negatives.sampler`.
+    """
+    allowed = "allowed: (C, K) integers, C a divisor of the batch's edges and K at least 1"
+    try:
+        ids = np.asarray(drawn)
+    except Exception as error:  # whatever an object of another library raises
+        raise ConfigError(
+            f"negatives.sampler draws {type(drawn).__name__}, which is no array ({error}); {allowed}"
+        ) from error
+    if ids.dtype.kind not in "iu" or ids.ndim != 2:
+        what = type(drawn).__name__ if ids.dtype.kind == "O" else f"{ids.dtype} of shape {ids.shape}"
+        raise ConfigError(f"negatives.sampler draws {what}; {allowed}")
+    if not ids.size or num_edges % len(ids):
+        raise ConfigError(
+            f"negatives.sampler draws integers of shape {ids.shape} for a batch of {num_edges} edges; "
+            f"{allowed}"
+        )
+    ids = ids.astype(np.int64, copy=False)
+    part = np.searchsorted(resident.starts, ids, side="right") - 1
+    outside = (part < 0) | (ids >= (resident.starts + resident.sizes)[part])
+    if outside.any():
+        raise ConfigError(
+            f"negatives.sampler draws node {ids[outside][0]}, which is not in memory; allowed: ids of "
+            f"resident nodes, such as resident.uniform(rng, size) draws ({resident.count} of them, "
+            f"{resident.starts[0]} to {resident.starts[-1] + resident.sizes[-1] - 1})"
+        )
+    return ids
 
 
 class BatchDrawing:
@@ -56,6 +98,7 @@ class BatchDrawing:
         self._compiled = compiled
         self._mask_known = mask_known
         self._per_question = per_question
+        self._is_foreign = type(sampler).sample.__module__ != NegativeSampler.__module__
         self._distinct = Pool(lambda: DistinctIndex(buffer.num_rows, compiled=compiled))
 
     def draw(self, leased: LeasedEdges) -> EdgeBatch | DrawnBatch:
@@ -82,11 +125,16 @@ class BatchDrawing:
     def _negatives(self, edges: Edges, leased: LeasedEdges) -> tuple[dict[Side, Ids], dict[Side, Ids]]:
         """Corrupted side → (C, K) node ids, and → positions of those that do not count."""
         rng = stream(self._seed, Purpose.NEGATIVES, *leased.here)
+        lent = edges.view()
+        lent.flags.writeable = False  # what a sampler wrote there would be trained on
         drawn: dict[Side, Ids] = {}
         dropped: dict[Side, Ids] = {}
         for side in SIDES:
             # Their order means nothing, and rows are read and added to faster in the order of memory.
-            drawn[side] = np.sort(self._sampler.sample(edges, leased.nodes, side, rng), axis=1)
+            found = self._sampler.sample(lent, leased.nodes, side, rng)
+            if self._is_foreign:
+                found = checked(found, len(edges), leased.nodes)
+            drawn[side] = np.sort(found, axis=1)
             if self._mask_known and leased.known is not None:
                 dropped[side] = leased.known.false_negatives(edges, drawn[side], side)
             elif self._sampler.holds_answers:

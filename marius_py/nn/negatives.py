@@ -106,7 +106,7 @@ class NegativeSampler(ABC):
         """Draw negatives for one corrupted side of a batch.
 
         Args:
-            edges: (B, 3) int64 head, relation, tail with global node ids.
+            edges: (B, 3) int64 head, relation, tail with global node ids; it cannot be written to.
             resident: nodes to draw from.
             side: the corrupted end.
             rng: generator of this batch and side.
