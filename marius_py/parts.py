@@ -33,6 +33,7 @@ from marius_py.nn.model import LinkPredictionModel
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
 from marius_py.planning.plan import fitting_capacity
+from marius_py.run_files.folder import CONFIG_META
 from marius_py.run_files.results import (
     peak_rss_bytes,
 )
@@ -41,6 +42,7 @@ from marius_py.storage.protocols import NodeTable
 from marius_py.streams import Purpose, stream_seed
 from marius_py.training.trainer import Ordering, TrainerSettings
 from marius_py.types import Schedule
+from marius_py.validation import changed_settings
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +50,10 @@ DEMO_PARTITIONS = 8
 
 MEMORY_SHARE = 0.5
 """Share of the available memory that an automatic capacity may fill with the buffer."""
+
+RELATION_COPIES = 3
+"""Times that the host holds the relations at a commit: what is trained, or its copy from a device, and for a
+commit HDF5's file in memory and the bytes to be written."""
 
 
 def training_device(config: TrainConfig) -> torch.device:
@@ -86,7 +92,6 @@ def edges_of(graph: Graph, partitioning: Partitioning, folder: Path) -> Hdf5Edge
     """The graph's edges in the run's buckets; another number of partitions sorts them once more."""
     if partitioning == graph.partitioning:
         return graph.edges()
-    log.info("sorting the edges into the buckets of %d partitions", partitioning.num_partitions)
     return graph.repartition(partitioning.num_partitions, folder / f"edges-{partitioning.num_partitions}")
 
 
@@ -115,15 +120,28 @@ def make_model(
     )
 
 
-def automatic_capacity(table: NodeTable, device: str = "cpu") -> int:
-    """All partitions if the table fits in half of the available memory, else as many as do, at least 2.
+def buffer_budget(available: int, relation_bytes: int, device: str) -> int:
+    """Bytes that an automatic buffer may take: half of the memory that the relations leave.
+
+    Args:
+        available: bytes of memory that can be had once the model has been made.
+        relation_bytes: of the relations and their optimizer state.
+        device: `storage.device`, whose memory it is; commits take theirs from the host.
+    """
+    relations = 0 if device == "cuda" else RELATION_COPIES * relation_bytes
+    return max(0, int((available - relations) * MEMORY_SHARE))
+
+
+def automatic_capacity(table: NodeTable, relation_bytes: int, device: str = "cpu") -> int:
+    """All partitions if the table fits in what a buffer may take, else as many as do, at least 2.
 
     Args:
         table: shape of the node table.
+        relation_bytes: of the relations and their optimizer state.
         device: `storage.device`, whose memory it is.
     """
     p = table.partitioning.num_partitions
-    budget = int(available_memory(device) * MEMORY_SHARE)
+    budget = buffer_budget(available_memory(device), relation_bytes, device)
     capacity = fitting_capacity(table, budget) or min(p, 2)
     if capacity < p:
         log.info("storage.capacity: %d of %d partitions fit in %.1f GiB", capacity, p, budget / 2**30)
@@ -285,6 +303,7 @@ def check_resumable(committed: Mapping[str, Any], wanted: Mapping[str, Any], fol
         for key in new
         if key in old and _named_now(key, old[key]) != new[key]
     ]
+    changed += changed_settings(committed, wanted.get(CONFIG_META, {}))
     if committed.get("graph") != wanted["graph"]:
         changed.append(f"the graph (the run has {committed.get('graph')}, now {wanted['graph']})")
     if changed:

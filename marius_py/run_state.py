@@ -1,11 +1,13 @@
 """Where a run stands (floor 1): what a commit says of epochs done and of the one under way.
 
 In: the meta of a checkpoint. Out: position, sums and history, and back. A run that goes on needs nothing else
-beside the committed rows.
+beside the committed rows. What is derived from a line of history is kept, since an epoch's cost must hardly
+grow with the epochs before it.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -45,7 +47,8 @@ class RunState:
     Attributes:
         position: batches done. epoch_start: partitions resident when the epoch began (None: none).
         schedule: hash of the epoch's schedule, to which the position refers (None: not begun).
-        current: sums of the epoch under way. history: finished epochs.
+        current: sums of the epoch under way.
+        history: finished epochs; lines are only added, and only the last one may still change.
     """
 
     position: Position = field(default_factory=lambda: Position(0, 0, 0))
@@ -53,6 +56,8 @@ class RunState:
     schedule: str | None = None
     current: EpochMetrics = field(default_factory=lambda: EpochMetrics(0))
     history: list[dict[str, Any]] = field(default_factory=list)
+    _encoded: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
+    _validations: list[tuple[int, float]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def is_between_epochs(self) -> bool:
@@ -81,7 +86,23 @@ class RunState:
             list(meta["history"]),
         )
 
+    def encoded_history(self) -> list[str]:
+        """Each line of the history as JSON."""
+        self._settle()
+        return self._encoded + [json.dumps(line) for line in self.history[-1:]]
+
     def validations(self) -> list[tuple[int, float]]:
         """(epochs done, MRR) of each validation so far, in order."""
-        lines = [(line["epoch"] + 1, line.get("valid") or {}) for line in self.history]
-        return [(epochs, float(valid["mrr"])) for epochs, valid in lines if "mrr" in valid]
+        self._settle()
+        return self._validations + _validations(self.history[-1:])
+
+    def _settle(self) -> None:
+        """Take what is derived from the lines that do not change any more."""
+        settled = self.history[len(self._encoded) : -1]
+        self._encoded += map(json.dumps, settled)
+        self._validations += _validations(settled)
+
+
+def _validations(lines: list[dict[str, Any]]) -> list[tuple[int, float]]:
+    found = [(line["epoch"] + 1, line.get("valid") or {}) for line in lines]
+    return [(epochs, float(valid["mrr"])) for epochs, valid in found if "mrr" in valid]

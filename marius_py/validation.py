@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from marius_py.config import TrainConfig
 from marius_py.graph import Graph
+from marius_py.run_files.folder import CONFIG_META
 from marius_py.types import SIDES
 
 log = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ class ValidationPlan:
 
 
 def plan_validation(config: TrainConfig, graph: Graph, committed: Mapping[str, Any]) -> ValidationPlan:
-    """The plan of a run: that of its last commit, or one from the settings and the graph's counts.
+    """The plan of a run: the one it has validated by, or one from the settings and the graph's counts.
 
     Args:
         config: settings of the run.
@@ -98,20 +99,50 @@ def plan_validation(config: TrainConfig, graph: Graph, committed: Mapping[str, A
     begun = _begun(config, committed)
     if begun is None:
         return wanted
-    if begun != wanted:
-        log.info("validation goes on as it began, so that its figures can be compared: %s", begun)
+    number = graph.num_edges.get("valid", 0)
+    if begun.describe(number) != wanted.describe(number):
+        log.info(
+            "validation goes on as it began, so that its figures can be compared: %s", begun.describe(number)
+        )
     return begun
 
 
+def changed_settings(committed: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
+    """Settings of the plan that differ from those of a run that has validated, and so cannot change.
+
+    Args:
+        committed: metadata of the last commit.
+        settings: those of the run that goes on, as they are committed.
+
+    Returns:
+        One line each: the key, the run's value and the one asked for.
+    """
+    if not _has_validated(committed):
+        return []
+    old, new = (one.get("evaluation", {}) for one in (committed.get(CONFIG_META, {}), settings))
+    pairs = {
+        f"evaluation.valid.{name}": (old["valid"][name], new["valid"][name])
+        for name in ("mode", "share", "max_edges")
+        if name in old.get("valid", {}) and name in new.get("valid", {})
+    }
+    if committed.get(VALIDATION_META, {}).get("mode") == "candidates":
+        pairs["evaluation.candidates"] = (old.get("candidates"), new.get("candidates"))
+    return [f"{key} (the run has {was!r}, now {now!r})" for key, (was, now) in pairs.items() if was != now]
+
+
 def _begun(config: TrainConfig, committed: Mapping[str, Any]) -> ValidationPlan | None:
+    """The plan that a run has validated by; None if it has not yet."""
+    if not _has_validated(committed):
+        return None
     if VALIDATION_META in committed:
         return ValidationPlan(**committed[VALIDATION_META])
-    history: Sequence[Mapping[str, Any]] = committed.get("history", ())
-    if not any(line.get("valid") for line in history):
-        return None
     # Commits from before there were plans ranked all validation edges, as the test edges.
     settings = config.evaluation
     return ValidationPlan("full" if settings.mode == "full" else "candidates", None, settings.candidates)
+
+
+def _has_validated(committed: Mapping[str, Any]) -> bool:
+    return any(line.get("valid") for line in committed.get("history", ()))
 
 
 def _choose(config: TrainConfig, graph: Graph) -> ValidationPlan:
@@ -196,11 +227,18 @@ def chance_of(metrics: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) 
     chance = (math.log(candidates) + 0.5772 + 0.5 / candidates) / candidates
     if metrics["mrr"] > LUCK * chance:
         return None
+    said = (
+        f"MRR is {metrics['mrr']:.4f}, and {chance:.4f} if nodes are ranked by chance: the run has learnt "
+        "nothing that holds for other edges than those it trained"
+    )
+    if len(history) == 1:
+        return (
+            f"{said}: try a higher optimizer.lr or more training.epochs, or see whether the graph has a "
+            "pattern at all"
+        )
     first, last = (float(line["loss"]) for line in (history[0], history[-1]))
     return (
-        f"MRR is {metrics['mrr']:.4f}, and {chance:.4f} if nodes are ranked by chance: the run has learnt "
-        f"nothing that holds for other edges than those it trained. Its loss was {first:.3f} in the first "
-        f"epoch and {last:.3f} in the last: if it has hardly fallen, try a higher optimizer.lr or more "
-        "training.epochs; if it has, the model learns edges by heart: try a larger training.regularizer.n3, "
-        "or see whether the graph has a pattern at all"
+        f"{said}. Its loss was {first:.3f} in the first epoch and {last:.3f} in the last: if it has hardly "
+        "fallen, try a higher optimizer.lr or more training.epochs; if it has, the model learns edges by "
+        "heart: try a larger training.regularizer.n3, or see whether the graph has a pattern at all"
     )

@@ -61,13 +61,15 @@ def test_result_names_components(tmp_path, capacity, slots):
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     memory = result["memory"]
     parts = memory["components"]
-    assert set(parts) == {"batches", "buffer", "edges", "evaluation", "known edges", "workspaces"}
+    held = {"batches", "buffer", "edges", "known edges", "relations", "workspaces"}
+    assert set(parts) == held | {"evaluation"}
     slot_rows = parts["buffer"] // (slots * 2 * DIM * 4)
     assert parts["buffer"] == slots * slot_rows * 2 * DIM * 4
     assert slot_rows >= NODES / 8
     rows = 2 * (BATCH + NEGATIVES)  # at most, of a batch
     assert BATCH * 3 * 8 < parts["batches"] <= 6 * (rows * (2 * DIM * 4 + 16) + 4 * BATCH * 8)
     assert parts["edges"] >= EDGES * 12 / 32  # a block at least: two of eight partitions take 28 steps
+    assert parts["relations"] == 2 * DIM * 2 * 4  # one relation and its inverse, with their state
     assert min(parts.values()) > 0
     phases = memory["peak_rss_bytes"]
     assert phases["start"] <= phases["training"] <= phases["evaluation"]

@@ -13,6 +13,7 @@ import pytest
 from marius_py import cli
 from marius_py.assembly.build import train
 from marius_py.config import TrainConfig, load_config
+from marius_py.errors import ConfigError
 from marius_py.evaluating import evaluate
 from marius_py.generate import planted_graph
 from marius_py.prepare import prepare
@@ -22,6 +23,7 @@ from marius_py.validation import (
     LEAST_EDGES,
     ValidationPlan,
     chance_of,
+    changed_settings,
     decline_of,
     plan_validation,
 )
@@ -78,7 +80,10 @@ def test_what_is_asked_for_is_done() -> None:
 
 def test_a_run_goes_on_with_the_plan_that_it_began_with() -> None:
     begun = ValidationPlan("edges", 321, 1000)
-    assert _plan(FB15K_237, committed={"validation": begun.to_meta(), "history": []}) == begun
+    committed = {"validation": begun.to_meta(), "history": [{"valid": {"mrr": 0.5}}, {"valid": None}]}
+    assert _plan(FB15K_237, committed=committed) == begun
+    no_figure = {**committed, "history": [{"valid": None}]}
+    assert _plan(FB15K_237, committed=no_figure) == ValidationPlan("full", None, 1000)
     before_plans = {"history": [{"valid": {"mrr": 0.5}}]}
     assert _plan(FREEBASE, committed=before_plans) == ValidationPlan("full", None, 1000)
     assert _plan(FREEBASE, "evaluation=sampled", committed=before_plans).mode == "candidates"
@@ -119,22 +124,42 @@ def test_sampled_figures_say_so_and_the_gap_is_measured(graph: Path, tmp_path: P
     assert not result["test"]["sampled"]
     assert json.loads((run / "result.json").read_text())["valid"] == full
 
-    # Resumed under other settings, it is still measured by the same edges.
-    train(
-        _config(
-            graph,
-            run,
-            "resume=true",
-            "training.epochs=3",
-            "evaluation.valid.mode=full",
-            "evaluation.valid.max_edges=null",
-        )
-    )
+    # Resumed, it is still measured by the same edges.
+    others = ("evaluation.valid.mode=full", "evaluation.valid.max_edges=null")
+    before = (run / "config.yaml").read_bytes()
+    with pytest.raises(
+        ConfigError, match=r"valid.mode \(the run has 'auto', now 'full'\); .*valid.max_edges"
+    ):
+        train(_config(graph, run, "resume=true", "training.epochs=3", *others))
+    assert (run / "config.yaml").read_bytes() == before
+    train(_config(graph, run, "resume=true", "training.epochs=3", *words[:1]))
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["valid"]["protocol"] == history[0]["valid"]["protocol"]
     capsys.readouterr()
     repeated = evaluate_again(run, 40)
     assert repeated == pytest.approx(last["valid"]["mrr"])
+
+
+def test_a_run_without_a_validation_takes_other_settings_for_it(graph: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    sampled = ("evaluation.valid.mode=candidates", "evaluation.candidates=4")
+    train(_config(graph, run, "training.epochs=1", *sampled, "training.valid_every=0"))
+    train(_config(graph, run, "resume=true", "training.epochs=2", "evaluation.valid.mode=full"))
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["valid"]["protocol"].startswith("filtered, all entities")
+
+
+@pytest.mark.parametrize(("mode", "changed"), [("edges", []), ("candidates", ["evaluation.candidates"])])
+def test_settings_of_the_plan_that_cannot_change(mode: str, changed: list[str]) -> None:
+    old = {"candidates": 4, "valid": {"mode": mode, "share": 0.1, "max_edges": None, "gap": True}}
+    new = {"candidates": 5, "valid": {"mode": mode, "share": 0.2, "max_edges": None, "gap": False}}
+    committed = {"config": {"evaluation": old}, "validation": {"mode": mode}, "history": [{"valid": {}}]}
+    assert changed_settings(committed, {"evaluation": new}) == []
+    committed["history"] = [{"valid": {"mrr": 0.5}}, {"valid": None}]
+    found = changed_settings(committed, {"evaluation": new})
+    assert [line.split(" ")[0] for line in found] == ["evaluation.valid.share", *changed]
+    before_plans = {"history": committed["history"], "config": {"evaluation": {"candidates": 4}}}
+    assert changed_settings(before_plans, {"evaluation": new}) == []
 
 
 def evaluate_again(run: Path, max_edges: int) -> float:
@@ -213,6 +238,14 @@ def test_a_run_that_ranks_by_chance_is_told(candidates: int) -> None:
     assert "was 6.908 in the first epoch and 2.250 in the last" in message
     by_chance = float(message.split(", and ")[1].split(" ")[0])
     assert by_chance == pytest.approx(np.mean(1 / np.arange(1, min(candidates, 10**6) + 1)), abs=0.02)
+
+
+def test_one_epoch_is_not_compared_with_itself() -> None:
+    ranks = np.random.default_rng(0).integers(1, 1_001, 20_000)
+    message = chance_of(_metrics(ranks, 1_000), [{"loss": 6.9078}])
+    assert message is not None
+    assert "loss" not in message
+    assert "more training.epochs" in message
 
 
 def test_one_that_has_learnt_something_is_not() -> None:

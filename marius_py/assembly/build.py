@@ -18,7 +18,15 @@ from typing import Any
 
 import torch
 
-from marius_py.assembly.checks import check_capacity, check_ranking, check_room, warn_of_warmup
+from marius_py.assembly.checks import (
+    check_capacity,
+    check_decoder,
+    check_ranking,
+    check_room,
+    check_state,
+    hint_at_margin,
+    warn_of_warmup,
+)
 from marius_py.assembly.joint import Joint
 from marius_py.assembly.joint import Watcher as Watcher  # others name it build.Watcher
 from marius_py.assembly.planned import resolve_auto
@@ -99,7 +107,12 @@ def train(config: TrainConfig, watcher: Watcher | None = None) -> dict[str, Any]
         `Trainer.interrupt`, state committed. StorageError, FormatError, PipelineError: the run failed; its
         last commit is intact.
     """
-    watcher = watcher or Watcher()
+    with torch.inference_mode(False):  # tensors made in that mode, as the caller may be, cannot be trained
+        return _checked_and_trained(config, watcher or Watcher())
+
+
+def _checked_and_trained(config: TrainConfig, watcher: Watcher) -> dict[str, Any]:
+    """Train in the run folder, claimed for it."""
     components, device = check(config)
     threads = config.pipeline.compute_threads or available_cores()
     with torch_threads(threads), named(config) as config:
@@ -118,12 +131,16 @@ def check(config: TrainConfig) -> tuple[Components, torch.device]:
     """Check all that needs no data: the device, the classes, the run folder. Returns classes and device.
 
     Raises:
-        ConfigError: no such device or class, or a run folder with other content. StorageError: it is in use.
+        ConfigError: no such device or class, a decoder or optimizer of which no run can be made, or a run
+        folder with other content. StorageError: it is in use.
     """
     device = training_device(config)
     components = make_components(config)
+    check_decoder(config, components, device)
+    check_state(config, components)
     check_ranking(config, components.decoder)
     warn_of_warmup(config)
+    hint_at_margin(config, components)
     if config.output is not None:
         check_free(run_folder(config), resume=config.resume, trains=True)
     return components, device
@@ -149,9 +166,9 @@ def _train(
     table = NodeTable(partitioning, model.dim, model.node_state_dim)
     settings = plain_json(resolved(config, folder, graph))
     meta = identity(config, graph, partitioning) | {CONFIG_META: settings}
-    store, capacity = open_store(config, folder, graph, table, meta)
+    store, capacity = open_store(config, folder, graph, table, model.relation_bytes, meta)
     with store:
-        if store.checkpoint() is not None:  # a new run has written them before its store
+        if store.meta is not None:  # a new run has written them before its store
             record_settings(store, settings)
             write_yaml(settings, folder / CONFIG_FILE)
         with edges_of(graph, partitioning, folder) as edges:
@@ -283,7 +300,12 @@ def run_folder(config: TrainConfig) -> Path:
 
 
 def open_store(
-    config: TrainConfig, folder: Path, graph: Graph, table: NodeTable, meta: Mapping[str, Any]
+    config: TrainConfig,
+    folder: Path,
+    graph: Graph,
+    table: NodeTable,
+    relation_bytes: int,
+    meta: Mapping[str, Any],
 ) -> tuple[Hdf5PartitionStore, int]:
     """Create the run's node store, or open the committed one that is resumed.
 
@@ -292,6 +314,7 @@ def open_store(
         folder: the run folder, claimed.
         graph: what is trained on.
         table: shape of the node table.
+        relation_bytes: of the relations and their optimizer state.
         meta: `identity` and the settings, as they are committed.
 
     Returns:
@@ -303,7 +326,7 @@ def open_store(
     """
     nodes = folder / CHECKPOINT_FOLDER
     if not (config.resume and has_commit(nodes)):
-        capacity = capacity_of(config, graph, table, {})
+        capacity = capacity_of(config, graph, table, relation_bytes, {})
         spare = spare_slots(config, table, capacity)
         write_yaml(meta[CONFIG_META], folder / CONFIG_FILE)  # a run that is killed now begins anew with these
         try:
@@ -316,7 +339,7 @@ def open_store(
         committed = committed_meta(store)
         check_resumable(committed, meta, folder)
         check_epochs(committed, config.training.epochs, folder)
-        capacity = capacity_of(config, graph, table, committed)
+        capacity = capacity_of(config, graph, table, relation_bytes, committed)
         check_spare_slots(store, capacity)
         log_changes(committed.get(CONFIG_META, {}), meta[CONFIG_META])
     except BaseException:
@@ -325,13 +348,16 @@ def open_store(
     return store, capacity
 
 
-def capacity_of(config: TrainConfig, graph: Graph, table: NodeTable, committed: Mapping[str, Any]) -> int:
+def capacity_of(
+    config: TrainConfig, graph: Graph, table: NodeTable, relation_bytes: int, committed: Mapping[str, Any]
+) -> int:
     """The buffer's capacity: as asked for, else as many as fit, and no more than before in a resumed run.
 
     Args:
         config: settings.
         graph: what is trained on.
         table: shape of the node table.
+        relation_bytes: of the relations and their optimizer state.
         committed: meta of the run's last commit; empty before the first.
 
     Raises:
@@ -339,7 +365,7 @@ def capacity_of(config: TrainConfig, graph: Graph, table: NodeTable, committed: 
     """
     capacity = number_of(config, "capacity")
     if capacity is None:
-        capacity = automatic_capacity(table, config.storage.device)
+        capacity = automatic_capacity(table, relation_bytes, config.storage.device)
         if EPOCH_META in committed:
             capacity = min(capacity, EpochSettings.from_meta(committed[EPOCH_META]).capacity)
     check_room(config, graph, table, capacity)
@@ -348,8 +374,7 @@ def capacity_of(config: TrainConfig, graph: Graph, table: NodeTable, committed: 
 
 def committed_meta(store: Hdf5PartitionStore) -> Mapping[str, Any]:
     """Metadata of the last commit; empty before the first."""
-    checkpoint = store.checkpoint()
-    return {} if checkpoint is None else checkpoint.meta
+    return store.meta or {}
 
 
 def check_validation(config: TrainConfig, num_edges: int) -> None:

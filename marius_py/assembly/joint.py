@@ -129,6 +129,7 @@ class Joint:
             if not valid or epoch > len(history) or valid != plain_json(history[epoch - 1].get("valid")):
                 raise FormatError(f"{folder} is a snapshot of another run")
             self.model.load_state_arrays(checkpoint.arrays)
+            del checkpoint, reader  # each with all relations, and ranking opens its own
             return {"epoch": epoch, "valid": valid, "test": self.evaluate("test", folder)}
         except (StorageError, FormatError) as error:
             log.warning("%s; the results leave out the best epoch", error)
@@ -164,14 +165,14 @@ class Joint:
 
     def train(self, store: Hdf5PartitionStore, capacity: int) -> list[dict[str, Any]]:
         """Train to the end; an epoch that began under other settings is first finished under those."""
-        checkpoint = store.checkpoint()
+        meta = store.meta
         epochs = self.config.training.epochs
         self._announce_validation()
         self.write_history(store)
-        if checkpoint is not None and checkpoint.meta["position"][0] < epochs:
+        if meta is not None and meta["position"][0] < epochs:
             record(store, {}, drop=(RESULT_META,))
             remove(self.folder / RESULT_FILE)
-        rest = unfinished(checkpoint, EpochSettings.of(self.config, capacity, self.order(store, capacity)))
+        rest = unfinished(meta, EpochSettings.of(self.config, capacity, self.order(store, capacity)))
         if rest is None:
             return self.trainer(store, capacity).train(epochs)
         epoch, began = rest
@@ -202,9 +203,9 @@ class Joint:
 
     def write_history(self, store: Hdf5PartitionStore) -> None:
         """Bring metrics.jsonl up to the last commit, however the run ends."""
-        checkpoint = store.checkpoint()
-        if checkpoint is not None and checkpoint.meta["history"]:
-            write_lines(self.folder / METRICS_FILE, checkpoint.meta["history"])
+        meta = store.meta
+        if meta is not None and meta["history"]:
+            write_lines(self.folder / METRICS_FILE, meta["history"])
 
     def order(self, store: Hdf5PartitionStore, capacity: int) -> EpochOrder:
         """The order that an epoch follows, and how often."""
@@ -218,7 +219,7 @@ class Joint:
             log.info("an epoch: ordering.name=%s ordering.rounds=%d", order.name, order.rounds)
 
         def on_epoch(line: dict[str, Any]) -> None:
-            write_lines(self.folder / METRICS_FILE, trainer.state.history)
+            write_lines(self.folder / METRICS_FILE, trainer.state.encoded_history())
             self.watcher.on_epoch(line)
 
         trainer = Trainer(

@@ -18,11 +18,12 @@ from marius_py.config import AUTO, TrainConfig, make_components, saved_settings
 from marius_py.errors import ConfigError
 from marius_py.graph import Graph, open_graph
 from marius_py.machine import available_cores, available_memory
+from marius_py.nn.model import LinkPredictionModel
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
 from marius_py.parts import (
     DEMO_PARTITIONS,
-    MEMORY_SHARE,
+    buffer_budget,
     make_batch_settings,
     make_model,
     make_trainer_settings,
@@ -74,7 +75,7 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
     with torch_threads(config.pipeline.compute_threads or available_cores()):
         edge_rate = measure_training(config, graph, device)
     machine = Machine(
-        memory_bytes=int(available_memory(config.storage.device) * MEMORY_SHARE),
+        memory_bytes=_budget(config, model),
         disk_free_bytes=free_bytes(place),
         cores=available_cores(),
         gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else None,
@@ -141,7 +142,7 @@ def _chosen(
     model = make_model(config, make_components(config), graph, torch.device("cpu"))
     table = NodeTable(Partitioning(graph.num_nodes, number), model.dim, model.node_state_dim)
     size = number * table.slot_bytes
-    budget = int(available_memory(config.storage.device) * MEMORY_SHARE)
+    budget = _budget(config, model)
     if capacity is None and size <= budget:
         return (
             {"partitions": number, "capacity": number},
@@ -155,6 +156,11 @@ def _chosen(
         f"{chosen.buffer_bytes / _GIB:.2f} GiB of the {machine.memory_bytes / _GIB:.2f} that may be taken, "
         f"{chosen.loads} loads and about {chosen.epoch_s:.0f} s an epoch",
     )
+
+
+def _budget(config: TrainConfig, model: LinkPredictionModel) -> int:
+    device = config.storage.device
+    return buffer_budget(available_memory(device), model.relation_bytes, device)
 
 
 def _number(value: int | str | None) -> int | None:

@@ -371,13 +371,24 @@ class LinkPredictionModel:
         with torch.no_grad():
             return self.decoder.compare(query, candidates)
 
-    def state_arrays(self) -> dict[str, np.ndarray]:
-        """Copies of the relation rows and their optimizer state, for a checkpoint."""
+    @property
+    def relation_bytes(self) -> int:
+        """Bytes of the relation rows and their optimizer state."""
+        return self._relations.nbytes + self._relation_state.nbytes
+
+    def state_arrays(self, *, copy: bool = True) -> dict[str, np.ndarray]:
+        """The relation rows and their optimizer state, for a checkpoint.
+
+        Args:
+            copy: False: on the CPU they may be the model's own memory, for as long as no batch runs.
+        """
         with self._lock:
-            return {
-                "relations": self._relations.cpu().numpy().copy(),
-                "relation_state": self._relation_state.cpu().numpy().copy(),
+            arrays = {
+                "relations": self._relations.cpu().numpy(),
+                "relation_state": self._relation_state.cpu().numpy(),
             }
+            own = copy and self.device.type == "cpu"
+            return {name: array.copy() for name, array in arrays.items()} if own else arrays
 
     def load_state_arrays(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Take over what `state_arrays` returned.

@@ -127,4 +127,4 @@ def since_best(validations: Sequence[float]) -> int:
     """
     if not validations:
         return 0
-    return len(validations) - 1 - max(range(len(validations)), key=lambda i: (validations[i], -i))
+    return len(validations) - 1 - validations.index(max(validations))

@@ -147,10 +147,10 @@ def check_begun(folder: Path, graph: str | None) -> None:
                 "out graph, or give that one"
             )
         return
-    later = [name for name in (METRICS_FILE, RESULT_FILE, SNAPSHOT_FOLDER) if (folder / name).exists()]
-    if later:
+    later = shows_commits(folder)
+    if later is not None:
         raise StorageError(
-            f"{nodes} holds no commit, but {folder / later[0]} was written after one: what the run had "
+            f"{nodes} holds no commit, but {later} was written after one: what the run had "
             f"learnt is gone from there. Put {nodes} back from a copy and resume, or begin anew in another "
             "output"
         )
@@ -164,6 +164,12 @@ def check_begun(folder: Path, graph: str | None) -> None:
     else:
         on = "the demo graph" if graph is None else graph  # a demo that was killed before its first commit
         log.warning("resume=true: %s holds no run to go on with; a new one begins there on %s", folder, on)
+
+
+def shows_commits(folder: Path) -> Path | None:
+    """A file or folder of a run folder that is only written after a commit; None: there is none."""
+    later = (folder / name for name in (METRICS_FILE, RESULT_FILE, SNAPSHOT_FOLDER))
+    return next((path for path in later if path.exists()), None)
 
 
 def check_epochs(committed: Mapping[str, Any], epochs: int, folder: Path) -> None:
@@ -215,18 +221,18 @@ def record(store: Hdf5PartitionStore, facts: Mapping[str, Any], *, drop: tuple[s
 
     Nothing happens before the first commit: that one will carry them.
     """
-    checkpoint = store.checkpoint()
-    if checkpoint is None:
+    committed = store.meta
+    if committed is None:
         return
-    meta = {name: value for name, value in checkpoint.meta.items() if name not in drop} | dict(facts)
-    if plain_json(meta) != checkpoint.meta:
+    meta = {name: value for name, value in committed.items() if name not in drop} | dict(facts)
+    checkpoint = store.checkpoint() if plain_json(meta) != committed else None
+    if checkpoint is not None:
         store.commit(Checkpoint(arrays=checkpoint.arrays, meta=meta))
 
 
 def record_settings(store: Hdf5PartitionStore, settings: Mapping[str, Any]) -> None:
     """Commit the settings of a resumed run, and those before, until config.yaml holds the new ones too."""
-    checkpoint = store.checkpoint()
-    before = None if checkpoint is None else checkpoint.meta.get(CONFIG_META)
+    before = (store.meta or {}).get(CONFIG_META)
     if before != settings:
         record(store, {CONFIG_META: settings, BEFORE_META: before})
 
@@ -322,12 +328,19 @@ class EpochSettings:
         )
 
 
-def unfinished(checkpoint: Checkpoint | None, wanted: EpochSettings) -> tuple[int, EpochSettings] | None:
-    """(epoch, settings) of an epoch that has begun and must end under other settings than `wanted`."""
-    if checkpoint is None or EPOCH_META not in checkpoint.meta:
+def unfinished(
+    committed: Mapping[str, Any] | None, wanted: EpochSettings
+) -> tuple[int, EpochSettings] | None:
+    """(epoch, settings) of an epoch that has begun and must end under other settings than `wanted`.
+
+    Args:
+        committed: meta of the last commit; None before the first.
+        wanted: the settings of now.
+    """
+    if committed is None or EPOCH_META not in committed:
         return None
-    epoch, step, batch = checkpoint.meta["position"]
-    began = EpochSettings.from_meta(checkpoint.meta[EPOCH_META])
+    epoch, step, batch = committed["position"]
+    began = EpochSettings.from_meta(committed[EPOCH_META])
     if began == wanted or (step, batch) == (0, 0):
         return None
     old, new = began.to_meta(), wanted.to_meta()

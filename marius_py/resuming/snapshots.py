@@ -70,7 +70,7 @@ def update_snapshots(
     for stray in folder.glob(f"*{TEMPORARY_SUFFIX}"):
         shutil.rmtree(stray, ignore_errors=True)
     with open_node_reader(run / CHECKPOINT_FOLDER) as reader:
-        meta = reader.checkpoint().meta
+        meta = reader.meta
     epoch, step, batch = meta["position"]
     if epoch == 0 or (step, batch) != (0, 0):
         return sorted(folder.glob("*-*"))

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from marius_py.errors import FormatError, MariusError, StorageError
-from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, read_checkpoint
+from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, open_checkpoint
 from marius_py.storage.file_io import os_errors_as_storage
 from marius_py.storage.node_file import NODES_NAME, read_facts
 from marius_py.storage.reader import open_node_reader
@@ -30,7 +30,7 @@ def is_snapshot(folder: Path) -> bool:
     """Whether a folder is a run's snapshot: its node file has a slot a partition and none to train with."""
     nodes = folder / CHECKPOINT_FOLDER
     try:
-        table = read_checkpoint(nodes / CHECKPOINT_NAME)[0].table
+        table = open_checkpoint(nodes / CHECKPOINT_NAME).manifest.table
         return read_facts(nodes / NODES_NAME).num_slots == table.partitioning.num_partitions
     except MariusError:
         return False
@@ -59,7 +59,7 @@ def graph_folder(folder: Path, meta: Mapping[str, Any]) -> Path:
         run = run_around(folder)
         if run is not None:  # which may have found its graph again
             with suppress(MariusError), open_node_reader(run / CHECKPOINT_FOLDER) as reader:
-                return graph_folder(run, reader.checkpoint().meta)
+                return graph_folder(run, reader.meta)
         raise StorageError(
             f"the graph of the run {folder}, {named}, is gone; if it was moved, {way}; for marius-evaluate "
             "graph=DIR"

@@ -22,6 +22,7 @@ from marius_py.evaluation.ranking.trained import TrainedModel, make_decoder
 from marius_py.graph import Graph, open_graph
 from marius_py.graph.similar import similar_in
 from marius_py.machine import resolve_device
+from marius_py.pipeline.forked import usable_threads
 from marius_py.run_files.folder import CHECKPOINT_FOLDER, CONFIG_FILE, RESULT_META, graph_folder, is_snapshot
 from marius_py.storage.protocols import Checkpoint
 from marius_py.storage.reader import NodeReader, open_node_reader
@@ -271,6 +272,9 @@ class RunReader:
 def open_run(kind: type[R], path: Path | str, graph: Path | str | None, device: str) -> R:
     """Open a run folder as a `RunReader` of some kind; see `marius_py.load` for arguments and errors."""
     resolved = resolve_device(str(device))
+    threads = torch.get_num_threads()
+    if (usable := usable_threads(threads)) != threads:
+        torch.set_num_threads(usable)  # for all that is asked of the run in this forked process
     folder = Path(path).absolute()  # the current folder may be another one when a file is needed
     if not (folder / CHECKPOINT_FOLDER).is_dir():
         if (folder / CONFIG_FILE).is_file():
@@ -283,7 +287,7 @@ def open_run(kind: type[R], path: Path | str, graph: Path | str | None, device: 
         )
     reader = open_node_reader(folder / CHECKPOINT_FOLDER)
     try:
-        trained_on = graph_folder(folder, reader.checkpoint().meta) if graph is None else Path(graph)
+        trained_on = graph_folder(folder, reader.meta) if graph is None else Path(graph)
         opened = open_graph(trained_on.absolute())
         return kind(folder, opened, reader, resolved)
     except BaseException:

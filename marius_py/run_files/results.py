@@ -9,7 +9,7 @@ import json
 import logging
 import platform
 import resource
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace as replace_fields
 from pathlib import Path
@@ -225,6 +225,12 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     replace(write_temporary(path, (json.dumps(value, indent=2) + "\n").encode()), path)
 
 
-def write_lines(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
-    """Write one JSON object a line, replacing `path` atomically. Raises StorageError."""
-    replace(write_temporary(path, "".join(json.dumps(line) + "\n" for line in lines).encode()), path)
+def write_lines(path: Path, lines: Iterable[Mapping[str, Any] | str]) -> None:
+    """Write one JSON object a line, replacing `path` atomically. Raises StorageError.
+
+    Args:
+        path: the file.
+        lines: objects, or their JSON.
+    """
+    texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
+    replace(write_temporary(path, "".join(f"{text}\n" for text in texts).encode()), path)

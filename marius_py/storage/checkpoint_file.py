@@ -10,14 +10,16 @@ Nothing in it can execute code or name another file to this package: the virtual
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -28,7 +30,7 @@ from marius_py.errors import FormatError, MariusError, StorageError
 from marius_py.partitioning import Partitioning
 from marius_py.storage import files
 from marius_py.storage.node_file import EMBEDDINGS, NODES_NAME, STATE
-from marius_py.storage.protocols import Checkpoint, NodeTable
+from marius_py.storage.protocols import Checkpoint, JsonText, NodeTable
 from marius_py.storage.slots import EMPTY
 
 CHECKPOINT_NAME = "checkpoint.h5"
@@ -63,10 +65,18 @@ class Manifest:
     hashes: NDArray[np.uint64]
 
 
-def encode(manifest: Manifest, checkpoint: Checkpoint) -> bytes:
+class Encoded(NamedTuple):
+    """The bytes of checkpoint.h5, `header` and then `content`, and those of the meta in it."""
+
+    header: bytes
+    content: bytes
+    meta: bytes
+
+
+def encode(manifest: Manifest, checkpoint: Checkpoint) -> Encoded:
     """The bytes of checkpoint.h5; FormatError if an array or the meta cannot be stored."""
     arrays = {name: _storable(name, array) for name, array in checkpoint.arrays.items()}
-    meta = _json(checkpoint.meta)
+    meta = encode_meta(checkpoint.meta)
     # The name is never used on a disk, but HDF5 tells open files in memory apart by it.
     with h5py.File(
         uuid.uuid4().hex,
@@ -101,10 +111,10 @@ def encode(manifest: Manifest, checkpoint: Checkpoint) -> bytes:
             _add_view(file, "state", STATE, manifest, table.state_dim)
         file.flush()
         content: bytes = file.id.get_file_image()
-    return _header(FORMAT_VERSION, content) + content
+    return Encoded(_header(FORMAT_VERSION, content), content, meta)
 
 
-def _header(version: int, content: bytes) -> bytes:
+def _header(version: int, content: bytes | memoryview) -> bytes:
     digest = xxhash.xxh3_128_hexdigest(content)
     line = f"marius_py checkpoint, format {version}, {len(content)} bytes, xxh3_128 {digest}\n"
     return line.encode().ljust(HEADER_BYTES, b"\0")
@@ -113,14 +123,21 @@ def _header(version: int, content: bytes) -> bytes:
 def copy_checkpoint(checkpoint: Checkpoint) -> Checkpoint:
     """A deep copy, as writing it to the disk and reading it back gives; FormatError as `encode`."""
     arrays = {name: np.array(_storable(name, array)) for name, array in checkpoint.arrays.items()}
-    return Checkpoint(arrays=arrays, meta=json.loads(_json(checkpoint.meta)))
+    return Checkpoint(arrays=arrays, meta=json.loads(encode_meta(checkpoint.meta)))
 
 
-def _json(meta: Mapping[str, Any]) -> bytes:
+def encode_meta(meta: Mapping[str, Any]) -> bytes:
+    """The bytes of a checkpoint's meta, one JSON object; FormatError if it holds anything else."""
     try:
-        return json.dumps(dict(meta)).encode()
+        entries = [
+            f"{json.dumps(name)}: {value.text}"
+            if isinstance(value, JsonText)
+            else json.dumps({name: value})[1:-1]
+            for name, value in meta.items()
+        ]
     except (TypeError, ValueError) as error:
         raise FormatError(f"checkpoint meta must be plain JSON values: {error}") from error
+    return f"{{{', '.join(entries)}}}".encode()
 
 
 def _storable(name: str, array: NDArray[Any]) -> NDArray[Any]:
@@ -160,6 +177,75 @@ def read_checkpoint(path: Path) -> tuple[Manifest, Checkpoint]:
 
 def decode(data: bytes, path: Path) -> tuple[Manifest, Checkpoint]:
     """Parse the bytes of checkpoint.h5; `path` is for messages only. Raises like `read_checkpoint`."""
+    found = CheckpointFile(data, path)
+    return found.manifest, found.checkpoint()
+
+
+def open_checkpoint(path: Path) -> CheckpointFile:
+    """Read checkpoint.h5 and check all but its meta; raises like `read_checkpoint`."""
+    return CheckpointFile(files.read_whole(path, SIZE_LIMIT), path)
+
+
+class CheckpointFile:
+    """The bytes of checkpoint.h5, checked; arrays and meta are parsed when they are asked for.
+
+    Args:
+        data: all of the file; kept.
+        path: for messages only.
+
+    Attributes:
+        manifest: the committed state of the node table.
+        encoded_meta: the bytes of the meta.
+
+    Raises:
+        StorageError, FormatError: like `read_checkpoint`, but for a meta that is no JSON object.
+    """
+
+    def __init__(self, data: bytes, path: Path) -> None:
+        _check_header(data, path)
+        self._data, self._path = data, path
+        with _parsing(path), _open_image(data) as file:
+            facts = {
+                name: int(file.attrs[name])
+                for name in ("generation", "num_nodes", "num_partitions", "dim", "state_dim", "num_slots")
+            }
+            store_id = str(file.attrs["store_id"])
+            slots, hashes = (_plain(file, name)[()] for name in ("partition_slot", "partition_xxh3"))
+            self.encoded_meta = _plain(file, "meta")[()].astype(np.uint8).tobytes()
+            for name in file["arrays"]:
+                _plain(file["arrays"], name)
+            self.manifest = _checked(facts, store_id, slots, hashes)
+
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint in it, new at each call; FormatError if its meta is no JSON object."""
+        with _parsing(self._path), _open_image(self._data) as file:
+            group = file["arrays"]
+            arrays = {name: np.asarray(_plain(group, name)[()]) for name in group}
+        return Checkpoint(arrays=arrays, meta=decode_meta(self.encoded_meta, self._path))
+
+
+def decode_meta(encoded: bytes, path: Path) -> dict[str, Any]:
+    """Parse the bytes of a checkpoint's meta; FormatError, which names `path`, if they are no JSON object."""
+    with _parsing(path):
+        meta = json.loads(encoded)
+        if not isinstance(meta, dict):
+            raise FormatError("meta is not a JSON object")
+        return meta
+
+
+@contextmanager
+def _parsing(path: Path) -> Iterator[None]:
+    """Whatever goes wrong inside becomes an error that names the file."""
+    try:
+        yield
+    except MariusError as error:
+        raise type(error)(f"{path}: {error}") from None
+    except Exception as error:
+        raise FormatError(f"{path} is not a checkpoint of this package: {error}") from error
+
+
+def _check_header(data: bytes, path: Path) -> None:
+    """Check the first line and the hash that it gives of the rest; raises like `read_checkpoint`."""
     match = _HEADER.match(data[:HEADER_BYTES])
     if not data:
         raise StorageError(f"{path} is empty")
@@ -168,39 +254,15 @@ def decode(data: bytes, path: Path) -> tuple[Manifest, Checkpoint]:
     version, size = int(match[1]), int(match[2])
     if version != FORMAT_VERSION:
         raise FormatError(f"{path} has format version {version}; this version reads {FORMAT_VERSION}")
-    content = data[HEADER_BYTES:]
+    content = memoryview(data)[HEADER_BYTES:]
     if len(content) < size:
         raise StorageError(f"{path} is truncated: {len(content):,} of {size:,} bytes are left")
     if data[:HEADER_BYTES] != _header(version, content):
         raise StorageError(f"{path} is damaged: its checksum differs")
-    try:
-        return _parse(content)
-    except MariusError as error:
-        raise type(error)(f"{path}: {error}") from None
-    except Exception as error:
-        raise FormatError(f"{path} is not a checkpoint of this package: {error}") from error
 
 
-def _parse(content: bytes) -> tuple[Manifest, Checkpoint]:
-    with _open_image(content) as file:
-        facts = {
-            name: int(file.attrs[name])
-            for name in ("generation", "num_nodes", "num_partitions", "dim", "state_dim", "num_slots")
-        }
-        store_id = str(file.attrs["store_id"])
-        slots = _plain(file, "partition_slot")
-        hashes = _plain(file, "partition_xxh3")
-        meta = json.loads(_plain(file, "meta").astype(np.uint8).tobytes())
-        group = file["arrays"]
-        arrays = {name: _plain(group, name) for name in group}
-    if not isinstance(meta, dict):
-        raise FormatError("meta is not a JSON object")
-    manifest = _checked(facts, store_id, slots, hashes)
-    return manifest, Checkpoint(arrays=arrays, meta=meta)
-
-
-def _plain(group: h5py.Group, name: str) -> NDArray[Any]:
-    """Read a data set that lies wholly in this file and holds numbers only; FormatError otherwise."""
+def _plain(group: h5py.Group, name: str) -> h5py.Dataset:
+    """Find a data set that lies wholly in this file and holds numbers only; FormatError otherwise."""
     if not isinstance(group.get(name, getlink=True), h5py.HardLink):
         raise FormatError(f"{name!r} is missing or a link out of the file")
     data = group[name]
@@ -213,7 +275,7 @@ def _plain(group: h5py.Group, name: str) -> NDArray[Any]:
         raise FormatError(f"{name!r} has dtype {data.dtype}")
     if data.id.get_storage_size() != math.prod(data.shape) * data.dtype.itemsize:
         raise FormatError(f"{name!r} is not stored in full")
-    return np.asarray(data[()])
+    return data
 
 
 def _checked(facts: dict[str, int], store_id: str, slots: NDArray[Any], hashes: NDArray[Any]) -> Manifest:
@@ -241,7 +303,7 @@ def view_problems(data: bytes, manifest: Manifest) -> list[str]:
     if manifest.generation == 0:
         return []
     problems = []
-    with _open_image(data[HEADER_BYTES:]) as file:
+    with _open_image(data) as file:
         for name, source, width in (
             ("embeddings", EMBEDDINGS, manifest.table.dim),
             ("state", STATE, manifest.table.state_dim),
@@ -278,9 +340,6 @@ def _expected_sources(manifest: Manifest, source: str, width: int) -> list[tuple
     return expected
 
 
-def _open_image(content: bytes) -> h5py.File:
-    """Open the bytes of an HDF5 file; its name is never used, but HDF5 tells files in memory apart by it."""
-    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
-    access.set_fapl_core(1 << 20, False)
-    access.set_file_image(content)
-    return h5py.File(h5py.h5f.open(uuid.uuid4().hex.encode(), h5py.h5f.ACC_RDONLY, fapl=access))
+def _open_image(data: bytes) -> h5py.File:
+    """Open the bytes of checkpoint.h5, of which nothing is copied but what is read."""
+    return h5py.File(io.BytesIO(data), "r")

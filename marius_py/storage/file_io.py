@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from marius_py.errors import StorageError
 from marius_py.storage.files import (
+    hdf5_error,
     open_file,
     read_into,
     replace,
@@ -46,6 +47,26 @@ def os_errors_as_storage(action: str, path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise storage_error(action, path, error) from error
+
+
+@contextmanager
+def hdf5_errors_as_storage(action: str, path: Path, size: int = 0) -> Iterator[None]:
+    """As `os_errors_as_storage` for a body of HDF5 calls, which raise RuntimeError where closing fails.
+
+    Args:
+        action: what the body does, say "write".
+        path: the file it does it to.
+        size: bytes that the file needs, 0 if unknown.
+
+    Raises:
+        StorageError: for any OSError that is not a StorageError already, and any RuntimeError.
+    """
+    try:
+        yield
+    except StorageError:
+        raise
+    except (OSError, RuntimeError) as error:
+        raise storage_error(action, path, hdf5_error(error), size) from error
 
 
 def read_array(descriptor: int, array: NDArray[np.generic], offset: int, path: Path) -> None:

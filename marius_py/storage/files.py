@@ -11,6 +11,7 @@ import contextlib
 import errno
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,11 @@ TEMPORARY_SUFFIX = ".tmp"
 
 CallHook = Callable[[str, str, int], int]
 """(call, path, bytes asked) -> bytes allowed; raises OSError to fail the call."""
+
+REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
+"""Errors of opening or reading a file that say nothing of what it holds."""
+
+_HDF5_ERRNO = re.compile(r"errno = (\d+)")
 
 _hook: CallHook | None = None
 
@@ -57,6 +63,17 @@ def storage_error(action: str, path: Path, cause: OSError, size: int = 0) -> Sto
     error = StorageError(text)
     error.errno = cause.errno
     return error
+
+
+def hdf5_error(cause: Exception) -> OSError:
+    """The error of the system that HDF5 met, in the system's words; without one, HDF5's text in one line.
+
+    >>> hdf5_error(RuntimeError("Can't decrement id ref count (unable to extend file, errno = 28, …)"))
+    OSError(28, 'No space left on device')
+    """
+    named = _HDF5_ERRNO.search(str(cause))
+    number = int(named[1]) if named else getattr(cause, "errno", None)
+    return OSError(number, os.strerror(number)) if number else OSError(" ".join(str(cause).split()))
 
 
 def open_file(path: Path, flags: int) -> int:
@@ -180,13 +197,19 @@ def read_whole(path: Path, limit: int) -> bytes:
         os.close(descriptor)
 
 
-def write_temporary(path: Path, content: bytes) -> Path:
-    """Write `content` durably to `path`.tmp; on failure nothing is left. Publish it with `replace`."""
+def write_temporary(path: Path, *content: bytes) -> Path:
+    """Write `content`, one piece behind the other, durably to `path`.tmp; on failure nothing is left.
+
+    Publish it with `replace`.
+    """
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     descriptor = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         try:
-            write_from(descriptor, memoryview(content), 0, temporary)
+            offset = 0
+            for piece in content:
+                write_from(descriptor, memoryview(piece), offset, temporary)
+                offset += len(piece)
             _enter("fsync", temporary)
             os.fsync(descriptor)
         finally:
@@ -195,7 +218,7 @@ def write_temporary(path: Path, content: bytes) -> Path:
         remove(temporary)
         if isinstance(error, StorageError):
             raise
-        raise storage_error("write", temporary, error, len(content)) from error
+        raise storage_error("write", temporary, error, sum(map(len, content))) from error
     return temporary
 
 

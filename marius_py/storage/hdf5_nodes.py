@@ -18,7 +18,7 @@ from marius_py.storage.checkpoint_file import (
     CHECKPOINT_NAME,
     Manifest,
     encode,
-    read_checkpoint,
+    open_checkpoint,
 )
 from marius_py.storage.checks import check_table
 from marius_py.storage.hdf5_store import Hdf5PartitionStore
@@ -84,7 +84,8 @@ def _create_files(folder: Path, table: NodeTable, num_slots: int) -> None:
         store_id, 0, table, num_slots, np.full(parts, EMPTY, np.int64), np.zeros((parts, 2), np.uint64)
     )
     checkpoint = folder / CHECKPOINT_NAME
-    files.replace(files.write_temporary(checkpoint, encode(manifest, Checkpoint())), checkpoint)
+    header, content, _ = encode(manifest, Checkpoint())
+    files.replace(files.write_temporary(checkpoint, header, content), checkpoint)
     files.replace(temporary, nodes)
 
 
@@ -121,7 +122,7 @@ def has_commit(folder: str | os.PathLike[str]) -> bool:
                 "cannot be read; restore it from a copy, or remove the folder and train anew"
             )
         return False
-    return read_checkpoint(path / CHECKPOINT_NAME)[0].generation > 0
+    return open_checkpoint(path / CHECKPOINT_NAME).manifest.generation > 0
 
 
 def open_node_store(folder: str | os.PathLike[str]) -> Hdf5PartitionStore:

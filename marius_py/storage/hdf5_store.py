@@ -11,16 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from marius_py.errors import FormatError, MariusError, StorageError
 from marius_py.storage import files
 from marius_py.storage.checkpoint_file import (
     CHECKPOINT_NAME,
     Manifest,
-    copy_checkpoint,
+    decode_meta,
     encode,
-    read_checkpoint,
+    open_checkpoint,
 )
 from marius_py.storage.checks import check_arrays, hash_rows
 from marius_py.storage.lock import FolderLock
@@ -70,7 +70,11 @@ class Hdf5PartitionStore:
     def __init__(self, folder: Path, lock: FolderLock) -> None:
         self.folder = folder
         self._lock = lock
-        self._manifest, self._checkpoint = read_checkpoint(folder / CHECKPOINT_NAME)
+        self._path = folder / CHECKPOINT_NAME
+        committed = open_checkpoint(self._path)
+        self._manifest, self._meta = committed.manifest, committed.encoded_meta
+        decode_meta(self._meta, self._path)  # before anything is written beside it
+        del committed  # with all relations
         self._nodes = open_nodes(folder, self._manifest, writable=True)
         self._slots = SlotTable(self._manifest.num_slots, self._manifest.slots)
         self._hashes = self._manifest.hashes.copy()
@@ -154,26 +158,42 @@ class Hdf5PartitionStore:
             slots=self._slots.proposal(),
             hashes=self._hashes.copy(),
         )
-        content = encode(manifest, checkpoint)
-        path = self.folder / CHECKPOINT_NAME
+        header, content, meta = encode(manifest, checkpoint)
         try:
             self._nodes.sync()
         except MariusError as error:
             self._refusal = str(error)
             raise
-        temporary = files.write_temporary(path, content)
+        temporary = files.write_temporary(self._path, header, content)
         try:
-            files.replace(temporary, path)
+            files.replace(temporary, self._path)
         except MariusError as error:
             self._refusal = str(error)
             raise
         self._slots.commit()
-        self._manifest = manifest
-        self._checkpoint = copy_checkpoint(checkpoint)
+        self._manifest, self._meta = manifest, meta
 
     def checkpoint(self) -> Checkpoint | None:
-        """A copy of the last committed checkpoint, or None before the first commit."""
-        return copy_checkpoint(self._checkpoint) if self._manifest.generation else None
+        """The last committed checkpoint, read from the disk, or None before the first commit.
+
+        Raises:
+            StorageError, FormatError: checkpoint.h5 cannot be read, or is not that of the last commit.
+        """
+        if not self._manifest.generation:
+            return None
+        committed = open_checkpoint(self._path)
+        found, expected = committed.manifest, self._manifest
+        if (found.store_id, found.generation) != (expected.store_id, expected.generation):
+            raise StorageError(
+                f"{self._path} was replaced by another than the last commit (generation {found.generation}, "
+                f"expected {expected.generation}); open the store again"
+            )
+        return committed.checkpoint()
+
+    @property
+    def meta(self) -> dict[str, Any] | None:
+        """A copy of the last committed checkpoint's meta alone, or None before the first commit."""
+        return decode_meta(self._meta, self._path) if self._manifest.generation else None
 
     def close(self) -> None:
         """Release files and lock; uncommitted writes are forgotten. May be called twice."""

@@ -6,8 +6,9 @@ stores on disk are compared with.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,6 +92,12 @@ class MemoryPartitionStore:
     def checkpoint(self) -> Checkpoint | None:
         """A copy of the last committed checkpoint, or None before the first commit."""
         return None if self._checkpoint is None else copy_checkpoint(self._checkpoint)
+
+    @property
+    def meta(self) -> Mapping[str, Any] | None:
+        """A copy of the last committed checkpoint's meta alone, or None before the first commit."""
+        committed = self._checkpoint
+        return None if committed is None else copy_checkpoint(Checkpoint(meta=committed.meta)).meta
 
     def close(self) -> None:
         """Free the memory. May be called twice."""

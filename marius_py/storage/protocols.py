@@ -44,12 +44,20 @@ class NodeTable:
 
 
 @dataclass(frozen=True, slots=True)
+class JsonText:
+    """A value in a checkpoint's meta that is JSON already: `text` is written as it is."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """All that commits together with the node partitions.
 
     Attributes:
         arrays: small arrays by name (relations, their optimizer state, …); no object dtype.
-        meta: JSON-serialisable facts (position, history, fingerprint, settings, …).
+        meta: JSON-serialisable facts (position, history, fingerprint, settings, …). Where it is committed, a
+            value may be a `JsonText`; what is read back holds none.
     """
 
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
@@ -91,6 +99,11 @@ class PartitionStore(Protocol):
 
     def checkpoint(self) -> Checkpoint | None:
         """The last committed checkpoint, or None before the first commit."""
+        ...
+
+    @property
+    def meta(self) -> Mapping[str, Any] | None:
+        """A copy of the last committed checkpoint's meta alone, or None before the first commit."""
         ...
 
     def close(self) -> None:

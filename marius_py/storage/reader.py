@@ -9,15 +9,16 @@ tells whether the read can be trusted. If not, an error says so: never a mixture
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import xxhash
 
 from marius_py.errors import StorageError
-from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, copy_checkpoint, read_checkpoint
+from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, decode_meta, open_checkpoint
 from marius_py.storage.checks import (
     StreamedHashes,
     check_arrays,
@@ -33,6 +34,10 @@ _VERIFY_ROWS = 65_536
 """Rows a block when a partition is read only to be hashed."""
 
 
+class ReplacedError(StorageError):
+    """A trainer has committed a newer version of the partition that was being read; none is damaged."""
+
+
 def open_node_reader(folder: str | os.PathLike[str]) -> NodeReader:
     """Open the last commit of the node store in `folder` for reading.
 
@@ -46,15 +51,19 @@ def open_node_reader(folder: str | os.PathLike[str]) -> NodeReader:
 class NodeReader:
     """The committed nodes of a run; made by `open_node_reader`. One thread at a time.
 
-    The hash of a partition is checked when all of it has passed by in ascending blocks, and by `verify`.
+    The hash of a partition is checked when all of it has passed by in ascending blocks, and by `verify`. One
+    that is forgotten without `close` is closed with a ResourceWarning.
     """
+
+    _closed = True  # until there is something to close
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._path = folder / CHECKPOINT_NAME
         # The look before the reading: a replacement in between shows up as a change, never goes unseen.
         seen = self._look()
-        self._manifest, self._checkpoint = read_checkpoint(self._path)
+        self._committed = open_checkpoint(self._path)
+        self._manifest = self._committed.manifest
         self._newest = seen, self._manifest
         if self._manifest.generation == 0:
             raise StorageError(f"{folder} holds no committed nodes yet; train first")
@@ -70,6 +79,13 @@ class NodeReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __del__(self) -> None:
+        if not self._closed:
+            warnings.warn(
+                f"the node reader of {self.folder} was not closed", ResourceWarning, stacklevel=1, source=self
+            )
+            self.close()
 
     @property
     def table(self) -> NodeTable:
@@ -87,8 +103,13 @@ class NodeReader:
         return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(self._manifest.hashes[:, 0]).tobytes())
 
     def checkpoint(self) -> Checkpoint:
-        """A copy of what was committed with the nodes."""
-        return copy_checkpoint(self._checkpoint)
+        """A copy of what was committed with the nodes. Raises FormatError."""
+        return self._committed.checkpoint()
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """A copy of the checkpoint's meta alone. Raises FormatError."""
+        return decode_meta(self._committed.encoded_meta, self._path)
 
     def read_rows(self, start: int, stop: int) -> Float32:
         """Read the embeddings of the node ids start:stop: a new (stop − start, D) float32 array.
@@ -178,10 +199,10 @@ class NodeReader:
         return status.st_ino, status.st_mtime_ns, status.st_size
 
     def _check_current(self, part: int) -> None:
-        """Raise StorageError if the slot just read may have been reused since the opening."""
+        """Raise ReplacedError if the slot just read may have been reused since the opening."""
         seen = self._look()
         if seen != self._newest[0]:  # parsed once a commit, not once a read: it holds all relations
-            self._newest = seen, read_checkpoint(self._path)[0]
+            self._newest = seen, open_checkpoint(self._path).manifest
         newest = self._newest[1]
         same = (
             newest.store_id == self._manifest.store_id
@@ -189,7 +210,7 @@ class NodeReader:
             and (newest.hashes[part] == self._manifest.hashes[part]).all()
         )
         if not same:
-            raise StorageError(
+            raise ReplacedError(
                 f"partition {part} in {self.folder} was replaced while it was read (generation "
                 f"{self.generation}, now {newest.generation}); read again, or when training has ended"
             )

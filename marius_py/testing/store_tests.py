@@ -7,6 +7,7 @@ class TestMyStore(StoreTests):
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from marius_py.errors import FormatError, MariusError, StorageError
 from marius_py.partitioning import Partitioning
 from marius_py.storage.aligned import allocate
-from marius_py.storage.protocols import Checkpoint, Float32, NodeTable, PartitionStore
+from marius_py.storage.protocols import Checkpoint, Float32, JsonText, NodeTable, PartitionStore
 
 
 def slot_arrays(table: NodeTable, fill: float = 0.0, *, aligned: bool = True) -> tuple[Float32, Float32]:
@@ -78,6 +79,7 @@ class StoreTests:
         """Before the first commit there is no checkpoint, and what is missing is named."""
         store = self.make_store(tmp_path / "store", self.table, 1)
         assert store.checkpoint() is None
+        assert store.meta is None
         assert store.free_slots() == 5
         with pytest.raises(StorageError, match="partition 2 has never been written"):
             store.read_into(2, *slot_arrays(self.table))
@@ -144,12 +146,21 @@ class StoreTests:
         for _ in range(2):
             found = store.checkpoint()
             assert found is not None
-            assert found.meta == meta
+            assert found.meta == store.meta == meta
             assert set(found.arrays) == set(expected)
             for name, array in expected.items():
                 assert found.arrays[name].dtype == array.dtype
                 np.testing.assert_array_equal(found.arrays[name], array)
             found.arrays["relations"][:] = -2
+        store.close()
+
+    def test_json_is_taken_over(self, store: PartitionStore) -> None:
+        """What is JSON already comes back as what it says."""
+        history = [{"epoch": 0, "valid": None}, {"epoch": 1, "text": "ü"}]
+        store.commit(Checkpoint(meta={"number": 1, "history": JsonText(json.dumps(history)), "last": 2}))
+        found = store.checkpoint()
+        assert found is not None
+        assert found.meta == store.meta == {"number": 1, "history": history, "last": 2}
         store.close()
 
     @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -77,6 +77,11 @@ class WrappedStore:
     def checkpoint(self) -> Checkpoint | None:
         """As `PartitionStore.checkpoint`."""
         return self.store.checkpoint()
+
+    @property
+    def meta(self) -> Mapping[str, Any] | None:
+        """As `PartitionStore.meta`."""
+        return self.store.meta
 
     def close(self) -> None:
         """As `PartitionStore.close`."""

@@ -16,7 +16,7 @@ from marius_py.pipeline.runner import stage_of
 from marius_py.pipeline.trace import Trace
 from marius_py.pipeline.watchdog import Watchdog
 from marius_py.run_state import RunState
-from marius_py.storage.protocols import Checkpoint, PartitionStore
+from marius_py.storage.protocols import Checkpoint, JsonText, PartitionStore
 from marius_py.types import Position
 
 
@@ -75,15 +75,16 @@ class Commits:
         return RunState.from_meta(checkpoint.meta)
 
     def commit(self, state: RunState) -> None:
-        """Flush the residents and commit them with the relations and the state, atomically.
+        """Flush the residents and commit them with the relations and the state, atomically. No batch may run.
 
         Raises:
             StorageError: the disk failed; the last commit is intact.
         """
         with stage_of("commit", self._watchdog), self._trace.span("commit"):
             self._buffer.flush()
-            meta = {**self._meta, **state.to_meta()}
-            self._store.commit(Checkpoint(arrays=self._model.state_arrays(), meta=meta))
+            history = JsonText(f"[{', '.join(state.encoded_history())}]")
+            meta = {**self._meta, **state.to_meta(), "history": history}
+            self._store.commit(Checkpoint(arrays=self._model.state_arrays(copy=False), meta=meta))
         self._at = time.monotonic()
 
     def due(self, position: Position, last: Position, swaps_before: Sequence[int]) -> bool:

@@ -100,7 +100,7 @@ class Trainer:
         on_epoch: called with every finished line. on_progress: called with the edges of each batch.
         on_boundary: called between epochs, after commit and validation, also on going on there.
         watchdog: told what each thread does; its alarm ends the run.
-        memory: told what buffer, edges, batches and workspaces hold.
+        memory: told what buffer, edges, batches, relations and workspaces hold.
     """
 
     def __init__(
@@ -156,6 +156,7 @@ class Trainer:
         )
         self.memory = memory or MemoryMeter()
         self.memory.put("buffer", self._buffer.bytes)
+        self.memory.put("relations", model.relation_bytes)
         execution = Execution(
             mode=settings.mode,
             max_in_flight=settings.max_in_flight,
@@ -193,8 +194,8 @@ class Trainer:
     @property
     def epochs_done(self) -> int:
         """Epochs that the store's last commit holds."""
-        checkpoint = self._store.checkpoint()
-        return 0 if checkpoint is None else int(checkpoint.meta["position"][0])
+        meta = self._store.meta
+        return 0 if meta is None else int(meta["position"][0])
 
     @property
     def stage_seconds(self) -> Mapping[str, float]:
@@ -244,9 +245,11 @@ class Trainer:
     def _is_exhausted(self) -> bool:
         """Whether an epoch is over and validation has not improved for as long as patience lasts."""
         state, patience = self.state, self._settings.patience
+        if patience is None or not state.is_between_epochs:
+            return False
         validations = state.validations()
         waited = since_best([mrr for _, mrr in validations])
-        if patience is None or waited < patience or not state.is_between_epochs:
+        if waited < patience:
             return False
         best = validations[-1 - waited]
         log.info(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from marius_py.errors import ConfigError, StorageError
 from marius_py.evaluating import evaluate
 from marius_py.parts import check_resumable
 from marius_py.prepare import prepare
+from marius_py.storage.reader import open_node_reader
 
 
 def test_a_buffer_on_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -157,3 +159,41 @@ def test_a_run_that_named_a_built_in_part_by_its_path_goes_on(
     committed, wanted = {"settings": {**now, key: before}, "graph": 1}, {"settings": now, "graph": 1}
     with nullcontext() if is_same else pytest.raises(ConfigError, match=f"changed settings: {key}"):
         check_resumable(committed, wanted, tmp_path)
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["storage.partitions=4", "storage.capacity=3", "negatives.sampler=degree"],
+        ["model.decoder=transe", "loss=margin", "optimizer=adam"],
+        ["model.decoder=rotate", "loss=logistic", "storage.partitions=4", "storage.capacity=3"],
+        ["model.decoder=tests.assembly.own_parts.Plain", "storage.partitions=4", "storage.capacity=3"],
+    ],
+    ids=["complex", "partitions", "transe", "rotate", "autograd"],
+)
+def test_a_run_is_the_same_whatever_torchs_defaults_are(words: list[str], tmp_path: Path) -> None:
+    rows = "".join(f"a{i % 40}\tr{i % 3}\ta{(i * i + 1) % 40}\n" for i in range(400))
+    (tmp_path / "edges.tsv").write_text(rows)
+    prepare(tmp_path / "edges.tsv", tmp_path / "graph", header=False, partitions=4, split=(0.8, 0.1, 0.1))
+    small = [f"graph={tmp_path / 'graph'}", "device=cpu", "model.dim=4", "training.epochs=2"]
+    small += ["training.batch_size=64", "negatives.count=8", "negatives.chunks=2", "model.node_dropout=0.1"]
+    small += ["pipeline.mode=inline", "pipeline.compute_threads=1"]
+    modes = [nullcontext(), default_dtype(torch.float64), torch.device("meta"), torch.inference_mode()]
+    found = []
+    for number, mode in enumerate(modes):
+        with mode:
+            result = train(load_config([*small, *words, f"output={tmp_path / str(number)}"]))
+        with open_node_reader(tmp_path / str(number) / "checkpoint") as reader:
+            found.append((result["test"]["mrr"], reader.fingerprint))
+    assert found == [found[0]] * len(modes)

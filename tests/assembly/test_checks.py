@@ -9,15 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from marius_py.assembly import build, checks
 from marius_py.assembly.build import train
-from marius_py.assembly.checks import check_memory, check_room
+from marius_py.assembly.checks import _check_scores, check_decoder, check_memory, check_room
 from marius_py.buffer import PartitionBuffer
 from marius_py.config import TrainConfig, load_config, make_components
 from marius_py.data.batches import check_answers
 from marius_py.errors import ConfigError
 from marius_py.graph import Graph
+from marius_py.nn.initializers import XavierNormal
+from marius_py.nn.registry import DECODERS
 from marius_py.partitioning import Partitioning
 from marius_py.prepare import prepare
 from marius_py.storage.protocols import NodeTable
@@ -135,6 +138,24 @@ def test_a_precision_that_the_decoder_cannot_be_ranked_in_is_refused(graph: Grap
 
 
 @pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("model.decoder=transe", "loss=logistic"), True),
+        (("model.decoder=rotate", "loss=logistic"), True),
+        (("model.decoder=rotate", "loss=logistic", "loss.margin=3"), False),
+        (("model.decoder=complex", "loss=logistic"), False),
+        (("model.decoder=transe",), False),
+    ],
+)
+def test_a_logistic_loss_of_distances_is_told_of_its_margin(
+    words: tuple[str, ...], said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    build.check(load_config([*SMALL, *words]))
+    assert ("loss.margin of 2 to 4" in caplog.text) == said
+
+
+@pytest.mark.parametrize(
     ("warmup", "said"), [(0.5, None), (1, "rises to the end"), (4, "comes to 0.25 of optimizer.lr")]
 )
 def test_a_rate_that_rises_to_the_end_is_told(
@@ -179,3 +200,53 @@ def test_a_run_that_came_and_went_before_the_folder_was_claimed_is_not_touched(
     with pytest.raises(ConfigError, match=r"is not empty \(it holds checkpoint\)"):
         train(config)
     assert (tmp_path / "run" / "config.yaml").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Parameter", r"has parameters of its own \(weight, shape \(6,\)\), which nothing trains or stores"),
+        ("Linear", r"has parameters of its own \(layers\.first\.0\.0\.(weight|bias), "),
+        ("Module", r"has parameters of its own \(first\.(weight|bias), "),
+        ("Random", "another one each time it is made: scale differs"),
+        ("RandomArray", r"another one each time it is made: scale\.0 differs"),
+        ("InFloat64", r"compare of .* gives torch\.float64 .* must be torch\.float32 of shape \(2, 3, 5\)"),
+        ("Transposed", r"compare of .* gives .*shape \(2, 5, 3\); it must be .* of shape \(2, 3, 5\)"),
+        ("Narrow", r"query of .* gives torch\.float32 of shape \(6, 5\); it must be .* of shape \(6, 6\)"),
+        ("NoTensor", "compare of .* gives None"),
+        ("Failing", "compare of .* fails: ValueError: dim must be 512"),
+        ("HalfRelations", r"relation_dim is 1\.5"),
+    ],
+)
+def test_a_decoder_that_no_run_can_keep_or_score_with_is_refused_before_data_is_opened(
+    name: str, message: str, tmp_path: Path
+) -> None:
+    target = f"tests.assembly.own_parts.{name}"
+    words = [f"output={tmp_path / 'run'}", "graph=nowhere", *SMALL, f"model.decoder={target}", "model.dim=6"]
+    with pytest.raises(ConfigError, match=rf"model\.decoder={target}:? .*{message}"):
+        train(load_config(words))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["Plain", "Fixed"])
+@pytest.mark.parametrize("mode", [torch.inference_mode, lambda: torch.autocast("cpu", dtype=torch.bfloat16)])
+def test_a_decoder_of_a_users_own_passes(name: str, mode: Any) -> None:
+    config = load_config([*SMALL, f"model.decoder=tests.assembly.own_parts.{name}"])
+    with mode():
+        check_decoder(config, make_components(config), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("dim", [2, 4])
+def test_the_packages_decoders_pass(name: str, dim: int) -> None:
+    config = load_config([*SMALL, f"model.decoder={name}", f"model.dim={dim}"])
+    components = make_components(config)
+    check_decoder(config, components, torch.device("cpu"))
+    _check_scores(components.decoder, XavierNormal(), name, torch.device("cpu"))
+
+
+def test_an_optimizer_whose_state_has_no_width_is_refused(tmp_path: Path) -> None:
+    words = [f"output={tmp_path / 'run'}", *SMALL, "optimizer.name=tests.assembly.own_parts.Stateful"]
+    with pytest.raises(ConfigError, match=r"optimizer\.name=.*Stateful: state_dim\(4\) is 1\.5"):
+        train(load_config([*words, "optimizer.lr=0.1"]))
+    assert not list(tmp_path.iterdir())

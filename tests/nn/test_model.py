@@ -141,6 +141,15 @@ def test_queries_are_what_training_asks(reciprocal: bool) -> None:
     torch.testing.assert_close(model.queries(anchors, ids, "head"), heads)
 
 
+def test_state_arrays_are_copies_unless_asked_otherwise() -> None:
+    model = LinkPredictionModel(DistMult(4), SoftmaxLoss(), Adagrad(0.1), num_relations=3, reciprocal=True)
+    arrays, own = model.state_arrays(), model.state_arrays(copy=False)
+    assert model.relation_bytes == sum(array.nbytes for array in arrays.values()) == 2 * 6 * 4 * 4
+    for name, array in model.state_arrays(copy=False).items():
+        assert np.shares_memory(array, own[name])
+        assert not np.shares_memory(array, arrays[name])
+
+
 def test_state_arrays_round_trip() -> None:
     model = make_model(ComplEx(8), SoftmaxLoss(), optimizer=Adam(0.1))
     model.step(random_batch(8, state_dim=17))

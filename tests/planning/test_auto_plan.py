@@ -7,6 +7,7 @@ import yaml
 from marius_py import cli, load_config
 from marius_py.errors import ConfigError
 from marius_py.graph import open_graph
+from marius_py.nn.model import LinkPredictionModel
 from marius_py.parts import partitioning_of
 from marius_py.prepare import prepare_arrays
 
@@ -55,6 +56,14 @@ def test_everything_stays_in_memory_if_it_fits(graph, tmp_path, capsys):
     assert (storage["partitions"], storage["capacity"]) == (4, 4)
     (line,) = plans(capsys)
     assert "everything in memory" in line
+
+
+def test_relations_leave_less_to_the_buffer(graph, tmp_path, memory, monkeypatch):
+    memory(3 * LIMIT)
+    for size, in_memory in ((0, True), (LIMIT // 2, False)):
+        monkeypatch.setattr(LinkPredictionModel, "relation_bytes", size)
+        storage = train(graph, tmp_path / str(size), "storage.partitions=auto")
+        assert (storage["partitions"] == storage["capacity"]) == in_memory
 
 
 def test_a_run_keeps_what_was_chosen_for_it(graph, tmp_path, memory, capsys):

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from marius_py.errors import StorageError
 from marius_py.partitioning import Partitioning
-from marius_py.storage.checkpoint_file import Manifest, read_checkpoint
+from marius_py.storage.checkpoint_file import CheckpointFile, open_checkpoint
 from marius_py.storage.hdf5_nodes import create_node_store
 from marius_py.storage.hdf5_store import Hdf5PartitionStore
 from marius_py.storage.protocols import Checkpoint, NodeTable
-from marius_py.storage.reader import open_node_reader
+from marius_py.storage.reader import NodeReader, open_node_reader
 from marius_py.storage.verify import verify_node_store
 from marius_py.testing.store_tests import slot_arrays, version
 
@@ -56,6 +59,23 @@ def test_reads_the_commit_not_what_follows(writer: Hdf5PartitionStore) -> None:
         reader.read_rows(0, 1)
 
 
+def test_the_meta_is_parsed_when_it_is_asked_for(
+    writer: Hdf5PartitionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[bytes] = []
+
+    def parse(encoded: bytes) -> object:
+        parsed.append(encoded)
+        return json.loads(encoded)
+
+    monkeypatch.setattr("marius_py.storage.checkpoint_file.json", SimpleNamespace(loads=parse))
+    with open_node_reader(writer.folder) as reader:
+        reader.read_rows(0, 2503)
+        assert not parsed
+        assert reader.meta == {"number": 0}
+        assert len(parsed) == 1
+
+
 def test_replaced_partition_is_refused_others_go_on(writer: Hdf5PartitionStore) -> None:
     with open_node_reader(writer.folder) as reader:
         writer.write(0, *version(TABLE, 0, 1))
@@ -76,15 +96,33 @@ def test_replaced_partition_is_refused_others_go_on(writer: Hdf5PartitionStore) 
     assert verify_node_store(writer.folder) == []
 
 
+@pytest.mark.parametrize(("times", "found"), [(4, 0), (99, 1)])
+def test_a_partition_that_is_replaced_while_it_is_checked_is_not_damaged(
+    times: int, found: int, writer: Hdf5PartitionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, verify = iter(range(times)), NodeReader.verify
+
+    def replaced(reader: NodeReader, part: int) -> None:
+        if part == 1 and next(left, None) is not None:
+            writer.write(1, *version(TABLE, 1, 1))
+            writer.commit(Checkpoint())
+        verify(reader, part)
+
+    monkeypatch.setattr(NodeReader, "verify", replaced)
+    findings = verify_node_store(writer.folder)
+    assert [finding.partition for finding in findings] == [1] * found
+    assert all(finding.harmless and "was replaced" in finding.problem for finding in findings)
+
+
 def test_a_newer_commit_is_parsed_once(writer: Hdf5PartitionStore, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_node_reader(writer.folder) as reader:
         parsed: list[Path] = []
 
-        def read(path: Path) -> tuple[Manifest, Checkpoint]:
+        def read(path: Path) -> CheckpointFile:
             parsed.append(path)
-            return read_checkpoint(path)
+            return open_checkpoint(path)
 
-        monkeypatch.setattr("marius_py.storage.reader.read_checkpoint", read)
+        monkeypatch.setattr("marius_py.storage.reader.open_checkpoint", read)
         for commits in (1, 2):
             writer.write(0, *version(TABLE, 0, commits))
             writer.commit(Checkpoint())
@@ -146,3 +184,12 @@ def test_never_a_mixture_beside_a_busy_writer(writer: Hdf5PartitionStore) -> Non
     finally:
         stop.set()
         thread.join()
+
+
+def test_a_reader_that_is_not_closed_warns_and_leaves_no_descriptor(writer: Hdf5PartitionStore) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    readers = [open_node_reader(writer.folder)]
+    assert len(os.listdir("/proc/self/fd")) > before
+    with pytest.warns(ResourceWarning, match=r"node reader of .* was not closed"):
+        readers.clear()
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from marius_py.errors import ConfigError, FormatError, StorageError
 from marius_py.partitioning import Partitioning
+from marius_py.storage.checkpoint_file import encode, open_checkpoint
 from marius_py.storage.hdf5_nodes import create_node_store
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
 from marius_py.storage.protocols import Checkpoint, EdgeStore, NodeTable, PartitionStore
@@ -39,6 +41,29 @@ class TestFaultyStoreWithoutFaults(StoreTests):
 class TestSlowStore(StoreTests):
     def make_store(self, folder: Path, table: NodeTable, spare_slots: int) -> PartitionStore:
         return SlowStore(MemoryPartitionStore(table, spare_slots=spare_slots), 1e9)
+
+
+def test_relations_are_held_twice_while_they_are_committed_and_not_after(tmp_path: Path) -> None:
+    relations = np.ones((1 << 21,), np.float32)
+    with create_node_store(tmp_path / "s", TABLE, spare_slots=1) as store:
+        for part in range(3):
+            store.write(part, *version(TABLE, part, 0))
+        tracemalloc.start()
+        try:
+            store.commit(Checkpoint({"relations": relations}))
+            kept, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert kept < relations.nbytes / 8
+        assert peak < 1.2 * relations.nbytes  # the bytes to be written; HDF5's own are not traced
+        np.testing.assert_array_equal(store.checkpoint().arrays["relations"], relations)
+        content = (tmp_path / "s" / "checkpoint.h5").read_bytes()
+        manifest = open_checkpoint(tmp_path / "s" / "checkpoint.h5").manifest
+        assert content == b"".join(encode(manifest, store.checkpoint())[:2])
+        store.commit(Checkpoint({"relations": relations[:1]}))
+        (tmp_path / "s" / "checkpoint.h5").write_bytes(content)
+        with pytest.raises(StorageError, match=r"replaced .* \(generation 1, expected 2\)"):
+            store.checkpoint()
 
 
 def filled(**options: int) -> MemoryPartitionStore:

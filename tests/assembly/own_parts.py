@@ -1,0 +1,105 @@
+"""Decoders and optimizers as users write them, most with a fault."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from marius_py.nn import Decoder, SparseOptimizer
+
+
+class Plain(Decoder):
+    """DistMult; the base of the others."""
+
+    def query(self, node: Tensor, relation: Tensor, side: str) -> Tensor:
+        return node * relation
+
+    def compare(self, query: Tensor, candidates: Tensor) -> Tensor:
+        return torch.matmul(query, candidates.transpose(1, 2))
+
+
+class Parameter(Plain):
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim)
+        self.weight = nn.Parameter(torch.ones(dim))
+
+
+class Linear(Plain):
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim)
+        self.layers = {"first": [nn.Sequential(nn.Linear(dim, dim))]}
+
+
+class Module(Plain, nn.Module):
+    def __init__(self, dim: int) -> None:
+        nn.Module.__init__(self)
+        Plain.__init__(self, dim)
+        self.first = nn.Linear(dim, dim)
+
+
+class Random(Plain):
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim)
+        self.scale = torch.rand(dim)
+
+
+class RandomArray(Plain):
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim)
+        self.scale = (np.random.default_rng().random(dim),)
+
+
+class Fixed(Plain, nn.Module):
+    """Tensors that are the same each time, frozen parameters among them."""
+
+    def __init__(self, dim: int) -> None:
+        nn.Module.__init__(self)
+        Plain.__init__(self, dim)
+        self.register_buffer("scale", torch.linspace(0.5, 1.5, dim))
+        self.frozen = nn.Parameter(torch.full((dim,), torch.nan), requires_grad=False)
+        self.drawn = torch.rand(dim, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
+        self.itself = [self]
+
+
+class InFloat64(Plain):
+    def compare(self, query: Tensor, candidates: Tensor) -> Tensor:
+        return super().compare(query.double(), candidates.double())
+
+
+class Transposed(Plain):
+    def compare(self, query: Tensor, candidates: Tensor) -> Tensor:
+        return super().compare(query, candidates).transpose(1, 2)
+
+
+class Narrow(Plain):
+    def query(self, node: Tensor, relation: Tensor, side: str) -> Tensor:
+        return (node * relation)[:, 1:]
+
+
+class NoTensor(Plain):
+    def compare(self, query: Tensor, candidates: Tensor) -> Any:
+        return None
+
+
+class Failing(Plain):
+    def compare(self, query: Tensor, candidates: Tensor) -> Tensor:
+        raise ValueError("dim must be 512")
+
+
+class HalfRelations(Plain):
+    @property
+    def relation_dim(self) -> Any:
+        return 1.5
+
+
+class Stateful(SparseOptimizer):
+    """An optimizer whose state has half a float."""
+
+    def state_dim(self, dim: int) -> Any:
+        return 1.5
+
+    def delta(self, rows: Tensor, state: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        return -self.lr * gradient, torch.zeros_like(state)
