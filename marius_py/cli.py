@@ -1,40 +1,60 @@
 """The console commands (floor 6): words in, an exit code out.
 
 Commands that define a run are configured by hydra; those that query a finished run take flags. What a
-command needs is imported when it is needed, so that `--help` and a bad key answer at once.
+command needs is imported when it is needed, so that `--help` and a bad key answer at once. Each begins by
+opening the standard streams that it was started without.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 from marius_py.commands.console import OK, USAGE, Parser, flagged, say
 from marius_py.commands.hydra_command import HydraCommand, configured
 from marius_py.commands.progress import Bars
+from marius_py.commands.streams import open_missing
 from marius_py.errors import StorageError
 
+P = ParamSpec("P")
 
+
+def _with_streams(command: Callable[P, int]) -> Callable[P, int]:
+    """`command`, with the standard streams open that it is called without."""
+
+    @functools.wraps(command)
+    def opened(*given: P.args, **named: P.kwargs) -> int:
+        open_missing()
+        return command(*given, **named)
+
+    return opened
+
+
+@_with_streams
 def train(argv: Sequence[str] | None = None) -> int:
     """`marius-train`: train, validate, test; writes a run folder."""
     return configured(_TRAIN, argv)
 
 
+@_with_streams
 def evaluate(argv: Sequence[str] | None = None) -> int:
     """`marius-evaluate`: link-prediction metrics of a run."""
     return configured(_EVALUATE, argv)
 
 
+@_with_streams
 def prepare(argv: Sequence[str] | None = None) -> int:
     """`marius-prepare`: an edge list becomes a prepared graph."""
     return configured(_PREPARE, argv)
 
 
+@_with_streams
 def export(argv: Sequence[str] | None = None) -> int:
     """`marius-export`: embeddings with node names, in a format that other programs read."""
     parser = Parser(
@@ -58,6 +78,7 @@ def export(argv: Sequence[str] | None = None) -> int:
     return flagged(parser, _run_export, argv)
 
 
+@_with_streams
 def verify(argv: Sequence[str] | None = None) -> int:
     """`marius-verify`: check every file of a run or a graph."""
     parser = Parser(
@@ -74,36 +95,43 @@ def verify(argv: Sequence[str] | None = None) -> int:
     return flagged(parser, _run_verify, argv)
 
 
+@_with_streams
 def plan(argv: Sequence[str] | None = None) -> int:
     """`marius-plan`: what a run would need, and settings that fit this machine."""
     return configured(_PLAN, argv)
 
 
+@_with_streams
 def extend(argv: Sequence[str] | None = None) -> int:
     """`marius-extend`: more nodes and edges for a prepared graph, and for a run on it."""
     return _from_module("extend", argv)
 
 
+@_with_streams
 def import_(argv: Sequence[str] | None = None) -> int:
     """`marius-import`: data and checkpoints of other systems."""
     return _from_module("import", argv, module="importing")
 
 
+@_with_streams
 def report(argv: Sequence[str] | None = None) -> int:
     """`marius-report`: a run as one HTML page."""
     return _from_module("report", argv)
 
 
+@_with_streams
 def predict(argv: Sequence[str] | None = None) -> int:
     """`marius-predict`: ranked completions of edges by name."""
     return _from_module("predict", argv)
 
 
+@_with_streams
 def neighbors(argv: Sequence[str] | None = None) -> int:
     """`marius-neighbors`: the most similar nodes, by name."""
     return _from_module("neighbors", argv)
 
 
+@_with_streams
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m marius_py COMMAND …`: any of the commands by its short name."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -293,7 +321,7 @@ def _run_verify(options: argparse.Namespace) -> None:
             say(f"written again: {file}")
         findings = run(path)
     for finding in findings:
-        say(f"{'note' if finding.harmless else 'DAMAGED'}: {finding.problem}\n  -> {finding.remedy}")
+        say(f"{finding.label}: {finding.problem}\n  -> {finding.remedy}")
     damaged = sum(not finding.harmless for finding in findings)
     if not is_sound(findings):
         raise StorageError(f"{path}: {damaged} of the checks failed; see above for each file")

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
 from marius_py.graph import open_graph
 from marius_py.graph.manifest import EDGES_FILE, GRAPH_FILE, NODES_FILE, read_manifest
 from marius_py.prepare.folder import temporary_folders
-from marius_py.resuming.resume import BEFORE_META, VIEWS, claimed, plain_json
+from marius_py.resuming.resume import BEFORE_META, VIEWS, claimed, plain_json, shows_commits
 from marius_py.run_files.folder import (
     CHECKPOINT_FOLDER,
     CONFIG_META,
@@ -29,15 +30,17 @@ from marius_py.run_files.folder import (
     SNAPSHOT_FOLDER,
     TRACE_FILE,
     graph_folder,
+    run_around,
 )
 from marius_py.run_files.results import write_json, write_lines
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, read_checkpoint
-from marius_py.storage.file_io import file_checksum, os_errors_as_storage
-from marius_py.storage.files import TEMPORARY_SUFFIX, read_whole
+from marius_py.storage.file_io import file_checksum
+from marius_py.storage.files import TEMPORARY_SUFFIX, read_whole, storage_error
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
-from marius_py.storage.lock import LOCK_NAME, is_locked, lock_owner
+from marius_py.storage.hdf5_nodes import has_commit
+from marius_py.storage.lock import LOCK_NAME, absence_of, is_locked, lock_owner
 from marius_py.storage.node_file import NODES_NAME, read_facts
-from marius_py.storage.verify import Finding, verify_node_store
+from marius_py.storage.verify import Finding, finding_of, leftovers, verify_node_store
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +50,9 @@ VALIDATED = ("valid", "best_epoch")
 COMMITTED_VIEWS = (CONFIG_FILE, METRICS_FILE, RESULT_FILE)
 VIEW_LIMIT = 1 << 32
 """Bytes of a view that are read at most."""
+
+_LOOKS = 5
+"""How often a view of a run that trains is read before it is called damaged."""
 
 DEMO_FOLDER = "graph"
 _REPREPARE = "prepare the graph again from its edge lists"
@@ -65,8 +71,12 @@ def verify(path: str | os.PathLike[str]) -> list[Finding]:
     Raises:
         ConfigError: the folder is none of these. StorageError: it, or a folder in it, may not be entered.
     """
-    with os_errors_as_storage("check", Path(path)):
+    try:
         return _verify(Path(path))
+    except StorageError:
+        raise
+    except OSError as error:
+        raise storage_error("check", Path(error.filename or path), error) from error
 
 
 def _verify(folder: Path) -> list[Finding]:
@@ -95,7 +105,7 @@ def is_sound(findings: list[Finding]) -> bool:
 
 def verify_graph(folder: Path) -> list[Finding]:
     """Compare every file of a prepared graph with its checksum in graph.json."""
-    findings = _strays(folder.glob(f"*{TEMPORARY_SUFFIX}"), _REMOVE)
+    findings = _strays(_entries(folder, f"*{TEMPORARY_SUFFIX}"), _REMOVE)
     left = [beside for beside, is_left in temporary_folders(folder.resolve()) if is_left]
     findings += _strays(left, "the next marius-prepare to the same output removes it")
     try:
@@ -128,27 +138,58 @@ def _differs(path: Path, facts: Mapping[str, Any]) -> str | None:
 def verify_run(folder: Path) -> list[Finding]:
     """Check a run's checkpoint, the views of it, its sorted edges, its graph and its snapshots."""
     nodes = folder / CHECKPOINT_FOLDER
-    findings = verify_node_store(nodes)
-    meta = _committed(nodes)
     live = is_locked(folder)
+    findings = _uncommitted(folder, nodes, live=live)
+    if findings is None:
+        findings = verify_node_store(nodes)
+    meta = _committed(nodes)
     if _is_anothers(folder, nodes, meta):
         problem = f"{nodes / CHECKPOINT_NAME} is another run's: neither {NODES_NAME} nor {CONFIG_FILE} fit it"
         return [Finding(str(nodes / CHECKPOINT_NAME), problem, "restore it from a copy of this run")]
-    findings += _views(folder, meta, live=live)
+    findings += _views(folder, nodes, meta, live=live)
     findings += _edges(folder, meta, live=live)
     findings += _graph(folder, meta)
     snapshots = folder / SNAPSHOT_FOLDER
     if not live:
         views = {folder / (name + TEMPORARY_SUFFIX) for name in VIEWS}
-        found = set(folder.glob(f"*{TEMPORARY_SUFFIX}"))
+        found = set(_entries(folder, f"*{TEMPORARY_SUFFIX}"))
         findings += _strays(found & views, _NEXT_START)
         findings += _strays(found - views, _REMOVE)
-        findings += _strays(snapshots.glob(f"*{TEMPORARY_SUFFIX}"), "the next epoch to end removes it")
+        findings += _strays(_entries(snapshots, f"*{TEMPORARY_SUFFIX}"), "the next epoch to end removes it")
         findings += _stale_lock(folder)
-    for snapshot in sorted(snapshots.glob("*-*")):
+    for snapshot in _entries(snapshots, "*-*"):
         if snapshot.suffix != TEMPORARY_SUFFIX:
             findings += _snapshot(snapshot)
     return findings
+
+
+def _entries(folder: Path, pattern: str) -> list[Path]:
+    """Paths in a folder whose names match, in order; none if it is missing.
+
+    Raises:
+        OSError: the folder may not be read, where `Path.glob` finds nothing.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(folder / entry.name for entry in entries if fnmatch(entry.name, pattern))
+    except FileNotFoundError:
+        return []
+
+
+def _uncommitted(folder: Path, nodes: Path, *, live: bool) -> list[Finding] | None:
+    """What to say of a run without a commit, from which nothing can be lost; None of others."""
+    if run_around(folder) is not None:  # a snapshot appears with its commit
+        return None
+    try:
+        if has_commit(nodes) or shows_commits(folder) is not None:
+            return None
+    except MariusError:
+        return None
+    remedy = "the run trains on" if live else "resume=true begins the run anew"
+    return [
+        Finding(str(nodes), f"{nodes}: nothing was committed yet", remedy, harmless=True),
+        *leftovers(nodes),
+    ]
 
 
 def _snapshot(folder: Path) -> list[Finding]:
@@ -183,24 +224,40 @@ def _is_anothers(folder: Path, nodes: Path, meta: Mapping[str, Any] | None) -> b
         return False
 
 
-def _views(folder: Path, meta: Mapping[str, Any] | None, *, live: bool) -> list[Finding]:
-    """Compare the views with the last commit."""
+def _views(folder: Path, nodes: Path, meta: Mapping[str, Any] | None, *, live: bool) -> list[Finding]:
+    """Compare the views with the last commit; a run that trains is about to write those behind it."""
+    if not live:
+        found = [_view(folder / name, lambda: meta, live=False) for name in VIEWS]
+        return [finding for finding in found if finding is not None]
     findings = []
-    expected = expected_views(meta)
     for name in VIEWS:
-        path, wanted = folder / name, expected.get(name)
-        try:
-            found = read_view(path)
-        except MariusError as error:
-            late = name == METRICS_FILE and (live or RESULT_META not in (meta or {}))
-            if path.exists() or wanted is not None:
-                harmless = late and not path.exists()
-                findings.append(Finding(str(path), str(error), _remedy(name, wanted), harmless=harmless))
-            continue
-        known = wanted is not None or name != CONFIG_FILE
-        if meta is not None and known and name in COMMITTED_VIEWS and found != wanted:
-            findings.append(_changed(path, wanted, harmless=_is_behind(name, found, meta, live=live)))
+        for _ in range(_LOOKS):
+            finding = _view(folder / name, lambda: _committed(nodes), live=True)
+            if finding is None or finding.harmless:
+                break
+        if finding is not None and not finding.harmless:
+            findings.append(finding)
     return findings
+
+
+def _view(path: Path, commit: Callable[[], Mapping[str, Any] | None], *, live: bool) -> Finding | None:
+    """Compare a view with the meta of the last commit, which is asked for when the view has been read."""
+    name, found, problem = path.name, None, None
+    try:
+        found = read_view(path)
+    except MariusError as error:
+        problem = str(error)
+    meta = commit()
+    wanted = expected_views(meta).get(name)
+    if problem is not None:
+        late = name == METRICS_FILE and (live or RESULT_META not in (meta or {}))
+        if path.exists() or wanted is not None:
+            return Finding(str(path), problem, _remedy(name, wanted), harmless=late and not path.exists())
+        return None
+    known = wanted is not None or name != CONFIG_FILE
+    if meta is not None and known and name in COMMITTED_VIEWS and found != wanted:
+        return _changed(path, wanted, harmless=_is_behind(name, found, meta, live=live))
+    return None
 
 
 def _is_behind(name: str, found: Any, meta: Mapping[str, Any], *, live: bool) -> bool:
@@ -231,12 +288,10 @@ def expected_views(meta: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def read_view(path: Path) -> Any:
-    """Parse a view; StorageError or FormatError if it is missing or cannot be parsed."""
-    if path.name == CONFIG_FILE:
-        if not path.exists():
-            raise StorageError(f"{path} is missing")
-        return plain_json(read_yaml(path))
+    """Parse a view; StorageError if it is missing or may not be read, FormatError if it cannot be parsed."""
     data = read_whole(path, VIEW_LIMIT)
+    if path.name == CONFIG_FILE:
+        return plain_json(read_yaml(path))
     try:
         if path.name == METRICS_FILE:
             return [json.loads(line) for line in data.decode().splitlines()]
@@ -267,10 +322,11 @@ def _edges(folder: Path, meta: Mapping[str, Any] | None, *, live: bool) -> list[
     """The edges that a run has sorted for its own number of partitions."""
     findings = []
     remedy = "remove it; the next start sorts the graph's edges anew"
-    for sorted_edges in sorted(folder.glob("edges-*")):
+    for sorted_edges in _entries(folder, "edges-*"):
         path = sorted_edges / EDGES_FILE
+        strays = _entries(sorted_edges, f"*{TEMPORARY_SUFFIX}")
         if not live:  # which may be sorting
-            findings += _strays(sorted_edges.glob(f"*{TEMPORARY_SUFFIX}"), _NEXT_START)
+            findings += _strays(strays, _NEXT_START)
         if not path.exists():
             continue
         try:
@@ -280,7 +336,7 @@ def _edges(folder: Path, meta: Mapping[str, Any] | None, *, live: bool) -> list[
                     problems.insert(0, f"{path} holds the edges of another graph")
                 findings += [Finding(str(path), problem, remedy) for problem in problems]
         except MariusError as error:
-            findings.append(Finding(str(path), str(error), remedy))
+            findings.append(finding_of(path, error, remedy))
     return findings
 
 
@@ -314,7 +370,7 @@ def _stale_lock(folder: Path) -> list[Finding]:
     owner = lock_owner(folder)
     if owner is None:
         return []
-    problem = f"{folder / LOCK_NAME} is left from process {owner['pid']}, which is gone"
+    problem = f"{folder / LOCK_NAME} is left from process {owner['pid']}, {absence_of(owner)}"
     return [Finding(str(folder / LOCK_NAME), problem, "the next start takes it over", harmless=True)]
 
 

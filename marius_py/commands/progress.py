@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, ClassVar
 
@@ -30,8 +31,13 @@ class Bars:
 
     def __call__(self, stage: str, done: int, total: int | None, unit: str) -> None:
         """Show `done` of `total` units of `stage`; a new stage starts a new bar."""
-        if not self._enabled:
-            return
+        if self._enabled:
+            try:
+                self._show(stage, done, total, unit)
+            except OSError:  # the terminal is gone: the work goes on without a bar
+                self._enabled, Bars._open = False, None
+
+    def _show(self, stage: str, done: int, total: int | None, unit: str) -> None:
         if stage != self._stage:
             self._close()
             from tqdm import tqdm
@@ -46,9 +52,10 @@ class Bars:
         bar.update(max(0, done - bar.n))
 
     def _close(self) -> None:
-        if Bars._open is not None:
-            Bars._open.close()
-        Bars._open = None
+        bar, Bars._open = Bars._open, None
+        if bar is not None:
+            with suppress(OSError):  # its terminal is gone
+                bar.close()
         self._stage = None
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What a command shows and hears while a run trains (floor 6): a bar, Ctrl-C, SIGTERM."""
+"""What a command shows and hears while a run trains (floor 6): a bar, Ctrl-C, SIGTERM, SIGHUP."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from typing import Any
 
 from marius_py.assembly.build import Watcher
 from marius_py.commands.progress import Bars
+from marius_py.commands.streams import leave_terminal
 from marius_py.errors import InterruptedRunError
 from marius_py.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _COMMITTED = (
     "interrupted between epochs, or after the last one; the state is committed: go on with resume=true"
@@ -26,11 +27,13 @@ _COMMITTED = (
 
 
 class CommandWatcher(Watcher):
-    """Draws an epoch's bar and turns the first Ctrl-C or SIGTERM into a commit and an orderly end.
+    """Draws an epoch's bar and turns the first Ctrl-C, SIGTERM or SIGHUP into a commit and an orderly end.
 
     Where all is committed, as while edges are ranked between epochs or at the end, it stops at once; so does
-    the second one anywhere, and the last commit is intact then, too. Use it in a `with` block, which puts the
-    previous handlers back. Outside the main thread signals are left to whoever started it.
+    the second one anywhere, and the last commit is intact then, too. A terminal that is closed may send
+    SIGHUP several times: after the first one it is ignored until the process ends. Signals that are ignored,
+    as by nohup or in the background of a script, stay so. Use it in a `with` block, which puts the previous
+    handlers back. Outside the main thread signals are left to whoever started it.
 
     Args:
         bars: where progress is drawn.
@@ -61,7 +64,8 @@ class CommandWatcher(Watcher):
         self._epoch = epochs_done
         self._trainer = trainer
         if not self._handlers and threading.current_thread() is threading.main_thread():
-            self._handlers = {one: signal.signal(one, self._on_signal) for one in SIGNALS}
+            heard = [one for one in SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
+            self._handlers = {one: signal.signal(one, self._on_signal) for one in heard}
 
     def on_hang(self, message: str) -> None:
         """End the process: nothing of it can be waited for."""
@@ -85,6 +89,10 @@ class CommandWatcher(Watcher):
             raise InterruptedRunError(_COMMITTED)
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
+        if signum == signal.SIGHUP:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            self._handlers.pop(signal.SIGHUP, None)
+            leave_terminal()
         trainer = self._trainer
         if trainer is None or self._interrupted:
             raise KeyboardInterrupt

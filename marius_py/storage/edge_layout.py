@@ -8,6 +8,7 @@ partition); `degrees` (N,) int64, total train degree by node id; `*_xxh3` uint64
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from marius_py.errors import FormatError, StorageError
 from marius_py.partitioning import Partitioning
+from marius_py.storage import files
 from marius_py.types import SPLITS
 
 EDGE_FILE_VERSION = 1
@@ -57,17 +59,21 @@ def read_layout(path: Path) -> EdgeLayout:
     """Find the data sets of an `edges.h5`.
 
     Raises:
-        StorageError: the file is missing or cannot be opened as HDF5.
+        StorageError: the file is missing, may not be read or cannot be opened as HDF5.
         FormatError: it is HDF5, but not a whole edge file of this version.
     """
     if not path.is_file():
         raise StorageError(f"{path} is missing; prepare the graph again")
+    os.close(files.open_file(path, os.O_RDONLY))  # what the system refuses is not damaged
     try:
         with h5py.File(path, "r", locking=False) as file:
             return _layout_of(file, path)
     except (FormatError, StorageError):
         raise
     except OSError as error:
+        refusal = files.hdf5_error(error)
+        if refusal.errno in files.REFUSALS:
+            raise files.storage_error("open", path, refusal) from error
         raise StorageError(f"{path} cannot be opened as HDF5; it is damaged ({error})") from error
     except (KeyError, ValueError, RuntimeError, TypeError) as error:
         raise FormatError(

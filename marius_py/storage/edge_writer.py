@@ -9,6 +9,7 @@ a write takes as long for eight rows as for a hundred.
 
 from __future__ import annotations
 
+import logging
 import os
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +26,7 @@ from marius_py.partitioning import Partitioning
 from marius_py.storage.edge_layout import EDGE_FILE_VERSION, bucket_groups, read_layout
 from marius_py.storage.file_io import (
     array_checksum,
+    hdf5_errors_as_storage,
     os_errors_as_storage,
     read_array,
     sync_path,
@@ -34,6 +36,8 @@ from marius_py.storage.files import open_file, reserve, sync_data, write_from
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.protocols import Edges
 from marius_py.types import SPLITS
+
+logger = logging.getLogger(__name__)
 
 BLOCK_ROWS = 1 << 21
 """Edges handled at a time: 24 MiB of int32 rows."""
@@ -98,7 +102,7 @@ class EdgeWriter:
         np.cumsum(bucket_counts, out=starts[1:])
         self._dtype = dtype or edge_dtype(partitioning.num_nodes)
         counts = {"train": int(starts[-1]), "valid": num_valid, "test": num_test}
-        with os_errors_as_storage("write", path):
+        with hdf5_errors_as_storage("write", path):
             _create(path, partitioning, starts, counts, self._dtype, fingerprint)
         layout = read_layout(path)
         self._starts = starts
@@ -192,6 +196,7 @@ class EdgeWriter:
         with os_errors_as_storage("write", self._path):
             sync_data(self._file.fileno(), self._path)
             self._file.close()
+        with hdf5_errors_as_storage("write", self._path):
             with h5py.File(self._path, "r+", locking=False) as file:
                 file["train_xxh3"][...] = xxh3
                 for split, value in splits.items():
@@ -283,6 +288,7 @@ def resort(source: Hdf5EdgeStore, path: Path, num_partitions: int, *, block_rows
         ConfigError: more partitions than nodes. StorageError: reading or writing failed.
     """
     partitioning = Partitioning(source.partitioning.num_nodes, num_partitions)
+    logger.info("sorting the edges into the buckets of %d partitions", num_partitions)
     counts = np.zeros(num_partitions**2, dtype=np.int64)
     for edges in source.blocks("train", block_rows):
         counts += count_buckets(partitioning, edges)

@@ -87,7 +87,9 @@ class FolderLock:
     def _sign(self, descriptor: int) -> None:
         before = _owner(descriptor)
         if before is not None:
-            logger.warning("%s: taking over the lock of %s, which is gone", self.path, describe_owner(before))
+            logger.warning(
+                "%s: taking over the lock of %s, %s", self.path, describe_owner(before), absence_of(before)
+            )
         text = json.dumps(
             {"pid": os.getpid(), "started": process_start(os.getpid()), "host": socket.gethostname()}
         )
@@ -207,6 +209,11 @@ def _owner(descriptor: int) -> dict[str, Any] | None:
         return None
     valid = isinstance(owner, dict) and type(owner.get("pid")) is int and owner["pid"] > 0
     return owner if valid else None
+
+
+def absence_of(owner: dict[str, Any]) -> str:
+    """What to say of a process that a free lock names: it may run, where the folder is a copy of another."""
+    return "which does not write here" if is_alive(owner) else "which is gone"
 
 
 def describe_owner(owner: dict[str, Any] | None) -> str:

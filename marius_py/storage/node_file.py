@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from marius_py.errors import FormatError, MariusError, StorageError
 from marius_py.storage import files
 from marius_py.storage.aligned import PAGE, is_aligned
+from marius_py.storage.file_io import hdf5_errors_as_storage
 from marius_py.storage.protocols import Float32, NodeTable
 
 logger = logging.getLogger(__name__)
@@ -55,14 +56,17 @@ def create_node_file(path: Path, table: NodeTable, num_slots: int, store_id: str
     try:
         # alignment: data sets begin on a page, as direct transfers need. Early allocation gives each its
         # place in the file now; FILL_TIME_NEVER keeps HDF5 from writing zeros over all of it.
-        with h5py.File(
-            path,
-            "w",
-            libver=("v110", "v110"),
-            alignment_threshold=PAGE,
-            alignment_interval=PAGE,
-            locking=False,
-        ) as file:
+        with (
+            hdf5_errors_as_storage("create", path, size),
+            h5py.File(
+                path,
+                "w",
+                libver=("v110", "v110"),
+                alignment_threshold=PAGE,
+                alignment_interval=PAGE,
+                locking=False,
+            ) as file,
+        ):
             facts = {
                 "format_version": FORMAT_VERSION,
                 "num_slots": num_slots,
@@ -77,12 +81,6 @@ def create_node_file(path: Path, table: NodeTable, num_slots: int, store_id: str
                 if width:
                     _create_slots(file, name, rows, width)
         files.reserve(path, path.stat().st_size)
-    except MariusError:
-        files.remove(path)
-        raise
-    except OSError as error:
-        files.remove(path)
-        raise files.storage_error("create", path, error, size) from error
     except BaseException:
         files.remove(path)
         raise
@@ -101,11 +99,12 @@ def read_facts(path: Path) -> NodeFileFacts:
     """Read and check the header of nodes.h5.
 
     Raises:
-        StorageError: missing, truncated or unreadable.
+        StorageError: missing, truncated or unreadable; `errno` in `files.REFUSALS` says that it may be whole.
         FormatError: readable, but not what this version writes.
     """
     if not path.is_file():
         raise StorageError(f"{path} is missing")
+    os.close(files.open_file(path, os.O_RDONLY))  # what the system refuses is not damaged
     try:
         with h5py.File(path, "r", locking=False) as file:
             version = int(file.attrs["format_version"])
@@ -122,6 +121,9 @@ def read_facts(path: Path) -> NodeFileFacts:
     except MariusError as error:
         raise type(error)(str(error) if str(path) in str(error) else f"{path}: {error}") from None
     except OSError as error:
+        refusal = files.hdf5_error(error)
+        if refusal.errno in files.REFUSALS:
+            raise files.storage_error("open", path, refusal) from error
         raise StorageError(f"{path} is damaged or truncated, HDF5 cannot open it: {error}") from error
     except Exception as error:
         raise FormatError(f"{path} is not a node file of this package: {error}") from error

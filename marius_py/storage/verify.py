@@ -9,12 +9,15 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from marius_py.errors import MariusError
+from marius_py.errors import MariusError, StorageError
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, SIZE_LIMIT, decode, view_problems
-from marius_py.storage.files import TEMPORARY_SUFFIX, read_whole
-from marius_py.storage.lock import LOCK_NAME, is_locked, lock_owner
+from marius_py.storage.files import REFUSALS, TEMPORARY_SUFFIX, read_whole
+from marius_py.storage.lock import LOCK_NAME, absence_of, is_locked, lock_owner
 from marius_py.storage.node_file import NODES_NAME, read_facts
-from marius_py.storage.reader import open_node_reader
+from marius_py.storage.reader import ReplacedError, open_node_reader
+
+_READINGS = 8
+"""How often a partition that a trainer replaces meanwhile is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,7 @@ class Finding:
         remedy: what can be done, or what is not lost.
         partition: the damaged partition, None if it is not about one.
         harmless: nothing is lost; the next start cleans it up.
+        unread: the system did not let it be read, so that it may be whole.
     """
 
     file: str
@@ -34,6 +38,19 @@ class Finding:
     remedy: str
     partition: int | None = None
     harmless: bool = False
+    unread: bool = False
+
+    @property
+    def label(self) -> str:
+        """What it is to whoever reads a list of them: "note", "UNREAD" or "DAMAGED"."""
+        return "note" if self.harmless else "UNREAD" if self.unread else "DAMAGED"
+
+
+def finding_of(path: Path, error: MariusError, remedy: str) -> Finding:
+    """What an error of reading `path` says, with `remedy` unless the system refused to read it."""
+    if isinstance(error, StorageError) and error.errno in REFUSALS:
+        return Finding(str(path), str(error), "see that it can be read, then check again", unread=True)
+    return Finding(str(path), str(error), remedy)
 
 
 def verify_node_store(folder: str | os.PathLike[str]) -> list[Finding]:
@@ -47,7 +64,7 @@ def verify_node_store(folder: str | os.PathLike[str]) -> list[Finding]:
     path = Path(folder)
     if not path.is_dir():
         return [Finding(str(path), f"{path} is missing", "nothing to recover here")]
-    return _files(path) + _leftovers(path)
+    return _files(path) + leftovers(path)
 
 
 def _files(folder: Path) -> list[Finding]:
@@ -65,11 +82,11 @@ def _files(folder: Path) -> list[Finding]:
         remedy = (
             f"restore {CHECKPOINT_NAME} from a copy of the same run; without it {NODES_NAME} cannot be read"
         )
-        findings.append(Finding(str(checkpoint), str(error), remedy))
+        findings.append(finding_of(checkpoint, error, remedy))
         try:
             read_facts(nodes)
         except MariusError as other:
-            findings.append(Finding(str(nodes), str(other), "restore it from a copy, or train anew"))
+            findings.append(finding_of(nodes, other, "restore it from a copy, or train anew"))
         return findings
     if manifest.generation == 0:
         return [Finding(str(checkpoint), f"{folder}: nothing was committed yet", "start the run anew")]
@@ -77,36 +94,48 @@ def _files(folder: Path) -> list[Finding]:
         reader = open_node_reader(folder)
     except MariusError as error:
         remedy = f"restore {NODES_NAME} from a copy of the same run; relations and settings are whole"
-        return [*findings, Finding(str(nodes), str(error), remedy)]
+        return [*findings, finding_of(nodes, error, remedy)]
     reader.close()
     return findings + _partitions(folder, nodes, manifest.table.partitioning.num_partitions)
 
 
 def _partitions(folder: Path, nodes: Path, num_partitions: int) -> list[Finding]:
+    replaced: list[Finding] = []
     damaged: list[tuple[int, str]] = []
     for part in range(num_partitions):
-        problem = _check_partition(folder, part)
+        try:
+            problem = _check_partition(folder, part)
+        except ReplacedError:
+            problem = f"partition {part} of {nodes} was replaced by a newer commit each time it was read"
+            replaced.append(
+                Finding(str(nodes), problem, "check again, or when training has ended", part, True)
+            )
+            continue
         if problem is not None:
             damaged.append((part, problem))
-    whole = f"{num_partitions - len(damaged)} of {num_partitions} partitions are whole"
+    whole = f"{num_partitions - len(damaged) - len(replaced)} of {num_partitions} partitions are whole"
     remedy = f"restore {NODES_NAME} from a copy of the same commit, or train anew; {whole}"
-    return [Finding(str(nodes), problem, remedy, partition=part) for part, problem in damaged]
+    return [Finding(str(nodes), problem, remedy, partition=part) for part, problem in damaged] + replaced
 
 
 def _check_partition(folder: Path, part: int) -> str | None:
-    # A new opening a partition sees the newest commit; a second try covers a commit during the first.
-    problem = None
-    for _ in range(2):
+    """What is wrong with a partition, None if nothing; ReplacedError if it was replaced at every reading."""
+    # A new opening a partition sees the newest commit; further tries cover a commit during the one before.
+    for reading in range(1, _READINGS + 1):
         try:
             with open_node_reader(folder) as reader:
                 reader.verify(part)
-            return None
+            break
+        except ReplacedError:
+            if reading == _READINGS:
+                raise
         except MariusError as error:
-            problem = str(error)
-    return problem
+            return str(error)
+    return None
 
 
-def _leftovers(folder: Path) -> list[Finding]:
+def leftovers(folder: Path) -> list[Finding]:
+    """What an interrupted write has left in a node store's folder that nobody writes to."""
     if is_locked(folder):
         return []
     findings = []
@@ -124,6 +153,6 @@ def _leftovers(folder: Path) -> list[Finding]:
     owner = lock_owner(folder)
     if owner is not None:
         lock = folder / LOCK_NAME
-        problem = f"{lock} is left from process {owner['pid']}, which is gone"
+        problem = f"{lock} is left from process {owner['pid']}, {absence_of(owner)}"
         findings.append(Finding(str(lock), problem, "the next start takes it over", harmless=True))
     return findings

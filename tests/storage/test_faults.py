@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from marius_py.storage.hdf5_store import Hdf5PartitionStore
 from marius_py.storage.node_file import NODES_NAME
 from marius_py.storage.protocols import Checkpoint, NodeTable
 from marius_py.storage.reader import open_node_reader
+from marius_py.storage.verify import verify_node_store
 from marius_py.testing import SystemCallFaults
 from marius_py.testing.store_tests import expect_version, slot_arrays, version
 
@@ -122,7 +125,16 @@ def names_of_a_commit(store: Hdf5PartitionStore) -> list[str]:
 
 
 def test_order_of_a_commit(store: Hdf5PartitionStore) -> None:
-    assert names_of_a_commit(store) == ["fdatasync", "open", "pwritev", "fsync", "rename", "open", "fsync"]
+    assert names_of_a_commit(store) == [
+        "fdatasync",
+        "open",
+        "pwritev",
+        "pwritev",
+        "fsync",
+        "rename",
+        "open",
+        "fsync",
+    ]
 
 
 @pytest.mark.parametrize("call", ["pwritev", "fsync"])
@@ -140,7 +152,7 @@ def test_failed_manifest_can_be_committed_again(store: Hdf5PartitionStore, call:
         expect_version(again, 1, 1)
 
 
-@pytest.mark.parametrize("number", [1, 5, 7])
+@pytest.mark.parametrize("number", [1, 6, 8])
 def test_after_a_failed_flush_or_rename_the_store_takes_no_more(
     store: Hdf5PartitionStore, number: int
 ) -> None:
@@ -156,7 +168,7 @@ def test_after_a_failed_flush_or_rename_the_store_takes_no_more(
     store.close()
     with open_node_store(store.folder) as again:
         is_new = again.checkpoint().meta == {"number": 1}
-        assert is_new == (number == 7)
+        assert is_new == (number == 8)
         expect_version(again, 1, int(is_new))
 
 
@@ -247,3 +259,69 @@ def test_refused_buffered_transfers_are_errors(store: Hdf5PartitionStore) -> Non
         pytest.raises(StorageError, match="Invalid argument"),
     ):
         reader.read_rows(0, 5)
+
+
+CLOSED = """
+import resource, signal, sys
+from pathlib import Path
+import numpy as np
+from marius_py.errors import StorageError
+from marius_py.partitioning import Partitioning
+from marius_py.storage.edge_writer import EdgeWriter
+from marius_py.storage.node_file import create_node_file
+from marius_py.storage.protocols import NodeTable
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
+folder, ranges = Path(sys.argv[2]), Partitioning(20_000, 4)
+for make in (
+    lambda: create_node_file(folder / "nodes.h5", NodeTable(ranges, 8, 8), 8, "a" * 32),
+    lambda: EdgeWriter(folder / "edges.h5", ranges, np.full(16, 500), num_valid=0, num_test=0,
+                       degrees=np.zeros(20_000, np.int64), fingerprint="f"),
+):
+    try:
+        make()
+    except StorageError as error:
+        print(error.errno, error)
+"""
+
+
+@pytest.mark.parametrize("limit", [3_000, 60_000])
+def test_a_write_that_fails_while_hdf5_closes_the_file(limit: int, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CLOSED, str(limit), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    too_large = f"{errno.EFBIG} cannot %s {tmp_path}/%s: {os.strerror(errno.EFBIG)}"
+    assert done.stdout.splitlines() == [too_large % ("create", "nodes.h5"), too_large % ("write", "edges.h5")]
+    assert not (tmp_path / "nodes.h5").exists()
+
+
+@pytest.mark.parametrize("where", ["system", "hdf5"])
+def test_a_file_that_may_not_be_read_is_not_called_damaged(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "s"
+    run(folder)
+    number = errno.EACCES if where == "system" else errno.EMFILE
+    if where == "hdf5":
+
+        def opened(*_: object, **__: object) -> None:
+            raise OSError(f"Unable to open file (name = 'nodes.h5', errno = {number}, flags = 0)")
+
+        monkeypatch.setattr("h5py.File", opened)
+        with pytest.raises(StorageError, match=os.strerror(number)) as caught:
+            node_file.read_facts(folder / NODES_NAME)
+        assert caught.value.errno == number
+        return
+
+    def refuse(call: str, path: str, size: int) -> int:
+        if call == "open" and path.endswith(NODES_NAME):
+            raise PermissionError(number, os.strerror(number))
+        return size
+
+    before = files.set_call_hook(refuse)
+    try:
+        findings = verify_node_store(folder)
+    finally:
+        files.set_call_hook(before)
+    assert [one.problem for one in findings] == [f"cannot open {folder / NODES_NAME}: Permission denied"]
+    assert findings[0].label == "UNREAD"
+    assert "restore" not in findings[0].remedy

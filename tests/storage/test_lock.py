@@ -21,6 +21,7 @@ from marius_py.partitioning import Partitioning
 from marius_py.storage.hdf5_nodes import create_node_store, open_node_store
 from marius_py.storage.lock import LOCK_NAME, FolderLock, is_alive, is_locked, lock_owner, process_start
 from marius_py.storage.protocols import NodeTable
+from marius_py.storage.verify import leftovers
 
 HOLDER = """
 import sys, time
@@ -64,9 +65,26 @@ def test_lock_of_a_killed_process_is_taken_over(
     with caplog.at_level(logging.WARNING):
         lock.acquire()
     assert f"taking over the lock of process {holder.pid}" in caplog.text
+    assert "which is gone" in caplog.text
     lock.release()
     lock.release()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_lock_of_a_copied_folder_names_a_process_that_runs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner = {"pid": os.getpid(), "started": process_start(os.getpid()), "host": socket.gethostname()}
+    (tmp_path / LOCK_NAME).write_text(json.dumps(owner))
+    assert [finding.problem for finding in leftovers(tmp_path)] == [
+        f"{tmp_path / LOCK_NAME} is left from process {os.getpid()}, which does not write here"
+    ]
+    lock = FolderLock(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        lock.acquire()
+    lock.release()
+    assert "which does not write here" in caplog.text
+    assert "which is gone" not in caplog.text
 
 
 def test_the_kernel_decides_who_writes_not_the_text(tmp_path: Path) -> None:

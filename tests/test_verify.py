@@ -1,0 +1,140 @@
+"""Checking a run: beside one that trains, before its first commit, where the system refuses to read."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marius_py import cli, verify
+from marius_py.config import write_yaml
+from marius_py.errors import StorageError
+from marius_py.storage import files
+from marius_py.storage.hdf5_nodes import create_node_store, open_node_store
+from marius_py.storage.lock import FolderLock
+from marius_py.storage.protocols import Checkpoint
+from marius_py.storage.reader import open_node_reader
+from tests.small_runs import write_run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A whole run of three epochs."""
+    folder = write_run(tmp_path)[0]
+    _end_epoch(folder)
+    assert verify.verify(folder) == []
+    return folder
+
+
+@pytest.fixture
+def live(run: Path) -> Iterator[Path]:
+    """One that trains."""
+    lock = FolderLock(run)
+    lock.acquire()
+    yield run
+    lock.release()
+
+
+def _end_epoch(run: Path, *, views: bool = True) -> None:
+    """Commit one more line of history and another setting, then write the views of it."""
+    with open_node_store(run / "checkpoint") as store:
+        checkpoint = store.checkpoint()
+        assert checkpoint is not None
+        meta = dict(checkpoint.meta)
+        meta["history"] = [*meta["history"], {"epoch": len(meta["history"]), "valid": None}]
+        graph = str(run.parent / "graph")
+        meta["config"] = {"graph": graph, "training": {"epochs": 9 + len(meta["history"])}}
+        store.commit(Checkpoint(arrays=checkpoint.arrays, meta=meta))
+    if views:
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in meta["history"]))
+        write_yaml(meta["config"], run / "config.yaml")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_run_that_ends_an_epoch_meanwhile_is_whole(
+    when: str, live: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_view, left = verify.read_view, iter(range(3))
+
+    def read(path: Path) -> Any:
+        if when == "before" and next(left, None) is not None:
+            _end_epoch(live)
+        found = read_view(path)
+        if when == "after" and next(left, None) is not None:
+            _end_epoch(live)
+        return found
+
+    monkeypatch.setattr(verify, "read_view", read)
+    assert verify.verify(live) == []
+
+
+def test_views_that_a_run_is_about_to_write_are_no_news(live: Path) -> None:
+    (live / "metrics.jsonl").unlink()
+    assert verify.verify(live) == []
+    (live / "metrics.jsonl").write_text('{"epoch": 1}\n')
+    assert verify.verify(live) == []
+    (live / "metrics.jsonl").write_text('{"epoch": 7}\n')
+    assert [finding.label for finding in verify.verify(live)] == ["DAMAGED"]
+
+
+@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize("stage", ["settings", "nodes", "store"])
+def test_a_run_without_a_commit_has_lost_nothing(
+    stage: str, trains: bool, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_node_reader(run / "checkpoint") as reader:
+        table = reader.table
+    for path in ((run / "metrics.jsonl"), *(run / "checkpoint").iterdir()):
+        path.unlink()
+    (run / "checkpoint").rmdir()
+    if stage == "nodes":
+        (run / "checkpoint").mkdir()
+        (run / "checkpoint" / "nodes.h5.tmp").write_text("")
+    elif stage == "store":
+        create_node_store(run / "checkpoint", table, spare_slots=0).close()
+    lock = FolderLock(run)
+    if trains:
+        lock.acquire()
+    assert cli.verify([str(run)]) == 0
+    said = capsys.readouterr().out
+    assert "nothing was committed yet" in said
+    assert ("resume=true begins the run anew" in said) != trains
+    lock.release()
+    (run / "snapshots").mkdir()
+    assert cli.verify([str(run)]) == 1
+
+
+@pytest.mark.parametrize("name", ["snapshots", "edges-4"])
+def test_a_folder_that_may_not_be_read_is_named(
+    name: str, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, scandir = run / name, os.scandir
+    closed.mkdir()
+
+    def refuse(path: Path) -> Any:
+        if Path(path) == closed:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(StorageError, match=f"cannot check {closed}: Permission denied"):
+        verify.verify(run)
+
+
+def test_settings_that_may_not_be_read_are_not_called_damaged(run: Path) -> None:
+    def refuse(call: str, path: str, size: int) -> int:
+        if call == "open" and path.endswith("config.yaml"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return size
+
+    before = files.set_call_hook(refuse)
+    try:
+        findings = verify.verify(run)
+    finally:
+        files.set_call_hook(before)
+    assert [one.problem for one in findings] == [f"cannot open {run / 'config.yaml'}: Permission denied"]
