@@ -141,6 +141,8 @@ def test_debug_logging_prints_the_traceback(
         ("train", ["model.dimm=3"], "did you mean model.dim?"),
         ("train", ["graph=g", "training.batch_size=0"], "training.batch_size=0"),
         ("train", ["--nonsense"], "--nonsense"),
+        ("train", ["--graph", "graphs/mine"], "settings are given without dashes, as key=value"),
+        ("prepare", ["edges.tsv"], "settings have the form key=value; --help lists them"),
         ("train", ["-m", "graph=g", "model.dim=64,abc"], "model.dim='abc'"),
         ("train", ["-m", "graph=g", "modl.dim=64,128"], "modl.dim"),
         ("train", ["-m", "graph=g", "loss=null"], "loss=null is not allowed"),

@@ -161,6 +161,8 @@ def test_missing_and_wrong_files(tmp_path, written):
     folder, graph, _, _ = written
     with pytest.raises(StorageError, match="no run folder"):
         load(tmp_path / "nowhere")
+    with pytest.raises(StorageError, match="RUN is given as it is, without run="):
+        load("run=runs/mine")
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "config.yaml").write_text("graph: null")
     with pytest.raises(StorageError, match="nothing was committed") as uncommitted:

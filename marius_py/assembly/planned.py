@@ -53,7 +53,7 @@ _PROBE_S = 1.0
 
 
 def plan(config: TrainConfig) -> tuple[Plan, Machine]:
-    """Measure this machine and plan a run of this configuration; takes a few seconds and writes nothing.
+    """Measure this machine and plan a run of this configuration; takes seconds and leaves nothing behind.
 
     Raises:
         ConfigError: no graph, no such device, or no plan fits. StorageError: the output's file system cannot

@@ -43,7 +43,10 @@ class EvaluateConfig(Checked):
     )
     device: Literal["auto", "cpu", "cuda"] = setting("auto", "where scores are computed")
     compute_threads: int | None = setting(
-        None, "threads of the numeric kernels; null = the cores of the machine", unit="threads", low=1
+        None,
+        "threads of the numeric kernels; null = the cores that the process may use",
+        unit="threads",
+        low=1,
     )
     output: str | None = setting(None, "JSON file for the metrics; null = print only", path=True)
 

@@ -88,9 +88,9 @@ def prepare_overrides(
 def _split(word: str) -> tuple[str, str, str | None]:
     match = _OVERRIDE.match(word)
     if match is None:
-        raise ConfigError(f"{word!r} is no setting: settings have the form key=value, such as model.dim=64")
+        raise ConfigError(f"{word!r} is no setting: settings have the form key=value; --help lists them")
     if match["value"] is None and match["prefix"] != "~":
-        raise ConfigError(f"{word!r} has no value: settings have the form key=value, such as model.dim=64")
+        raise ConfigError(f"{word!r} has no value: settings have the form key=value; --help lists them")
     return match["prefix"], match["key"], match["value"]
 
 

@@ -298,7 +298,10 @@ class PipelineConfig(Checked):
         low=1,
     )
     compute_threads: int | None = setting(
-        None, "threads of the numeric kernels; null = the cores of the machine", unit="threads", low=1
+        None,
+        "threads of the numeric kernels; null = the cores that the process may use",
+        unit="threads",
+        low=1,
     )
     compute_workers: int | None = setting(
         None,

@@ -281,10 +281,10 @@ def open_run(kind: type[R], path: Path | str, graph: Path | str | None, device: 
             raise StorageError(
                 f"the run {folder} has no {CHECKPOINT_FOLDER}/: nothing was committed yet, or it is lost"
             )
-        raise MissingPathError(
-            f"{folder} is no run folder: it holds no {CHECKPOINT_FOLDER}/; "
-            f"train one with marius-train output={folder}"
-        )
+        said = f"{folder} is no run folder: it holds no {CHECKPOINT_FOLDER}/; "
+        if folder.parent.name.startswith("run=") or folder.name.startswith("run="):
+            raise MissingPathError(f"{said}RUN is given as it is, without run=")
+        raise MissingPathError(f"{said}train one with marius-train output={folder}")
     reader = open_node_reader(folder / CHECKPOINT_FOLDER)
     try:
         trained_on = graph_folder(folder, reader.meta) if graph is None else Path(graph)

@@ -71,9 +71,8 @@ def read_layout(path: Path) -> EdgeLayout:
     except (FormatError, StorageError):
         raise
     except OSError as error:
-        refusal = files.hdf5_error(error)
-        if refusal.errno in files.REFUSALS:
-            raise files.storage_error("open", path, refusal) from error
+        if (refusal := files.refused_by_hdf5(path, error)) is not None:
+            raise refusal from error
         raise StorageError(f"{path} cannot be opened as HDF5; it is damaged ({error})") from error
     except (KeyError, ValueError, RuntimeError, TypeError) as error:
         raise FormatError(

@@ -76,6 +76,19 @@ def hdf5_error(cause: Exception) -> OSError:
     return OSError(number, os.strerror(number)) if number else OSError(" ".join(str(cause).split()))
 
 
+def refused_by_hdf5(path: Path, error: OSError) -> StorageError | None:
+    """The error of a file that HDF5 cannot open although it may be whole; None if its content is at fault."""
+    refusal = hdf5_error(error)
+    if refusal.errno in REFUSALS:
+        return storage_error("open", path, refusal)
+    if "file locking flag values" in str(error):
+        return StorageError(
+            f"{path} is open in this program, with HDF5's locking: close it there, or open it with "
+            "h5py.File(…, locking=False)"
+        )
+    return None
+
+
 def open_file(path: Path, flags: int) -> int:
     """Open `path` with os.open flags; raises StorageError that says whether it is missing."""
     try:

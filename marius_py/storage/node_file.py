@@ -121,9 +121,8 @@ def read_facts(path: Path) -> NodeFileFacts:
     except MariusError as error:
         raise type(error)(str(error) if str(path) in str(error) else f"{path}: {error}") from None
     except OSError as error:
-        refusal = files.hdf5_error(error)
-        if refusal.errno in files.REFUSALS:
-            raise files.storage_error("open", path, refusal) from error
+        if (refusal := files.refused_by_hdf5(path, error)) is not None:
+            raise refusal from error
         raise StorageError(f"{path} is damaged or truncated, HDF5 cannot open it: {error}") from error
     except Exception as error:
         raise FormatError(f"{path} is not a node file of this package: {error}") from error

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 
+import h5py
 import numpy as np
 import pytest
 
@@ -193,3 +194,14 @@ def test_a_reader_that_is_not_closed_warns_and_leaves_no_descriptor(writer: Hdf5
     with pytest.warns(ResourceWarning, match=r"node reader of .* was not closed"):
         readers.clear()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_file_that_is_open_with_locking_is_not_called_damaged(
+    writer: Hdf5PartitionStore, tmp_path: Path
+) -> None:
+    with (
+        h5py.File(tmp_path / "s" / "nodes.h5", "r", locking=True),
+        pytest.raises(StorageError, match=r"nodes\.h5 is open in this program.*locking=False") as error,
+    ):
+        open_node_reader(tmp_path / "s")
+    assert "damaged" not in str(error.value)
