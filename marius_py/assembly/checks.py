@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import mmap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ from marius_py.nn.registry import DECODERS
 from marius_py.partitioning import Partitioning
 from marius_py.pipeline.execution import torch_threads
 from marius_py.storage.protocols import NodeTable
-from marius_py.types import SIDES
+from marius_py.types import SIDES, Side
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,8 @@ def check_decoder(config: TrainConfig, components: Components, device: torch.dev
                 "alone, so these must determine it: draw what is random from a generator with a fixed seed"
             )
     if type(decoder) not in DECODERS.values():  # the package's own are held to it by a test
-        _check_scores(decoder, components.initializer, name, device)
+        sides = SIDES[1:] if config.model.reciprocal else SIDES  # heads are the tails of a second relation
+        _check_scores(decoder, components.initializer, name, device, sides)
 
 
 def _tensors(owner: Any) -> Iterator[tuple[str, Any]]:
@@ -144,7 +145,9 @@ def _content(value: Any) -> Any:
     return None
 
 
-def _check_scores(decoder: Decoder, initializer: Initializer, name: str, device: torch.device) -> None:
+def _check_scores(
+    decoder: Decoder, initializer: Initializer, name: str, device: torch.device, sides: Sequence[Side]
+) -> None:
     """Ask a decoder for a few scores.
 
     Raises:
@@ -181,7 +184,7 @@ def _check_scores(decoder: Decoder, initializer: Initializer, name: str, device:
         node = rows(chunks * edges, dim, decoder.init_rows)
         relation = rows(chunks * edges, width, decoder.init_relations)
         candidates = rows(chunks * count, dim, decoder.init_rows).view(chunks, count, dim)
-        for side in SIDES:
+        for side in sides:
             what = f"query of nodes {tuple(node.shape)} and relations {tuple(relation.shape)}, side {side!r},"
             query = ask(what, (chunks * edges, dim), partial(decoder.query, node, relation, side))
             query = query.reshape(chunks, edges, dim)

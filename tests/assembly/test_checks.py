@@ -24,6 +24,7 @@ from marius_py.nn.registry import DECODERS
 from marius_py.partitioning import Partitioning
 from marius_py.prepare import prepare
 from marius_py.storage.protocols import NodeTable
+from marius_py.types import SIDES
 
 SMALL = ("device=cpu", "model.dim=4", "training.epochs=1", "training.valid_every=0", "negatives.count=4")
 SMALL += ("pipeline.mode=inline", "pipeline.compute_threads=1")
@@ -242,7 +243,7 @@ def test_the_packages_decoders_pass(name: str, dim: int) -> None:
     config = load_config([*SMALL, f"model.decoder={name}", f"model.dim={dim}"])
     components = make_components(config)
     check_decoder(config, components, torch.device("cpu"))
-    _check_scores(components.decoder, XavierNormal(), name, torch.device("cpu"))
+    _check_scores(components.decoder, XavierNormal(), name, torch.device("cpu"), SIDES)
 
 
 def test_an_optimizer_whose_state_has_no_width_is_refused(tmp_path: Path) -> None:
