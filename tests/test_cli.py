@@ -678,7 +678,9 @@ def test_level_of_the_log(
     assert logging.getLogger("marius_py").level == number
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "closed", ["<&- >&- 2>&-", *[pytest.param(one, marks=pytest.mark.slow) for one in ("<&-", ">&-", "2>&-")]]
+)
 def test_standard_streams_that_were_closed(closed: str, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     program = (

@@ -331,7 +331,7 @@ def test_the_mapping_of_config_yaml_gives_the_same_settings(words: list[str], pa
 TEXTS = st.text(st.one_of(st.sampled_from("${}\\'\""), st.characters(exclude_categories=("Cs", "Cc"))))
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(TEXTS)
 def test_any_text_is_an_argument(text: str) -> None:
     words = words_of({"model": {"decoder": {"_target_": "userparts.MyDecoder", "text": text}}})

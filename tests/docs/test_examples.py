@@ -30,6 +30,7 @@ def _run(program: str, *words: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_knowledge_graph_finds_what_was_kept_back(tmp_path: Path) -> None:
     output = _run("knowledge_graph.py", cwd=tmp_path)
     share = re.search(r"comes first for (\d+) ?%", output)

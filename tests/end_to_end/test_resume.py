@@ -68,7 +68,9 @@ CHANGES = (
 )
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    "change", [*CHANGES[:3], *[pytest.param(one, marks=pytest.mark.slow) for one in CHANGES[3:]]]
+)
 def test_an_epoch_that_has_begun_ends_under_its_own_settings(
     change: str,
     run_train: Train,

@@ -105,7 +105,7 @@ def test_a_stage_that_raises(
     ("stage", "mode"),
     [
         pytest.param("load", "threaded", marks=pytest.mark.slow),
-        ("gather", "threaded"),
+        pytest.param("gather", "threaded", marks=pytest.mark.slow),
         pytest.param("compute", "threaded", marks=pytest.mark.slow),
         ("compute", "inline"),
         pytest.param("scatter", "threaded", marks=pytest.mark.slow),
@@ -114,7 +114,7 @@ def test_a_stage_that_raises(
         pytest.param("I/O: write", "threaded", marks=pytest.mark.slow),
         pytest.param("commit", "threaded", marks=pytest.mark.slow),
         pytest.param("validate", "threaded", marks=pytest.mark.slow),
-        ("evaluate", "inline"),
+        pytest.param("evaluate", "inline", marks=pytest.mark.slow),
     ],
 )
 def test_a_stage_that_hangs(

@@ -235,7 +235,7 @@ assert table[1].tolist() == [2, 2]
 """
 
 
-@pytest.mark.parametrize("trouble", ["full disk", "no folder"])
+@pytest.mark.parametrize("trouble", ["full disk", pytest.param("no folder", marks=pytest.mark.slow)])
 def test_compiled_code_that_cannot_be_kept_runs_all_the_same(trouble: str, tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     if trouble == "no folder":

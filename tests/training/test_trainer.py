@@ -145,14 +145,14 @@ def test_threads_that_share_in_a_batch_make_the_same_run_each_time(settings: dic
     try:
         runs = [Setup(replace(THREADED, compute_workers=3), **settings) for _ in range(2)]
         runs += [Setup(replace(THREADED, mode="inline", compute_workers=3), **settings)]
-        losses = [[line["loss"] for line in run.train(3)] for run in runs]
+        losses = [[line["loss"] for line in run.train(2)] for run in runs]
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(1)
     for run in runs[1:]:
         runs[0].assert_equals(run)
     assert losses[0] == losses[1] == losses[2]
-    alone = [line["loss"] for line in Setup(THREADED, **settings).train(3)]
+    alone = [line["loss"] for line in Setup(THREADED, **settings).train(2)]
     assert losses[0] == pytest.approx(alone, rel=1e-4)
 
 
