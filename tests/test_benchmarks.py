@@ -138,6 +138,7 @@ def test_evaluate(monkeypatch, tmp_path):
     assert 0 < found["mrr"] < 1
 
 
+@pytest.mark.slow
 def test_scale(monkeypatch, tmp_path):
     words = ["--axis", "edges", "--edges", 400, "--dim", 4, "--batch-size", 100, "--negatives", 4]
     found = report(monkeypatch, tmp_path, "scale", *words)

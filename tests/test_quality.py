@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "benchmarks" / "quality.py"
 
@@ -30,6 +32,7 @@ def test_every_preset_of_the_table_is_recorded_with_where_it_ran() -> None:
         assert {"processor", "cores", "commit"} <= set(record["machine"])
 
 
+@pytest.mark.slow
 def test_a_run_that_is_not_finished_is_not_recorded(tmp_path: Path) -> None:
     refused = run("record", str(tmp_path), "--preset", "fb15k_237/complex")
     assert refused.returncode == 1

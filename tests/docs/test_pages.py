@@ -19,6 +19,9 @@ from tests.docs.pages import PAGES, REASONS, ROOT, Block, blocks_of, contents, u
 from tests.docs.shell import Shell
 
 README, QUICKSTART = "README.md", "docs/quickstart.md"
+FIRST = (README, QUICKSTART, "docs/own_parts.md", "docs/python.md")
+"""Pages that the default tests run; the slow ones run the others."""
+
 MAKING = 2
 """So many blocks of the quick start make graphs/mine and runs/mine."""
 
@@ -65,7 +68,9 @@ def home(shell: Shell, checkout: Path, tmp_path_factory: pytest.TempPathFactory)
     return folder
 
 
-@pytest.mark.parametrize("page", RUNNABLE)
+@pytest.mark.parametrize(
+    "page", [page if page in FIRST else pytest.param(page, marks=pytest.mark.slow) for page in RUNNABLE]
+)
 def test_page(page: str, shell: Shell, checkout: Path, home: Path, tmp_path: Path) -> None:
     _run_page(page, shell, checkout if page == README else home, tmp_path, slow=False)
 

@@ -199,7 +199,7 @@ def _of_a_longer_run(snapshot: Path) -> None:
 @pytest.mark.parametrize(
     "harm",
     [
-        _without_rows,
+        pytest.param(_without_rows, marks=pytest.mark.slow),
         pytest.param(_empty, marks=pytest.mark.slow),
         pytest.param(_of_another_seed, marks=pytest.mark.slow),
         _of_a_longer_run,

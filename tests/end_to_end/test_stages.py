@@ -213,6 +213,7 @@ with Watchdog(2) as dog, dog.doing("work"):
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_for_long_goes_on() -> None:
     words = [sys.executable, "-c", STOPPED]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:

@@ -25,7 +25,7 @@ from marius_py.ordering.residency import Residency
 from tests.ordering.strategies import rmat_counts, sizes
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(sizes(), st.sampled_from(["auto", "beta"]), st.integers(0, 99), st.data())
 def test_deadline_never_waits_longer_than_eager(
     case: tuple[int, int], order: str, seed: int, data: st.DataObject

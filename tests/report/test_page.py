@@ -84,6 +84,7 @@ def test_everything(trained, tmp_path, capsys):
     assert cli.main(["report", *words, "--overwrite"]) == 0
 
 
+@pytest.mark.slow
 def test_pictures_lie_beside_the_page(trained, tmp_path, capsys):
     page = tmp_path / "r.html"
     assert cli.report([str(trained), "--output", str(page)]) == 0
@@ -192,7 +193,7 @@ def test_a_snapshot_is_not_called_unfinished(tmp_path, monkeypatch):
     assert "3" in Page(text).cells
 
 
-@pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.parametrize("is_new", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_full_disk_leaves_what_was_there(is_new, trained, tmp_path, monkeypatch):
     output, figures, written = tmp_path / "r.html", tmp_path / "figures", []
     output.write_text("before")
