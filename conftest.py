@@ -7,6 +7,8 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 collect_ignore_glob = [] if find_spec("triton") else ["marius_py/nn/kernels/triton_*.py"]
 
 # Triton decides when a kernel is defined whether it is compiled or interpreted; without a GPU, it can only be
@@ -14,3 +16,15 @@ collect_ignore_glob = [] if find_spec("triton") else ["marius_py/nn/kernels/trit
 has_gpu = shutil.which("nvidia-smi") is not None or Path("/dev/nvidiactl").exists()
 if not has_gpu:
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """A process for each core where the default tests run whole, none beside pytest's own for fewer tests.
+
+    A file is done sooner than processes have begun, and slow tests measure times and memory: they run alone.
+    """
+    whole = config.args == config.getini("testpaths") and not config.option.keyword
+    slow = config.option.markexpr != "not slow and not gpu"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores if whole and not slow and cores > 1 else 0

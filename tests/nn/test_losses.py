@@ -87,7 +87,11 @@ def test_refused_settings(make: object) -> None:
         make()  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("loss", [case for case in CASES if not getattr(case, "smoothing", 0)], ids=str)
+@pytest.mark.parametrize(
+    "loss",
+    [case for case in CASES if not getattr(case, "smoothing", 0)],
+    ids=lambda loss: type(loss).__name__,
+)
 def test_a_whole_weight_counts_like_so_many_negatives(loss: Loss) -> None:
     negative = torch.tensor([[0.0, 2.0, 0.7], [1.0, -1.0, 0.1], [3.0, 0.2, -0.4]])
     weight = torch.tensor([[2.0, 1.0, 3.0]]).expand(3, 3)
