@@ -21,12 +21,13 @@ from marius_py.config import (
     TrainConfig,
     make_components,
 )
-from marius_py.data.rounds import EpochOrder
+from marius_py.data.rounds import HALF_FILLED, MANY_BATCHES, EpochOrder
 from marius_py.errors import FormatError, StorageError
 from marius_py.graph import Graph
 from marius_py.memory import MemoryMeter
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.parts import (
+    epoch_work,
     make_batch_settings,
     make_ordering,
     make_trainer_settings,
@@ -211,12 +212,28 @@ class Joint:
         """The order that an epoch follows, and how often."""
         return order_of(self.config, store.table, capacity, self.edges.num_edges("train"))
 
+    def _announce_order(self, store: Hdf5PartitionStore, capacity: int, order: EpochOrder) -> None:
+        """Say how an epoch goes through the partitions, and whether that leaves its batches small."""
+        log.info("an epoch: ordering.name=%s ordering.rounds=%d", order.name, order.rounds)
+        p, edges = store.table.partitioning.num_partitions, self.edges.num_edges("train")
+        batches = epoch_work(self.config, store.table, capacity, edges).batches(order, p, capacity)
+        if batches.number >= MANY_BATCHES and batches.filling < HALF_FILLED:
+            log.warning(
+                "batches hold %.0f %% of training.batch_size=%d on average: each of the %d steps of an epoch"
+                " has its own; fewer storage.partitions (%d) or a larger storage.capacity (%d) fill them",
+                100 * batches.filling,
+                self.config.training.batch_size,
+                batches.number,
+                p,
+                capacity,
+            )
+
     def trainer(self, store: Hdf5PartitionStore, capacity: int) -> Trainer:
         """A trainer that writes metrics.jsonl into the run folder."""
         config = self.config
         order = self.order(store, capacity)
         if capacity < store.table.partitioning.num_partitions:
-            log.info("an epoch: ordering.name=%s ordering.rounds=%d", order.name, order.rounds)
+            self._announce_order(store, capacity, order)
 
         def on_epoch(line: dict[str, Any]) -> None:
             write_lines(self.folder / METRICS_FILE, trainer.state.encoded_history())

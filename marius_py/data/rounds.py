@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from marius_py.ordering import build_schedule
 
@@ -33,6 +34,9 @@ FLOP_PER_EDGE = {"cpu": 300_000.0, "cuda": 0.0}
 LEAST_FILLING, FILLING = 0.75, 0.9
 """Share of `training.batch_size` that batches keep on average where steps are cut into them, at least: under
 the mixed order, and under several rounds."""
+
+MANY_BATCHES, HALF_FILLED = 100, 0.5
+"""An epoch of at least so many batches, filled to less than this, is worth a warning."""
 
 INDEX_SHARE = 4.0
 """How far the masks of one round of the mixed order may exceed `FLOP_PER_KNOWN_EDGE`: they are indexed by the
@@ -55,6 +59,13 @@ class EpochOrder:
 
     name: str
     rounds: int
+
+
+class Batches(NamedTuple):
+    """Batches of an epoch: how many, about, and their mean size as a share of `training.batch_size`."""
+
+    number: int
+    filling: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +103,11 @@ class EpochWork:
             if hides and self._filling(steps) >= LEAST_FILLING:
                 return EpochOrder(MIXED, self.rounds(MIXED, p, c))
         return EpochOrder(FEWEST, self.rounds(FEWEST, p, c))
+
+    def batches(self, order: EpochOrder, p: int, c: int) -> Batches:
+        """How many batches an epoch has where each step is cut into its own, and their mean size."""
+        steps = order.rounds * _size(order.name, p, c)[1]
+        return Batches(max(steps, math.ceil(self.num_edges / self.batch_size)), self._filling(steps))
 
     def _hidden_swaps(self) -> float:
         """Swaps of an epoch, each of which reads a partition and writes one, that should hide."""

@@ -114,6 +114,18 @@ def test_a_decline_is_told_only_where_no_setting_provides_for_it(
     assert ("no snapshot of it was kept" in caplog.text) == ("checkpoint.best=true" in settings and not kept)
 
 
+def test_steps_that_leave_batches_small_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lines = [f"a{i % 400}\tr\ta{7 * i % 397}\n" for i in range(2000)]
+    (tmp_path / "edges.tsv").write_text("".join(lines))
+    prepare(tmp_path / "edges.tsv", tmp_path / "graph", header=False)
+    words = [f"graph={tmp_path / 'graph'}", "training.epochs=1", "model.dim=4", "storage.partitions=16"]
+    for capacity, said in ((2, True), (16, False)):
+        with caplog.at_level("WARNING"):
+            train(load_config([*words, f"output={tmp_path / str(capacity)}", f"storage.capacity={capacity}"]))
+        assert ("% of training.batch_size=" in caplog.text) == said
+        caplog.clear()
+
+
 @pytest.mark.parametrize(
     "words", [["training.patience=1"], ["optimizer.schedule.name=plateau"], ["checkpoint.best=true"]]
 )

@@ -41,6 +41,14 @@ def test_batches_keep_their_size() -> None:
     assert replace(WORK, batch_size=100_000).rounds("auto", 8, 4) == 1
 
 
+def test_steps_with_few_edges_have_small_batches() -> None:
+    steps = len(build_schedule(64, 4).steps)
+    assert WORK.batches(EpochOrder("auto", 1), 64, 4) == (steps, WORK.num_edges / steps / 1024)
+    twice = WORK.batches(EpochOrder("auto", 2), 64, 4)
+    assert twice == (2 * steps, WORK.num_edges / steps / 2048)
+    assert WORK.batches(EpochOrder("auto", 1), 8, 8) == (266, WORK.num_edges / 1024 / 266)
+
+
 def test_io_that_does_not_hide_is_not_repeated() -> None:
     assert LARGE.rounds("auto", 64, 12) == 1
     assert replace(LARGE, flop_per_edge=product_flop(64, 2000)).rounds("auto", 64, 12) == 4
