@@ -43,19 +43,6 @@ class Order:
             yield resident
 
 
-def covers(order: Order) -> bool:
-    """Whether every pair of partitions is resident together at some state."""
-    met = [set(order.initial) if part in order.initial else set() for part in range(order.p)]
-    resident = set(order.initial)
-    for swap in order.swaps:
-        resident.remove(swap.evict)
-        resident.add(swap.admit)
-        met[swap.admit] |= resident
-        for other in resident:
-            met[other].add(swap.admit)
-    return all(len(others) == order.p for others in met)
-
-
 def to_schedule(order: Order) -> Schedule:
     """The order as the steps of a schedule, to which buckets have yet to be assigned."""
     resident = [tuple(sorted(state)) for state in order.states()]

@@ -72,7 +72,6 @@ class Plan:
         order: what an epoch follows, and how often.
         partition_bytes: that reading or writing a partition with its optimizer state moves, at most.
         buffer_bytes: memory of the c + 1 slots (c if everything is in memory).
-        table_bytes: slots of all partitions once.
         disk_bytes: the run's node file: every slot twice.
         loads: partitions read an epoch.
         bytes_read: an epoch, of partitions and edges.
@@ -88,7 +87,6 @@ class Plan:
     order: EpochOrder
     partition_bytes: int
     buffer_bytes: int
-    table_bytes: int
     disk_bytes: int
     loads: int
     bytes_read: int
@@ -160,7 +158,6 @@ def plan_epoch(
         order=chosen,
         partition_bytes=max(sizes),
         buffer_bytes=(capacity + (capacity < p)) * slot,
-        table_bytes=p * slot,
         disk_bytes=2 * p * slot,
         loads=loads,
         bytes_read=read + edges_read,

@@ -18,7 +18,7 @@ from marius_py.ordering import (
     lower_bound,
     validate,
 )
-from marius_py.ordering.order import covers
+from marius_py.ordering.order import Order
 from marius_py.ordering.orders import ORDERS
 from marius_py.ordering.orders.cyclic import cyclic_order
 from marius_py.ordering.orders.stored import OPTIMAL, SEARCHED, stored_orders
@@ -43,6 +43,16 @@ REFERENCE_LOADS = {  # p: {c: (lower bound, BETA, cyclic)}
         16: (550, 604, 562),
     },
 }
+
+
+def covers(order: Order) -> bool:
+    """Whether every pair of partitions is resident together at some state."""
+    met = [set(order.initial) if part in order.initial else set() for part in range(order.p)]
+    for swap, resident in zip(order.swaps, list(order.states())[1:], strict=True):
+        met[swap.admit] |= resident
+        for other in resident:
+            met[other].add(swap.admit)
+    return all(len(others) == order.p for others in met)
 
 
 def check_by_hand(schedule: Schedule) -> None:
