@@ -12,7 +12,7 @@ import pytest
 
 from marius_py import cli
 from marius_py.assembly.build import train
-from marius_py.config import TrainConfig, load_config
+from marius_py.config import EvaluateConfig, TrainConfig, load_config
 from marius_py.errors import ConfigError
 from marius_py.evaluating import evaluate
 from marius_py.generate import planted_graph
@@ -124,6 +124,12 @@ def test_sampled_figures_say_so_and_the_gap_is_measured(graph: Path, tmp_path: P
     assert not result["test"]["sampled"]
     assert json.loads((run / "result.json").read_text())["valid"] == full
 
+    # Another k of Hits@k is ranked for, in the sample too; it may be asked for when all epochs are done.
+    other = train(_config(graph, run, "resume=true", *words, "evaluation.ks=[1,7]"))["valid"]
+    sampled, difference = other["gap"]["sampled"], other["gap"]["difference"]
+    assert other["hits@7"] + difference["hits@7"] == pytest.approx(sampled["hits@7"])
+    assert sampled["mrr"] == gap["sampled"]["mrr"]
+
     # Resumed, it is still measured by the same edges.
     others = ("evaluation.valid.mode=full", "evaluation.valid.max_edges=null")
     before = (run / "config.yaml").read_bytes()
@@ -164,10 +170,21 @@ def test_settings_of_the_plan_that_cannot_change(mode: str, changed: list[str]) 
 
 def evaluate_again(run: Path, max_edges: int) -> float:
     """The same sample, drawn once more by the command's own code."""
-    from marius_py.config import EvaluateConfig
-
     config = EvaluateConfig(run=str(run), split="valid", max_edges=max_edges, device="cpu", compute_threads=1)
     return float(evaluate(config)["mrr"])
+
+
+def test_sampled_candidates_are_the_same_in_any_number_of_partitions(graph: Path, tmp_path: Path) -> None:
+    words = ["evaluation=sampled", "evaluation.candidates=20", "training.epochs=1"]
+    for partitions in (2, 5):
+        run = tmp_path / str(partitions)
+        found = train(_config(graph, run, *words, f"storage.partitions={partitions}"))
+        last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["valid"]
+        for split, metrics in (("test", found["test"]), ("valid", last)):
+            config = EvaluateConfig(
+                run=str(run), split=split, mode="sampled", candidates=20, device="cpu", compute_threads=1
+            )
+            assert evaluate(config)["mrr"] == metrics["mrr"], (partitions, split)
 
 
 def test_the_command_prints_the_gap(graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

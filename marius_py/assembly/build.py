@@ -24,6 +24,7 @@ from marius_py.assembly.checks import (
     check_ranking,
     check_room,
     check_state,
+    check_validation,
     hint_at_margin,
     warn_of_warmup,
 )
@@ -42,7 +43,7 @@ from marius_py.config import (
     with_penalties,
     write_yaml,
 )
-from marius_py.errors import ConfigError, MariusError, StorageError
+from marius_py.errors import MariusError, StorageError
 from marius_py.evaluating import evaluate as evaluate_runs
 from marius_py.generate import planted_graph
 from marius_py.graph import Graph, open_graph
@@ -375,16 +376,3 @@ def capacity_of(
 def committed_meta(store: Hdf5PartitionStore) -> Mapping[str, Any]:
     """Metadata of the last commit; empty before the first."""
     return store.meta or {}
-
-
-def check_validation(config: TrainConfig, num_edges: int) -> None:
-    """Refuse settings that go by validation on a graph without any of its `num_edges` validation edges.
-
-    Raises:
-        ConfigError: names the setting.
-    """
-    if config.by_validation and not num_edges:
-        raise ConfigError(
-            f"{config.by_validation[0]} goes by validation MRR, but the graph has no validation edges: leave "
-            "it out, or prepare the graph with input.valid or input.split"
-        )

@@ -211,6 +211,19 @@ def check_state(config: TrainConfig, components: Components) -> None:
             )
 
 
+def check_validation(config: TrainConfig, num_edges: int) -> None:
+    """Refuse settings that go by validation on a graph without any of its `num_edges` validation edges.
+
+    Raises:
+        ConfigError: names the setting.
+    """
+    if config.by_validation and not num_edges:
+        raise ConfigError(
+            f"{config.by_validation[0]} goes by validation MRR, but the graph has no validation edges: leave "
+            "it out, or prepare the graph with input.valid or input.split"
+        )
+
+
 def warn_of_warmup(config: TrainConfig) -> None:
     """Say that the rate never reaches what was set: who counts in batches would not notice."""
     warmup, epochs = config.optimizer.schedule.warmup, config.training.epochs

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -94,23 +95,29 @@ class Joint:
     def evaluate(
         self, split: str, folder: Path | None = None, plan: ValidationPlan | None = None
     ) -> dict[str, Any]:
-        """Metrics of the last commit in the run folder, or in a snapshot's; of a sample if `plan` is one."""
+        """Metrics of the last commit in the run folder, or in a snapshot's; of a sample if `plan` is one.
+
+        Candidates by degree are ends of edges at random places: they come from the graph's own file, so that
+        they are the same in any number of partitions.
+        """
         settings = self.config.evaluation
         how = {"mode": settings.mode, "candidates": settings.candidates} if plan is None else plan.arguments()
-        return evaluate_split(
-            folder or self.folder,
-            self.graph,
-            self.edges,
-            self.model,
-            split,
-            **how,
-            ks=settings.ks,
-            memory_bytes=settings.memory_bytes,
-            precision=settings.precision,
-            seed=self.config.training.seed,
-            progress=self.watcher.on_stage,
-            touch=partial(self.watchdog.touch, threading.current_thread().name),
-        )
+        own = self.edges.partitioning == self.graph.partitioning
+        with nullcontext(self.edges) if own else self.graph.edges() as edges:
+            return evaluate_split(
+                folder or self.folder,
+                self.graph,
+                edges,
+                self.model,
+                split,
+                **how,
+                ks=settings.ks,
+                memory_bytes=settings.memory_bytes,
+                precision=settings.precision,
+                seed=self.config.training.seed,
+                progress=self.watcher.on_stage,
+                touch=partial(self.watchdog.touch, threading.current_thread().name),
+            )
 
     def snapshot(self) -> None:
         """Bring the snapshots up to the epoch that has just ended."""
@@ -152,7 +159,9 @@ class Joint:
         wanted = settings.valid.gap and settings.mode == "full" and self.config.training.valid_every > 0
         if not (wanted and plan.sampled and self.edges.num_edges("valid")):
             return None
-        sampled = (history[-1].get("valid") if history else None) or self.evaluate("valid", plan=plan)
+        sampled = history[-1].get("valid") if history else None
+        if not sampled or any(f"hits@{k}" not in sampled for k in settings.ks):  # they may have changed since
+            sampled = self.evaluate("valid", plan=plan)
         full = self.evaluate("valid")
         gap = gap_of(sampled, full)
         log.info(

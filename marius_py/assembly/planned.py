@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from marius_py.assembly.checks import check_decoder, check_ranking, check_state, check_validation
 from marius_py.config import AUTO, TrainConfig, make_components, saved_settings
 from marius_py.errors import ConfigError
 from marius_py.graph import Graph, open_graph
@@ -56,17 +57,22 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
     """Measure this machine and plan a run of this configuration; takes seconds and leaves nothing behind.
 
     Raises:
-        ConfigError: no graph, no such device, or no plan fits. StorageError: the output's file system cannot
-        be written.
+        ConfigError: no graph, no such device, settings of which no run can be made, or no plan fits.
+        StorageError: the output's file system cannot be written.
     """
     if config.graph is None:
         raise ConfigError("graph is not set; give the prepared graph to plan for: graph=DIR")
     graph = open_graph(config.graph)
     device = training_device(config)
+    components = make_components(config)
+    check_decoder(config, components, device)
+    check_state(config, components)
+    check_ranking(config, components.decoder)
+    check_validation(config, graph.num_edges["valid"])
     own = graph.partitioning.num_partitions
     partitions, capacity = _number(config.storage.partitions), _number(config.storage.capacity)
     candidate_partitions(graph.num_nodes, own, partitions, capacity)  # before seconds of measuring
-    model = make_model(config, make_components(config), graph, device)
+    model = make_model(config, components, graph, device)
     output = Path(config.output) if config.output is not None else Path("runs")
     place = output.absolute()
     while not place.is_dir():

@@ -254,7 +254,7 @@ def candidate_partitions(
         return possible
     fitting = [p for p in possible if capacity == p or 2 <= capacity < p]
     if not fitting:
-        check_buffer(possible[-1], capacity)
+        check_buffer(own_partitions if capacity < 2 and partitions is None else possible[-1], capacity)
     return fitting
 
 

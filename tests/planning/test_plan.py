@@ -127,7 +127,7 @@ def test_the_choice_fits_and_is_the_fastest():
             {"capacity": 100},
             r"storage\.capacity=100 is out of range: it takes at most storage\.partitions=64",
         ),
-        ({"capacity": 1}, r"storage\.capacity=1 is out of range: .* from 2 to storage\.partitions=64"),
+        ({"capacity": 1}, r"storage\.capacity=1 is out of range: .* from 2 to storage\.partitions=8"),
         ({"partitions": 1, "capacity": 2}, r"storage\.capacity=2 .* at most storage\.partitions=1"),
         (
             {"partitions": 32, "capacity": 4},
@@ -198,6 +198,22 @@ def test_a_buffer_on_a_device_that_is_not_there_is_not_planned_for(tmp_path, cap
     assert cli.plan([f"graph={tmp_path / 'graph'}", "storage.device=cuda"]) == 2
     told = capsys.readouterr()
     assert "storage.device=cuda, but this machine has no usable CUDA device" in told.err
+    assert not told.out
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (["model.decoder=rotate", "evaluation.precision=bfloat16"], "evaluation.precision"),
+        (["training.patience=1"], "training.patience"),
+    ],
+)
+def test_settings_of_which_no_run_can_be_made_are_not_planned_for(words, key, tmp_path, capsys):
+    edges = np.stack([np.arange(50), np.zeros(50, int), (np.arange(50) + 1) % 50], axis=1)
+    prepare_arrays(edges, tmp_path / "graph", partitions=2, split=(0.9, 0, 0.1))
+    assert cli.plan([f"graph={tmp_path / 'graph'}", *words]) == 2
+    told = capsys.readouterr()
+    assert key in told.err
     assert not told.out
 
 
