@@ -191,7 +191,7 @@ def _train(
             with stage_of("evaluate", watchdog):
                 test = join.evaluate("test") if edges.num_edges("test") else None
                 valid = join.full_validation(history)
-                best = join.best(history)
+                best = join.best(history, test)
             warn_of_chance([test, valid, history[-1].get("valid")], history)
         result = {"test": test, "train": summarize(history), "versions": versions()}
         result |= {"valid": valid} if valid else {}

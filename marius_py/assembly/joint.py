@@ -124,10 +124,18 @@ class Joint:
         settings = self.config.checkpoint
         update_snapshots(self.folder, keep=settings.keep, best=settings.best, touch=self.watchdog.touch)
 
-    def best(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-        """Metrics on the test edges of the epoch that was best on the validation edges, if it was kept."""
+    def best(
+        self, history: Sequence[Mapping[str, Any]], test: dict[str, Any] | None
+    ) -> dict[str, Any] | None:
+        """Metrics on the test edges of the epoch that was best on the validation edges, if it was kept.
+
+        Args:
+            history: lines of all epochs.
+            test: metrics on the test edges of the last epoch; taken again if that was the best. None: there
+                are no test edges.
+        """
         folder = best_snapshot(self.folder, history) if self.config.checkpoint.best else None
-        if folder is None or not self.edges.num_edges("test"):
+        if folder is None or test is None:
             return None
         try:
             with open_node_reader(folder / CHECKPOINT_FOLDER) as reader:
@@ -136,6 +144,9 @@ class Joint:
             epoch, valid = len(lines), lines[-1].get("valid") if lines else None
             if not valid or epoch > len(history) or valid != plain_json(history[epoch - 1].get("valid")):
                 raise FormatError(f"{folder} is a snapshot of another run")
+            log.info("epoch %d was the best on the validation edges", epoch)
+            if epoch == len(history):
+                return {"epoch": epoch, "valid": valid, "test": test}
             self.model.load_state_arrays(checkpoint.arrays)
             del checkpoint, reader  # each with all relations, and ranking opens its own
             return {"epoch": epoch, "valid": valid, "test": self.evaluate("test", folder)}

@@ -6,8 +6,8 @@ the moment, which costs quality. Two things make stays short and many: the order
 overlap little and differ in every epoch, and several rounds an epoch, each with a share of every bucket. Both
 cost I/O, which is free as long as it hides behind training.
 
-The choice follows from sizes alone, not from what was measured on a machine, so that the same seed gives the
-same embeddings everywhere.
+The choice follows from sizes and the kind of device, not from what was measured on a machine, so that the
+same seed gives the same embeddings on each machine of that kind.
 """
 
 from __future__ import annotations

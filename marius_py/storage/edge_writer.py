@@ -49,7 +49,7 @@ _MOST_SORTED = 1 << 23
 
 
 def edge_dtype(num_nodes: int) -> np.dtype[Any]:
-    """The type of edge rows: int32 while every id fits, int64 from 2³¹ nodes."""
+    """The type of edge rows: int32 while every id fits, int64 above 2³¹ nodes."""
     return np.dtype(np.int32) if num_nodes <= 1 << 31 else np.dtype(np.int64)
 
 

@@ -128,7 +128,7 @@ class MemoryEdgeStore:
         test: NDArray[np.integer] | None = None,
     ) -> None:
         self._partitioning = partitioning
-        dtype = np.int32 if partitioning.num_nodes < 1 << 31 else np.int64
+        dtype = np.int32 if partitioning.num_nodes <= 1 << 31 else np.int64  # as in a graph's file
         empty = np.empty((0, 3), dtype)
         self._edges: dict[str, Edges] = {
             split: _checked_edges(split, empty if edges is None else edges, partitioning, dtype)

@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import pytest
 import marius_py
 from marius_py import cli
 from marius_py import verify as verifying
+from marius_py.assembly.joint import Joint
 from marius_py.errors import PipelineError, StorageError
 from marius_py.resuming.resume import claimed
 from marius_py.resuming.snapshots import best_epoch, best_snapshot, update_snapshots
@@ -135,6 +137,22 @@ def test_the_best_epoch_is_kept_and_tested(run_train: Train, tmp_path: Path) -> 
     again = run_train(f"training.epochs={wanted}", "optimizer.lr=1.5", output="again")
     assert result["best"]["test"]["mrr"] == again["test"]["mrr"]
     assert not verify(tmp_path / "run")
+
+
+def test_a_best_epoch_that_is_the_last_is_tested_once(
+    run_train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank, splits = Joint.evaluate, []
+
+    def counting(self: Joint, split: str, *words: Any, **more: Any) -> dict[str, Any]:
+        splits.append(split)
+        return rank(self, split, *words, **more)
+
+    monkeypatch.setattr(Joint, "evaluate", counting)
+    result = run_train("training.epochs=1", "checkpoint.best=true")
+    assert result["best"]["epoch"] == 1
+    assert result["best"]["test"] == result["test"]
+    assert splits.count("test") == 1
 
 
 def test_a_snapshot_that_a_failure_cut_off_is_made_up_for(
