@@ -21,6 +21,7 @@ float32 may be three in TensorFloat-32, which come close to it, where those are 
 from __future__ import annotations
 
 import argparse
+import gc
 import statistics
 import sys
 import tempfile
@@ -211,6 +212,7 @@ def train_figures(
         pipeline__precision=options.precision,
     )
     if on_cuda:
+        gc.collect()  # what a trainer before this one held, which its callbacks refer back to
         torch.cuda.reset_peak_memory_stats()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         epochs = train_epochs(

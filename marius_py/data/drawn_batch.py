@@ -136,11 +136,11 @@ class Locator:
         if shares is not None:
             slots = rows.div(self._slot_rows, rounding_mode="floor")
             head_slot, tail_slot, *negative_slot = torch.split(slots, [edges, edges, *sizes])
+            weight = self._weights(head_slot, tail_slot, shares)
         negatives: dict[Side, Corruption] = {}
         for number, (side, shape) in enumerate(shapes.items()):
             importance = None
             if shares is not None:
-                weight = self._weights(head_slot, tail_slot, shares)
                 importance = Importance(
                     negative_slot[number].view(shape), weight.view(shape[0], -1, self._num_slots)
                 )

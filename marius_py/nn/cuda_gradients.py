@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from marius_py.nn.cuda_kernels import Kernels, TritonKernels
+from marius_py.nn.cuda_kernels import Kernels, TorchKernels, TritonKernels
 from marius_py.nn.decoders.base import ClosedFormDecoder
 from marius_py.nn.decoders.complex import ComplEx
 from marius_py.nn.decoders.distmult import DistMult
@@ -33,6 +33,20 @@ def takes(form: ClosedForm | None) -> bool:
         and isinstance(form.similarity, DotSimilarity)
         and type(form.objective) in (SoftmaxObjective, LogisticObjective)
     )
+
+
+def contrasted_by(kernels: Kernels, form: ClosedForm | None, *, weighs_edges: bool) -> str:
+    """Name of the kernels that contrast batches with their negatives.
+
+    Args:
+        kernels: those of the model.
+        form: its decoder and loss, if they have a closed form.
+        weighs_edges: the losses of edges count differently, which kernels do not know.
+    """
+    if form is None or not takes(form) or weighs_edges:
+        return TorchKernels.name
+    too_wide = isinstance(kernels, TritonKernels) and form.decoder.dim > kernels.widest
+    return TorchKernels.name if too_wide else kernels.name
 
 
 def _shift(objective: Objective) -> float:

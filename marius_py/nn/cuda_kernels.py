@@ -1,7 +1,7 @@
 """The two heavy steps of a batch on a device (floor 1): contrast with the negatives, Adagrad on the rows.
 
 Each is there twice: in plain PyTorch, which runs anywhere and is the reference, and as Triton kernels, which
-write no score to memory and step over each row once. `choose_kernels` picks one set and says so in the log.
+write no score to memory and step over each row once. `choose_kernels` picks one set.
 """
 
 from __future__ import annotations
@@ -223,6 +223,9 @@ class TritonKernels:
         precision: of the products of a contrast: float32 (three TensorFloat-32 products on a device, which
             come close to it), tf32 or bfloat16; sums are float32.
 
+    Attributes:
+        widest: floats of a row at most that its contrast takes on.
+
     Raises:
         ImportError: there is no Triton.
     """
@@ -236,6 +239,7 @@ class TritonKernels:
         self.adagrad = triton_adagrad.adagrad
         self.make_queries = triton_edges.make_queries
         self.queries_backward = triton_edges.queries_backward
+        self.widest = triton_contrast.MAX_DIM
         self._contrast = triton_contrast
         self._precision = _IN_TRITON[precision]
         self._blocks: dict[int, Any] = {}
@@ -260,7 +264,7 @@ class TritonKernels:
         given: dict[str, Any] = {"keep": keep, "group": group, "weight": weight, "scale": scale}
         given |= {"softmax": softmax, "shift": shift}
         if dim not in self._blocks:
-            fits = dim <= module.MAX_DIM
+            fits = dim <= self.widest
             self._blocks[dim] = module.default_blocks(dim, self._precision) if fits else None
         blocks = self._blocks[dim]
         while blocks is not None and _fits_a_launch(num_chunks, num_edges, dim, candidates.shape[1]):
@@ -296,7 +300,7 @@ def _fits_a_launch(num_chunks: int, num_edges: int, dim: int, num_nodes: int) ->
 
 @cache
 def choose_kernels(device: str, wanted: str = "auto", precision: Precision = "float32") -> Kernels:
-    """The kernels for a device type; says once in the log which.
+    """The kernels for a device type.
 
     Args:
         device: "cuda" or "cpu".
@@ -308,7 +312,9 @@ def choose_kernels(device: str, wanted: str = "auto", precision: Precision = "fl
     """
     chosen: Kernels
     if wanted == "triton" and device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-        raise ConfigError("kernels=triton needs a CUDA device; take kernels=auto, or set device=cuda")
+        raise ConfigError(
+            "pipeline.kernels=triton needs a CUDA device; take pipeline.kernels=auto, or set device=cuda"
+        )
     if wanted == "torch" or (wanted == "auto" and (device != "cuda" or find_spec("triton") is None)):
         chosen = TorchKernels()
         if wanted == "auto" and device == "cuda":
@@ -318,8 +324,7 @@ def choose_kernels(device: str, wanted: str = "auto", precision: Precision = "fl
             chosen = TritonKernels(precision)
         except ImportError as error:
             raise ConfigError(
-                f"kernels=triton, but Triton cannot be imported ({error}); install the extra "
-                "marius_py[kernels], or take kernels=auto"
+                f"pipeline.kernels=triton, but Triton cannot be imported ({error}); install the extra "
+                "marius_py[kernels], or take pipeline.kernels=auto"
             ) from error
-    log.info("batches on %s are computed by %s kernels", device, chosen.name)
     return chosen

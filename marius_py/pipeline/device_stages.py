@@ -3,13 +3,15 @@
 send        packs the ids into pinned memory and begins to copy them to the device
 compute     has the device locate them in the buffer, gather, compute gradients and step (`DeviceWork`)
 
-Nothing waits for the device: what the host wants to know of a batch, its loss, is read when it is there, some
-batches later. The device works in the order of batches, so every batch sees the one before: no batch is ever
-stale, whatever `max_in_flight` is.
+Nothing waits for the device: what the host wants to know of a batch, its loss and whether its gradients are
+finite, is read when it is there, some batches later; `finish` waits for the rest, so that none is committed
+unread. The device works in the order of batches, so every batch sees the one before: no batch is ever stale,
+whatever `max_in_flight` is.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,10 +22,10 @@ from torch import Tensor
 from marius_py.buffer.device import DeviceBuffer
 from marius_py.buffer.transfer import Arrival, Late
 from marius_py.data.drawn_batch import DrawnBatch
-from marius_py.errors import PipelineError, ScheduleError
+from marius_py.errors import ScheduleError
 from marius_py.pipeline.device_work import DeviceWork
 from marius_py.pipeline.runner import Stage
-from marius_py.pipeline.stages import Done
+from marius_py.pipeline.stages import Done, diverged
 
 MOST_UNREAD = 64
 """Batches that the host may run ahead of the device: enough to never let it idle, few enough to stop soon."""
@@ -88,17 +90,9 @@ class DeviceStages:
         """Report what has become known; wait only while more than `most` batches are not."""
         while self._unread and (len(self._unread) > most or self._unread[0][1].is_there()):
             drawn, late = self._unread.popleft()
-            loss, lost = late.read()
+            loss, total, lost = late.read()
             if lost:
                 raise ScheduleError("a batch uses nodes whose partition is not in the buffer on the device")
-            if loss != loss or loss in (float("inf"), float("-inf")):
-                raise PipelineError(self._diverged(drawn, loss), stage="compute")
+            if not (math.isfinite(loss) and math.isfinite(total)):
+                raise diverged(drawn, loss)
             self._on_done(Done(drawn.position, drawn.num_edges, loss))
-
-    def _diverged(self, drawn: DrawnBatch, loss: float) -> str:
-        epoch, step, batch = drawn.position
-        return (
-            f"the loss became {loss} in epoch {epoch + 1}, step {step}, batch {batch} "
-            f"({drawn.num_edges} edges); "
-            "the last commit is intact. Lower optimizer.lr, or change the initialization"
-        )

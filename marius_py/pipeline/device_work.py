@@ -16,6 +16,7 @@ from marius_py.nn.cuda_kernels import TorchKernels
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.optimizers import Adagrad, AdagradRow
 from marius_py.pipeline.recordings import Recordings
+from marius_py.pipeline.stages import figures
 from marius_py.types import SIDES
 
 
@@ -44,7 +45,7 @@ class DeviceWork:
         """Ask the device to compute a batch, given what it was packed to as one (n,) uint8 tensor there.
 
         Returns:
-            (2,) float64: the mean loss an edge, and 1 if a node's partition is not in the buffer. The next
+            (3,) float64: the batch's `figures`, and 1 if a node's partition is not in the buffer. The next
             batch may overwrite it.
         """
         dropped = {side: len(positions) for side, positions in drawn.dropped.items()}
@@ -56,6 +57,7 @@ class DeviceWork:
         with torch.no_grad():
             local = self._locate(drawn, packed)
             gradients = self._model.gradients(self._batch(drawn, local))
+            known = figures(gradients, local.lost)
             self._buffer.step(
                 self._kernels,
                 self._model.optimizer,
@@ -64,7 +66,7 @@ class DeviceWork:
                 count=local.count,
                 rate=local.rate,
             )
-            return torch.stack((gradients.loss.double(), local.lost.double()))
+            return known
 
     def _batch(self, drawn: DrawnBatch, local: LocalBatch) -> Batch:
         rows = self._buffer.rows(local.index)

@@ -8,7 +8,6 @@ not make the host wait.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,16 +22,23 @@ WARM_UPS = 8
 """Times that work is done before it is recorded, which waits for the device: the last batches of a block have
 a shape that may not come again. The first times compile kernels and make scratch memory."""
 
+LONG = 256
+"""A recording that was not replayed in so many times that work is done may give its place to another."""
+
+MOST_SEEN = 1024
+"""Shapes that are counted; the one that was not seen for the longest time is forgotten first."""
+
 Work = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Recorded:
-    """Replaying `graph` computes `results` from what lies in `given`."""
+    """Replaying `graph` computes `results` from what lies in `given`; it was replayed as work `at` last."""
 
     graph: Any
     given: Sequence[Tensor]
     results: Sequence[Tensor]
+    at: int
 
 
 class Recordings:
@@ -43,22 +49,25 @@ class Recordings:
         keep: what is returned stays as it is when the next work is done, at the price of a copy; else a
             replay, and work that returns scratch of its own, may overwrite it.
         most: recordings at most: each keeps what it is given and returns in the device's memory. Each block
-            of edges may have batches of a size of its own; those that come too late are launched one by one.
+            of edges may have batches of a size of its own; those that find no place are launched one by one,
+            until a recording has not been replayed for `LONG`.
     """
 
     def __init__(self, *, may: Callable[[], bool], keep: bool, most: int) -> None:
         self._may, self._keep, self._most = may, keep, most
         self._failed = False
         self._recorded: dict[Hashable, _Recorded] = {}
-        self._seen: Counter[Hashable] = Counter()
+        self._seen: dict[Hashable, int] = {}
         self._pool: Any = None
+        self._done = 0
 
     def do(self, work: Work, given: Sequence[Tensor], key: Hashable = None) -> Sequence[Tensor]:
         """What `work` makes of the tensors: the same work whenever their shapes and `key` are the same."""
         shapes = (key, *(one.shape for one in given))
+        self._done += 1
         if not self._failed and shapes not in self._recorded and self._may():
-            self._seen[shapes] += 1
-            if self._seen[shapes] > WARM_UPS and len(self._recorded) < self._most:
+            self._count(shapes)
+            if self._seen[shapes] > WARM_UPS and self._has_place():
                 self._record(shapes, work, given)
         recorded = self._recorded.get(shapes)
         if recorded is None:
@@ -67,8 +76,31 @@ class Recordings:
             for mine, one in zip(recorded.given, given, strict=True):
                 mine.copy_(one)
             recorded.graph.replay()
+            recorded.at = self._done
             results = recorded.results
         return [one.clone() for one in results] if self._keep else results
+
+    def close(self) -> None:
+        """Give back the device's memory; later work is recorded anew."""
+        self._recorded.clear()
+        self._seen.clear()
+        self._pool = None
+
+    def _count(self, shapes: Hashable) -> None:
+        """Count the shapes once more, as those seen last."""
+        self._seen[shapes] = self._seen.pop(shapes, 0) + 1
+        if len(self._seen) > MOST_SEEN:
+            del self._seen[next(iter(self._seen))]
+
+    def _has_place(self) -> bool:
+        """Whether one more may be recorded, in the place of another if need be."""
+        if len(self._recorded) < self._most:
+            return True
+        return self._most > 0 and self._done - self._recorded[self._idle()].at > LONG
+
+    def _idle(self) -> Hashable:
+        """The shapes whose recording was not replayed for the longest time."""
+        return min(self._recorded, key=lambda shapes: self._recorded[shapes].at)
 
     def _record(self, shapes: Hashable, work: Work, given: Sequence[Tensor]) -> None:
         if self._pool is None:
@@ -92,7 +124,11 @@ class Recordings:
                 _end_allocating(before.device, self._pool)
             log.warning("batches are launched one by one, since they cannot be recorded: %s", error)
             return
-        self._recorded[shapes] = _Recorded(graph, mine, results)
+        self._recorded[shapes] = _Recorded(graph, mine, results, self._done)
+        del self._seen[shapes]
+        if len(self._recorded) > self._most:
+            # Recording has waited for the device: no replay is under way. The pool stays: another uses it.
+            del self._recorded[self._idle()]
 
 
 def _end_allocating(device: torch.device, pool: Any) -> None:

@@ -21,10 +21,12 @@ from torch import Tensor
 
 from marius_py.buffer import PartitionBuffer
 from marius_py.buffer.transfer import Arrival, Transfer
+from marius_py.data.drawn_batch import DrawnBatch
 from marius_py.data.edge_batch import EdgeBatch, Ids, SlotWeights
 from marius_py.data.recurring import padded_positions, padded_rows
 from marius_py.errors import PipelineError
 from marius_py.nn.batch import Batch, Corruption, Importance
+from marius_py.nn.gradients import Gradients
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.pipeline.recordings import Recordings
 from marius_py.pipeline.runner import Stage
@@ -46,23 +48,23 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """Gradients (U, D) and loss () on the device, the ids they belong to, the mark of when they are there."""
+    """Gradients (U, D) and their `figures` on the device, their ids, the mark of when they are there."""
 
     ids: EdgeBatch
     rate: float
     gradients: Tensor
-    loss: Tensor
+    figures: Tensor
     done: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Gradients (U, D) of a batch's rows and its loss, in the host's memory."""
+    """Gradients (U, D) of a batch's rows and their `figures`, in the host's memory."""
 
     ids: EdgeBatch
     rate: float
     gradients: Tensor
-    loss: float
+    figures: list[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,20 +121,20 @@ def training_stages(
 
         def work(given: Sequence[Tensor]) -> list[Tensor]:
             found = model.gradients(batch.with_tensors(given))
-            return [found.rows, found.loss]
+            return [found.rows, figures(found)]
 
         with torch.no_grad():
-            rows, loss = recordings.do(work, batch.tensors())
+            rows, known = recordings.do(work, batch.tensors())
         mine = rows[: len(gathered.ids.index)]
-        return Computed(gathered.ids, gathered.rate, mine, loss, transfer.computed())
+        return Computed(gathered.ids, gathered.rate, mine, known, transfer.computed())
 
     def fetch(computed: Computed) -> Fetched:
-        rows, loss = transfer.fetch((computed.gradients, computed.loss), computed.done)
-        return Fetched(computed.ids, computed.rate, rows, float(loss))
+        rows, known = transfer.fetch((computed.gradients, computed.figures), computed.done)
+        return Fetched(computed.ids, computed.rate, rows, known.tolist())
 
     def scatter(fetched: Fetched) -> None:
-        ids, loss = fetched.ids, fetched.loss
-        if not math.isfinite(loss):
+        ids, (loss, total) = fetched.ids, fetched.figures
+        if not (math.isfinite(loss) and math.isfinite(total)):
             raise diverged(ids, loss, fetched.gradients)
         buffer.update(model.optimizer, torch.from_numpy(ids.index), fetched.gradients, fetched.rate)
         ids.lease.release()
@@ -153,7 +155,8 @@ def _recurring(dropped: dict[Side, Ids]) -> dict[Side, Ids]:
 def _moved(tensors: Sequence[Tensor], transfer: Transfer) -> list[Tensor]:
     """The tensors on their way to the device, those of int64 together: a copy costs more than its bytes.
 
-    Each lies at a multiple of 16 bytes, as tensors of their own do: kernels are compiled for it.
+    Each of those lies at a multiple of 16 bytes, as tensors of their own do: kernels are compiled for it. Of
+    the others, those that are one in memory, as the weights of both sides' negatives are, are copied once.
     """
     ids = [one for one in tensors if one.dtype == torch.int64]
     ends = list(accumulate(one.numel() + one.numel() % _IDS_ALIGNED for one in ids))
@@ -163,10 +166,17 @@ def _moved(tensors: Sequence[Tensor], transfer: Transfer) -> list[Tensor]:
     for place, one in zip(places, ids, strict=True):
         written[place] = one.reshape(-1).numpy()
     there, next_place = transfer.move(packed), iter(places)
-    return [
-        there[next(next_place)].view(one.shape) if one.dtype == torch.int64 else transfer.move(one)
-        for one in tensors
-    ]
+    others: dict[tuple[int, int, torch.dtype], Tensor] = {}
+
+    def moved(one: Tensor) -> Tensor:
+        if one.dtype == torch.int64:
+            return there[next(next_place)].view(one.shape)
+        memory = one.data_ptr(), one.numel(), one.dtype
+        if memory not in others:
+            others[memory] = transfer.move(one)
+        return others[memory].view(one.shape)
+
+    return [moved(one) for one in tensors]
 
 
 def corruptions(ids: EdgeBatch) -> dict[Side, Corruption]:
@@ -189,17 +199,41 @@ def _importance(weights: SlotWeights | None) -> Importance | None:
     return Importance(torch.from_numpy(weights.slot), torch.from_numpy(weights.weight))
 
 
-def diverged(ids: EdgeBatch, loss: float, gradients: Tensor) -> PipelineError:
-    """The error that a batch's loss or the gradients (U, D) of its rows are not finite."""
-    norms = gradients.norm(dim=1).nan_to_num(nan=float("inf"))
-    largest = ", ".join(f"{value:.3g}" for value in norms.topk(min(3, len(norms))).values.tolist())
+def figures(found: Gradients, *others: Tensor) -> Tensor:
+    """What the host wants to know of a batch, without waiting for the device that computes it.
+
+    The loss does not tell all: a user's decoder may have gradients that are not finite of a loss that is, and
+    they must not reach a commit.
+
+    Args:
+        found: of the batch.
+        others: further tensors ().
+
+    Returns:
+        (2 + len(others),) float64: the loss, the sum of the rows' gradients, which is not finite if one of
+        them is not, and the others.
+    """
+    return torch.stack([one.double() for one in (found.loss, found.rows.sum(), *others)])
+
+
+def diverged(ids: EdgeBatch | DrawnBatch, loss: float, gradients: Tensor | None = None) -> PipelineError:
+    """The error that a batch's loss, or the gradients (U, D) of its rows, are not finite.
+
+    Args:
+        ids: of the batch. loss: of it.
+        gradients: named by the error where they are at hand.
+    """
+    largest = ""
+    if gradients is not None:
+        norms = gradients.norm(dim=1).nan_to_num(nan=float("inf"))
+        values = norms.topk(min(3, len(norms))).values.tolist()
+        largest = f"; largest row gradients {', '.join(f'{value:.3g}' for value in values)}"
     epoch, step, batch = ids.position
     what = f"the loss became {loss}"
     if math.isfinite(loss):
         what = f"gradients became infinite or NaN at a loss of {loss:.4g}"
     message = (
-        f"{what} in epoch {epoch + 1}, step {step}, batch {batch} ({ids.num_edges} edges; "
-        f"largest row gradients {largest}); the last commit is intact. "
-        "Lower optimizer.lr, or change the initialization"
+        f"{what} in epoch {epoch + 1}, step {step}, batch {batch} ({ids.num_edges} edges{largest}); "
+        "the last commit is intact. Lower optimizer.lr, or change the initialization"
     )
     return PipelineError(message, stage="compute")

@@ -6,6 +6,7 @@ device, or everything there.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 
 import torch
@@ -19,6 +20,8 @@ from marius_py.data.drawn_batch import DrawnBatch
 from marius_py.data.edge_batch import EdgeBatch
 from marius_py.data.leased_edges import LeasedEdges
 from marius_py.memory import MemoryMeter, array_bytes
+from marius_py.nn.cuda_gradients import contrasted_by
+from marius_py.nn.fused_contrast import find_closed_form
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.negatives import NegativeSampler
 from marius_py.pipeline.device_stages import DeviceStages
@@ -32,6 +35,8 @@ from marius_py.pipeline.trace import Trace
 from marius_py.pipeline.watchdog import Watchdog
 from marius_py.team import Team
 from marius_py.types import Position
+
+log = logging.getLogger(__name__)
 
 _MOST_RECORDINGS = 8
 
@@ -85,6 +90,7 @@ class BatchPath:
         )
         self._transfer = buffer.transfer if isinstance(buffer, DeviceBuffer) else transfer_to(device)
         self._bytes: dict[Position, int] = {}
+        _announce_kernels(model, batches)
 
     def run(
         self, leased: Iterable[LeasedEdges], on_done: Callable[[Done], None], rate: Callable[[int], float]
@@ -108,6 +114,11 @@ class BatchPath:
             stages, finish = self._stages(freed, rate, team)
             self._execution.run(leased, stages, self._trace, self._buffer.abort, self._watchdog, team)
             finish()
+
+    def close(self) -> None:
+        """Give back what the device holds for batches: scratch and recordings. No batch may come after."""
+        self._device_work = None
+        self._recordings.close()
 
     def _stages(
         self, on_done: Callable[[Done], None], rate: Callable[[int], float], team: Team
@@ -143,6 +154,18 @@ class BatchPath:
         self._memory.put("workspaces", self._model.workspace_bytes)
         for name, size in self._source.held_bytes.items():
             self._memory.put(name, size)
+
+
+def _announce_kernels(model: LinkPredictionModel, batches: BatchSettings) -> None:
+    """Say in the log which kernels contrast batches on a device with their negatives."""
+    if model.kernels is None:
+        return
+    form = find_closed_form(model.decoder, model.loss, model.device.type) if model.fused else None
+    name = contrasted_by(model.kernels, form, weighs_edges=batches.per_question)
+    why = ""
+    if name != model.kernels.name:
+        why = ": decoder, loss, model.dim or negatives.per_question are none that Triton's take"
+    log.info("negatives on %s are contrasted by %s kernels%s", model.device.type, name, why)
 
 
 def _nothing() -> None:

@@ -237,6 +237,7 @@ class Trainer:
             raise
         finally:
             self._io.shutdown()
+            self._path.close()  # the trainer itself may live on, by way of what it calls
             self._buffer.close()
             if self._settings.trace is not None:
                 self._trace.write(self._settings.trace)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +24,7 @@ from marius_py.data.drawn_batch import DrawnBatch, Locator
 from marius_py.data.importance import slot_weights
 from marius_py.errors import ConfigError, InterruptedRunError, PipelineError, ScheduleError, StorageError
 from marius_py.nn.batch import Batch
-from marius_py.nn.decoders import ComplEx, TransE
+from marius_py.nn.decoders import ComplEx, Decoder, TransE
 from marius_py.nn.gradients import Gradients
 from marius_py.nn.kernels import host
 from marius_py.nn.losses import SoftmaxLoss
@@ -39,7 +41,7 @@ from marius_py.storage.memory import MemoryPartitionStore
 from marius_py.storage.protocols import NodeTable
 from marius_py.testing import Fault, FaultyStore, SlowStore
 from marius_py.training.trainer import TrainerSettings
-from marius_py.types import SIDES, Position
+from marius_py.types import SIDES, Position, Side
 from tests.training.test_trainer import DIM, INLINE, PARTITIONS, RELATIONS, THREADED, Setup
 
 ON_DEVICE = replace(INLINE, device_buffer=True)
@@ -234,6 +236,40 @@ def test_a_loss_that_is_not_finite_names_its_batch() -> None:
     model = Diverging(ComplEx(DIM), SoftmaxLoss(), Adagrad(0.2), num_relations=RELATIONS, seed=5)
     with pytest.raises(PipelineError, match="loss became nan in epoch 1, step 0, batch 3"):
         Setup(ON_DEVICE, model=model).train(1)
+
+
+class Rooted(Decoder):
+    """The negative distance, as a user writes it: where two rows are equal, 0 with a gradient of NaN."""
+
+    def query(self, node: torch.Tensor, relation: torch.Tensor, side: Side) -> torch.Tensor:
+        return node + 0 * relation[:, :1]
+
+    def compare(self, query: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:
+        return -(query.unsqueeze(2) - candidates.unsqueeze(1)).square().sum(-1).sqrt()
+
+
+@pytest.mark.parametrize("way", ["host", "bus", "device"])
+def test_gradients_that_are_not_finite_reach_no_commit(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last batch's, on each way: what comes after it, a commit, must not be."""
+    model = LinkPredictionModel(Rooted(DIM), SoftmaxLoss(), Adagrad(0.05), num_relations=RELATIONS, seed=5)
+    run = Setup(
+        replace(INLINE, capacity=1, device_buffer=way == "device"),
+        p=1,
+        model=model,
+        weigh=False,
+        sampler=UniformNegatives(300, 1),
+        batch_edges=3000,
+        chunks=1,
+    )
+    if way == "bus":
+        _by_way_of_a_device(run, monkeypatch)
+    message = (
+        r"infinite or NaN at a loss of 11\.\d+ in epoch 1, step 1, batch 0 \(3000 edges.*commit is intact"
+    )
+    with pytest.raises(PipelineError, match=message):
+        run.train(1)
+    assert run.store.meta["position"] == [0, 0, 0]
+    assert np.isfinite(run.table()).all()
 
 
 class Broken:
@@ -439,6 +475,52 @@ def test_ids_that_are_sent_together_are_aligned_as_tensors_of_their_own() -> Non
     offsets = [one.data_ptr() - base for one in moved if one.dtype == torch.int64 and one.numel()]
     assert offsets == [0, 48, 96]
     assert all(torch.equal(*pair) for pair in zip(stages._moved([], transfer), [], strict=True))
+
+
+def test_weights_of_both_sides_are_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: Counter[torch.dtype] = Counter()
+    move = Transfer.move
+
+    def counted(self: Transfer, tensor: torch.Tensor) -> torch.Tensor:
+        sent[tensor.dtype] += 1
+        return move(self, tensor)
+
+    monkeypatch.setattr(Transfer, "move", counted)
+    run = Setup(INLINE, sampler=UniformNegatives(20, 4))
+    _by_way_of_a_device(run, monkeypatch)
+    run.train(1)
+    assert sent[torch.float32] == 3 * sent[torch.int64]  # rows, rate, weights
+
+
+def test_weights_are_made_once_a_batch(buffer: DeviceBuffer, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, weights = [], Locator._weights
+    monkeypatch.setattr(Locator, "_weights", lambda *given: (made.append(1), weights(*given))[1])
+    found = located(buffer, drawn_batch(buffer), padded=True).negatives
+    assert torch.equal(*(found[side].importance.weight for side in SIDES))
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize("device_buffer", [False, True], ids=["ram", "device"])
+def test_nothing_stays_on_the_device_once_a_run_is_over(
+    device_buffer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the trainer lives on, in a cycle with what its callbacks refer to."""
+    made, init, closed = [], Locator.__init__, []
+
+    def noted(self: Locator, *given: Any, **options: Any) -> None:
+        init(self, *given, **options)
+        made.append(weakref.ref(self._last))
+
+    monkeypatch.setattr(Locator, "__init__", noted)
+    monkeypatch.setattr(Recordings, "close", lambda self: closed.append(self))
+    run = Setup(replace(INLINE, device_buffer=device_buffer))
+    gc.disable()
+    try:
+        run.train(1)
+        assert [last() for last in made] == [None] * device_buffer
+    finally:
+        gc.enable()
+    assert closed == [run.trainer._path._recordings]
 
 
 def test_a_run_makes_its_streams_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -10,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from marius_py.pipeline.recordings import WARM_UPS, Recordings
+from marius_py.pipeline.recordings import LONG, MOST_SEEN, WARM_UPS, Recordings
 
 
 class Graph:
@@ -100,6 +102,53 @@ def test_shapes_and_keys_have_recordings_of_their_own_up_to_the_most(work: Doubl
         assert doubled(recordings, work, number, key="other") == [2.0 * number]
         assert doubled(recordings, work, number, 3.0) == [2.0 * number, 6.0]
     assert [graph.replays for graph in Graph.recorded] == [3] * 2
+
+
+def test_a_recording_that_is_never_replayed_gives_its_place_to_another(work: Doubling) -> None:
+    recordings = Recordings(may=lambda: True, keep=False, most=2)
+    for key in ("old", "used", "new"):
+        for _ in range(WARM_UPS + 1):
+            doubled(recordings, work, 0.0, key=key)
+    old, used = Graph.recorded
+    for number in range(LONG - WARM_UPS - 1):
+        assert not recordings._recorded.keys() - {(key, (1,)) for key in ("old", "used")}
+        doubled(recordings, work, number, key="used")
+    for _ in range(2):
+        assert doubled(recordings, work, 3.0, key="new") == [6.0]
+        assert doubled(recordings, work, 4.0, key="used") == [8.0]
+    _, _, new = Graph.recorded
+    assert [graph.replays for graph in (old, used, new)] == [1, LONG - WARM_UPS + 2, 2]
+    for _ in range(2 * WARM_UPS):  # both are in use: what lost its place waits for one
+        assert doubled(recordings, work, 5.0, key="old") == [10.0]
+    assert len(Graph.recorded) == 3
+
+
+def test_shapes_that_do_not_return_are_forgotten(work: Doubling) -> None:
+    recordings = Recordings(may=lambda: True, keep=False, most=1)
+    for number in range(MOST_SEEN + 50):
+        doubled(recordings, work, 0.0, key=number)
+        if number % 200 == 0:
+            doubled(recordings, work, 0.0, key="returns")
+    assert len(recordings._seen) == MOST_SEEN
+    for number in range(WARM_UPS):
+        assert doubled(recordings, work, number, key="returns") == [2.0 * number]
+    assert [graph.replays for graph in Graph.recorded] == [WARM_UPS - 2]
+
+
+def test_closed_recordings_hold_nothing_of_the_device(work: Doubling) -> None:
+    recordings = Recordings(may=lambda: True, keep=True, most=4)
+    for _ in range(WARM_UPS + 2):
+        doubled(recordings, work, 1.0)
+    (graph,) = map(weakref.ref, Graph.recorded)
+    Graph.recorded.clear()
+    gc.disable()
+    try:
+        recordings.close()
+        assert graph() is None
+    finally:
+        gc.enable()
+    assert doubled(recordings, work, 2.0) == [4.0]
+    assert recordings._pool is None
 
 
 @pytest.mark.parametrize("keep", [False, True])

@@ -15,10 +15,10 @@ from marius_py.data.batches import BatchSettings
 from marius_py.data.plan import spread_spans
 from marius_py.errors import ConfigError, InterruptedRunError, PipelineError, StorageError
 from marius_py.nn.batch import Batch
-from marius_py.nn.decoders import ComplEx, Decoder, DistMult
+from marius_py.nn.decoders import ComplEx, Decoder, DistMult, TransE
 from marius_py.nn.initializers import Normal
 from marius_py.nn.known_edges import KnownEdges
-from marius_py.nn.losses import SoftmaxLoss
+from marius_py.nn.losses import LogisticLoss, Loss, SoftmaxLoss
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.negatives import AllNegatives, NegativeSampler, UniformNegatives
 from marius_py.nn.optimizers import Adagrad
@@ -75,6 +75,8 @@ class Setup:
         block_edges: int = 10**6,
         sampler: NegativeSampler | None = None,
         weigh: bool = True,
+        batch_edges: int = 64,
+        chunks: int = 4,
         **options: Any,
     ) -> None:
         self.model = model or make_model()
@@ -86,7 +88,9 @@ class Setup:
             make_edges(p),
             ordering(p, settings.capacity),
             sampler or UniformNegatives(20, 4),
-            BatchSettings(64, 4, 11, mask_known, spread, block_edges, weigh, per_question=per_question),
+            BatchSettings(
+                batch_edges, chunks, 11, mask_known, spread, block_edges, weigh, per_question=per_question
+            ),
             settings,
             **options,
         )
@@ -175,6 +179,32 @@ def test_same_seed_gives_the_same_run_twice_and_learns() -> None:
     second.train(6)
     first.assert_equals(second)
     assert history[-1]["loss"] < 0.8 * history[0]["loss"]
+
+
+@pytest.mark.parametrize(
+    ("decoder", "loss", "per_question", "used"),
+    [
+        (ComplEx(DIM), SoftmaxLoss(), False, "Triton (bfloat16) kernels"),
+        (ComplEx(DIM), LogisticLoss(1.0), False, "Triton (bfloat16) kernels"),
+        (ComplEx(DIM), SoftmaxLoss(), True, "PyTorch kernels: decoder, loss"),
+        (ComplEx(DIM), SoftmaxLoss(smoothing=0.1), False, "PyTorch kernels: decoder, loss"),
+        (ComplEx(DIM), LogisticLoss(1.0, 0.5), False, "PyTorch kernels: decoder, loss"),
+        (TransE(DIM), SoftmaxLoss(), False, "PyTorch kernels: decoder, loss"),
+        (DistMult(300), SoftmaxLoss(), False, "PyTorch kernels: decoder, loss, model.dim"),
+    ],
+    ids=lambda one: type(one).__name__ if isinstance(one, (Decoder, Loss)) else str(one)[:7],
+)
+def test_the_log_names_the_kernels_that_are_used(
+    decoder: Decoder, loss: Loss, per_question: bool, used: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed (extra marius_py[kernels])")
+    caplog.set_level("INFO")
+    options: dict[str, Any] = {"kernels": "triton", "precision": "bfloat16", "num_relations": RELATIONS}
+    Setup(
+        INLINE, model=LinkPredictionModel(decoder, loss, Adagrad(0.1), **options), per_question=per_question
+    )
+    (line,) = [record.message for record in caplog.records if "contrasted" in record.message]
+    assert line.startswith(f"negatives on cpu are contrasted by {used}")
 
 
 def test_several_workers_share_the_threads_and_learn() -> None:
