@@ -119,7 +119,7 @@ def evaluate(
         check_target(Path(config.output), f"output={config.output}")
     result = build.evaluate(config, watcher)
     if config.output is not None:
-        write_json(Path(config.output), result)
+        write_json(Path(config.output).resolve(), result)
     return result
 
 

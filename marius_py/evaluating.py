@@ -22,6 +22,7 @@ from marius_py.pipeline.execution import torch_threads
 from marius_py.predict.answers import names_of
 from marius_py.run import Run, load
 from marius_py.run_files.folder import CHECKPOINT_FOLDER, CONFIG_FILE
+from marius_py.run_files.outputs import check_output
 from marius_py.run_files.results import rank_split
 from marius_py.storage.protocols import Edges
 
@@ -40,9 +41,9 @@ def evaluate(config: EvaluateConfig, on_stage: OnStage | None = None) -> dict[st
 
     Raises:
         ConfigError: a folder is no run's, its graph has no edges of the split, an edge file names what the
-        graph lacks, the precision is not for a run's decoder, or two of `edges`, `ranks` and `output` are one
-        file. StorageError, FormatError: a file is missing or damaged. Of several runs each is opened and
-        checked before the first is ranked.
+        graph lacks, the precision is not for a run's decoder, two of `edges`, `ranks` and `output` are one
+        file, or `ranks` or `output` is one of a run or its graph. StorageError, FormatError: a file is
+        missing or damaged. Of several runs each is opened and checked before the first is ranked.
     """
     _check_files(config)
     device = resolve_device(config.device)
@@ -56,6 +57,11 @@ def evaluate(config: EvaluateConfig, on_stage: OnStage | None = None) -> dict[st
             stack.enter_context(_opened(folder, name, config.graph, device))
             for folder, name in zip(folders, names, strict=True)
         ]
+        for run in runs:
+            for key in ("ranks", "output"):
+                value = getattr(config, key)
+                if value is not None:
+                    check_output(run, Path(value), f"{key}={value}")
         graphs = [run.graph for run in runs]
         for graph, name in zip(graphs, names, strict=True):
             _check_edges(config, graph, name, given)

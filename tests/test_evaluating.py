@@ -200,6 +200,8 @@ def test_runs_side_by_side(tmp_path, capsys):
         (["max_edges=0"], "max_edges"),
         (["output=nowhere/m.json"], "output=nowhere/m.json: there is no folder nowhere; create it first"),
         (["output=run"], "output=run is a folder or a device"),
+        (["output=run/config.yaml"], "output=run/config.yaml is a file of the run"),
+        (["output=graph/graph.json"], "output=graph/graph.json is a file of the graph"),
         (["split=valid"], "no valid edges to rank"),
         (["edges=test.tsv", "output=./test.tsv"], "edges=test.tsv and output=./test.tsv are one file"),
         (["edges=test.csv", "ranks=link.csv"], "edges=test.csv and ranks=link.csv are one file"),

@@ -46,7 +46,7 @@ def run(config: EvaluateConfig) -> float | None:
     if config.ranks is not None:
         _say(f"ranks: {config.ranks}")
     if config.output is not None:
-        write_json(Path(config.output), result)
+        write_json(Path(config.output).resolve(), result)
         _say(f"metrics: {config.output}")
     return None if result.get("mrr") is None else float(result["mrr"])
 

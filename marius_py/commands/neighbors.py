@@ -66,12 +66,15 @@ def run(options: argparse.Namespace) -> None:
     """Find and print the neighbours."""
     from marius_py.predict import Neighbor, neighbors, open_index
     from marius_py.predict.files import AnswerWriter, format_of
+    from marius_py.run_files.outputs import check_output
 
     _check(options)
     started = time.perf_counter()
     output = None if options.output is None else Path(options.output)
     writer = AnswerWriter(output, format_of(output, options.format), Neighbor, sys.stdout)
     with open_run(options) as opened, Bars() as bars, writer:
+        if output is not None:
+            check_output(opened, output, f"--output {output}")
         index = None
         if options.index == "faiss":
             index = open_index(

@@ -69,6 +69,7 @@ def run(options: argparse.Namespace) -> None:
     """Answer the query, or the queries of the file."""
     from marius_py.predict.answers import Prediction, predict_in_blocks
     from marius_py.predict.files import AnswerWriter, format_of, read_queries
+    from marius_py.run_files.outputs import check_output
 
     output = None if options.output is None else Path(options.output)
     writer = AnswerWriter(output, format_of(output, options.format), Prediction, sys.stdout)
@@ -87,6 +88,8 @@ def run(options: argparse.Namespace) -> None:
         columns = {**queries.columns, "place": queries.place}
     started = time.perf_counter()
     with open_run(options) as opened, Bars() as bars:
+        if output is not None:
+            check_output(opened, output, f"--output {output}")
         lengths = [len(value) for value in columns.values() if isinstance(value, list)]
         blocks = predict_in_blocks(
             opened,

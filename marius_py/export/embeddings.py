@@ -27,8 +27,8 @@ from marius_py.export.formats import (
     write_safetensors,
 )
 from marius_py.export.formats import one_line as _lines
+from marius_py.run_files.outputs import check_output
 from marius_py.run_files.reader import RunReader, open_run
-from marius_py.storage.file_io import os_errors_as_storage
 from marius_py.storage.replacing import Replacing
 
 Format = Literal["npy", "parquet", "tsv", "word2vec", "safetensors", "pbg", "projector"]
@@ -85,8 +85,8 @@ def export(
         The files written, `output` first.
 
     Raises:
-        ConfigError: unknown format, a file exists, no such folder, or a folder to replace that holds what no
-            export wrote.
+        ConfigError: unknown format, a file exists, or is one of the run or its graph, no such folder, or a
+            folder to replace that holds what no export wrote.
         FormatError: a name holds a tab or line break, which a text format cannot carry, or two names become
             the same word of word2vec.
         StorageError: reading or writing failed; no file was changed.
@@ -127,7 +127,7 @@ def export(
         )
     beside = target.with_name(f"{target.stem}.relations{target.suffix or _SUFFIX[format]}")
     targets = _files(target, format) + (_files(beside, format) if with_relations else [])
-    _check_targets(targets, overwrite)
+    _check_targets(run, targets, overwrite)
     if format == "word2vec":
         check_words("nodes", lambda: _name_blocks(run))
         check_words("relations", lambda: [names if with_relations else []])
@@ -149,7 +149,7 @@ def _export_safetensors(
     targets = [target, _names_file(target)]
     if relations is not None:
         targets.append(target.with_name(f"{target.stem}.relations.names.txt"))
-    _check_targets(targets, overwrite)
+    _check_targets(run, targets, overwrite)
     with Replacing(targets) as temporary, temporary[targets[1]].open("wb") as names:
         rows = None if relations is None else relations[1]
         write_safetensors(temporary[target], blocks, run.num_nodes, run.dim, rows, names)
@@ -168,18 +168,9 @@ def _names_file(target: Path) -> Path:
     return target.with_name(f"{target.stem}.names.txt")
 
 
-def _check_targets(targets: Sequence[Path], overwrite: bool) -> None:
-    with os_errors_as_storage("look at output", targets[0]):
-        if not targets[0].parent.is_dir():
-            raise ConfigError(f"output={targets[0]}: there is no folder {targets[0].parent}; create it first")
-        for path in targets:
-            if path.is_dir():
-                raise ConfigError(f"output: {path} is a folder; name a file")
-            if path.exists() and not overwrite:
-                raise ConfigError(
-                    f"output: {path} exists; choose another name, or replace it with --overwrite "
-                    "(in Python overwrite=True)"
-                )
+def _check_targets(run: RunReader, targets: Sequence[Path], overwrite: bool) -> None:
+    for path in targets:
+        check_output(run, path, f"output={path}", overwrite=overwrite)
 
 
 def _blocks(

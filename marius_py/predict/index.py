@@ -1,8 +1,8 @@
 """A FAISS index over a run's embeddings (floor 4): a run in, a file beside it, approximate neighbours out.
 
-The exact search reads the whole table for each call; an index is built once, saved, and answers in
-milliseconds from memory. It says which commit it was made of, and is built again when the run has moved on.
-faiss is imported on use: it is an extra.
+The exact search reads the whole table for each call; an index is built once, saved, and finds in milliseconds
+from memory which rows to read and to score. It says which commit it was made of, and is built again when the
+run has moved on. Rows that are not finite are not in it. faiss is imported on use: it is an extra.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ import logging
 import math
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from marius_py.errors import ConfigError, MariusError, StorageError
 from marius_py.evaluation.ranking.candidates import Float32, Ids
 from marius_py.predict.completion import DEFAULT_MEMORY_BYTES, Progress, check_k, check_memory
-from marius_py.predict.neighbors import METRICS, Metric
-from marius_py.predict.topk import TopK
+from marius_py.predict.neighbors import METRICS, Metric, scorer_of
+from marius_py.predict.topk import Best, TopK
 from marius_py.storage.file_io import file_checksum
 from marius_py.storage.replacing import Replacing
 from marius_py.streams import Purpose, stream
@@ -34,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 INDEX_FOLDER = "index"
 AUTO = "auto"
-_FORMAT = 1
+_FORMAT = 2
 _FLAT_NODES = 1 << 14
 """Below so many nodes every list would be searched anyhow."""
 
@@ -67,34 +69,51 @@ class NeighborIndex:
         factory: faiss' description of it.
     """
 
-    def __init__(self, path: Path, metric: Metric, factory: str, index: Any) -> None:
+    def __init__(self, path: Path, metric: Metric, factory: str, index: Any, left_out: Ids) -> None:
         self.path = path
         self.metric = metric
         self.factory = factory
         self._index = index
+        self._before = left_out - np.arange(left_out.size)
 
     def neighbors(self, run: RunReader, nodes: Ids, k: int) -> TopK:
-        """The k nodes (approximately) most similar to each of `nodes` (Q,), itself left out.
+        """The k nodes most similar to each of `nodes` (Q,) among those that the index finds, itself left out.
+
+        The rows that were found are read and scored as `find_neighbors` scores them.
 
         Returns:
             As `find_neighbors`: ids (Q, k), −1 where fewer were found, and scores (Q, k) as `metric` says.
         """
         k = min(check_k(k), max(run.num_nodes - 1, 1))
-        rows = _prepared(run.embeddings(nodes), self.metric)
-        values, found = self._index.search(rows, min(k + 1, run.num_nodes))
-        if self.metric == "l2":
-            values = -np.sqrt(np.maximum(values, 0))
-        # The node itself is as a rule the first; ties and approximation may put it elsewhere, or nowhere.
-        kept = (found != nodes[:, None]) & (found >= 0)
-        order = np.argsort(~kept, axis=1, kind="stable")[:, :k]
-        kept = np.take_along_axis(kept, order, axis=1)
-        ids = np.where(kept, np.take_along_axis(found, order, axis=1), -1).astype(np.int64)
-        scores = np.where(kept, np.take_along_axis(values, order, axis=1), -np.inf).astype(np.float64)
-        missing = k - ids.shape[1]
-        if missing > 0:
-            ids = np.pad(ids, ((0, 0), (0, missing)), constant_values=-1)
-            scores = np.pad(scores, ((0, 0), (0, missing)), constant_values=-np.inf)
-        return TopK(ids, scores, None)
+        best = Best(nodes.size, k)
+        scorer = scorer_of(self.metric, run)
+        pairs = max(1, DEFAULT_MEMORY_BYTES // 4 // (16 * run.dim + 64))
+        step = max(1, pairs // (k + 1))
+        for start in range(0, nodes.size, step):
+            part = nodes[start : start + step]
+            rows = run.embeddings(part)
+            found = self._find(rows, k + 1)
+            # The node itself is as a rule the first; ties and approximation may put it elsewhere, or nowhere.
+            query, place = np.nonzero((found >= 0) & (found != part[:, None]))
+            for begin in range(0, query.size, pairs):
+                of = query[begin : begin + pairs]
+                ids = found[of, place[begin : begin + pairs]]
+                given, candidates = (
+                    torch.from_numpy(side).to(scorer.device) for side in (rows[of], run.embeddings(ids))
+                )
+                best.merge(start + of, ids, scorer.exact(given, candidates).cpu().numpy())
+        return TopK(best.ids, best.scores, None)
+
+    def _find(self, rows: Float32, count: int) -> Ids:
+        """Ids (Q, count or fewer) of the nodes nearest to rows (Q, D) as faiss sees it; −1 for none."""
+        count = min(count, self._index.ntotal)
+        if count == 0:
+            return np.empty((len(rows), 0), dtype=np.int64)
+        # No candidate has a score with a row that is not finite, wherever the search for it ends.
+        finite = np.isfinite(rows).all(axis=1, keepdims=True)
+        places = self._index.search(_prepared(np.where(finite, rows, 0), self.metric), count)[1]
+        found: Ids = places + np.searchsorted(self._before, places, side="right")
+        return found
 
 
 def open_index(
@@ -120,7 +139,8 @@ def open_index(
         progress: called with (nodes added, N).
 
     Raises:
-        ConfigError: faiss is not installed, or it does not know the metric or the description.
+        ConfigError: faiss is not installed, it does not know the metric or the description, or `probes` does
+            not fit the index.
         StorageError: reading or writing failed.
     """
     faiss = import_faiss()
@@ -138,12 +158,21 @@ def open_index(
         "metric": metric,
         "factory": described,
     }
-    index = _saved(faiss, path, facts)
-    if index is None:
-        index = _build(faiss, run, metric, described, memory_bytes, progress)
-        _save(faiss, index, path, facts)
-    _set_probes(faiss, index, probes)
-    return NeighborIndex(path, metric, described, index)
+    with _naming(described):
+        empty = faiss.index_factory(
+            run.dim, described, faiss.METRIC_L2 if metric == "l2" else faiss.METRIC_INNER_PRODUCT
+        )
+    _set_probes(faiss, empty, probes)  # refuses them before any work
+    saved = _saved(faiss, path, facts)
+    if saved is not None:
+        index, left_out = saved
+        _set_probes(faiss, index, probes)
+    else:
+        index = empty
+        with _naming(described):
+            left_out = _fill(index, run, metric, memory_bytes, progress)
+        _save(faiss, index, path, {**facts, "left_out": left_out.tolist()})
+    return NeighborIndex(path, metric, described, index, left_out)
 
 
 def import_faiss() -> Any:
@@ -160,27 +189,43 @@ def import_faiss() -> Any:
     return faiss
 
 
-def _build(
-    faiss: Any, run: RunReader, metric: Metric, factory: str, memory_bytes: int, progress: Progress | None
-) -> Any:
-    """Train the index on a sample and add all rows, block by block, so that places are node ids."""
-    kind = faiss.METRIC_L2 if metric == "l2" else faiss.METRIC_INNER_PRODUCT
+@contextmanager
+def _naming(factory: str) -> Iterator[None]:
+    """Turn what faiss raises into a ConfigError that names the index."""
     try:
-        index = faiss.index_factory(run.dim, factory, kind)
-        if not index.is_trained:
-            index.train(_prepared(_sample(run, index), metric))
-        step = max(1, memory_bytes // (8 * run.dim))
-        for start in range(0, run.num_nodes, step):
-            stop = min(start + step, run.num_nodes)
-            index.add(_prepared(run.read_rows(start, stop), metric))
-            if progress is not None:
-                progress(stop, run.num_nodes)
+        yield
     except (RuntimeError, AssertionError) as error:
         if isinstance(error, MariusError):
             raise
         reason = " ".join(str(error).split())
         raise ConfigError(f"faiss cannot build the index {factory!r}: {reason}") from error
-    return index
+
+
+def _fill(index: Any, run: RunReader, metric: Metric, memory_bytes: int, progress: Progress | None) -> Ids:
+    """Train the index on a sample and add all finite rows, block by block, in the order of ids.
+
+    Returns:
+        Ids (n,), ascending, of the nodes whose rows are not finite, which are left out.
+    """
+    if not index.is_trained:
+        rows = _sample(run, index)
+        rows = rows[np.isfinite(rows).all(axis=1)]
+        if len(rows):
+            index.train(_prepared(rows, metric))
+    left_out = [np.empty(0, dtype=np.int64)]
+    step = max(1, memory_bytes // (8 * run.dim))
+    for start in range(0, run.num_nodes, step):
+        stop = min(start + step, run.num_nodes)
+        rows = run.read_rows(start, stop)
+        finite = np.isfinite(rows).all(axis=1)
+        if not finite.all():
+            left_out.append(start + np.flatnonzero(~finite))
+            rows = rows[finite]
+        if len(rows):
+            index.add(_prepared(rows, metric))
+        if progress is not None:
+            progress(stop, run.num_nodes)
+    return np.concatenate(left_out)
 
 
 def _sample(run: RunReader, index: Any) -> Float32:
@@ -221,8 +266,8 @@ def _facts_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.json")
 
 
-def _saved(faiss: Any, path: Path, facts: Mapping[str, Any]) -> Any | None:
-    """The index in a file if it is whole and of these facts; else None."""
+def _saved(faiss: Any, path: Path, facts: Mapping[str, Any]) -> tuple[Any, Ids] | None:
+    """The index in a file, and the ids it lacks, if it is whole and of these facts; else None."""
     try:
         known = json.loads(_facts_path(path).read_text(encoding="utf-8"))
         if not isinstance(known, dict) or known | dict(facts) != known:
@@ -231,10 +276,10 @@ def _saved(faiss: Any, path: Path, facts: Mapping[str, Any]) -> Any | None:
         if known.get("xxh3") != file_checksum(path):
             logger.warning("%s is damaged or half-written: it is built again", path)
             return None
-        return faiss.read_index(str(path))
+        return faiss.read_index(str(path)), np.array(known["left_out"], dtype=np.int64)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, TypeError, LookupError, RuntimeError) as error:
         logger.warning("%s cannot be used (%s): it is built again", path, error)
         return None
 

@@ -55,7 +55,7 @@ def find_neighbors(
     if metric not in METRICS:
         raise ConfigError(f"metric is {metric!r}; allowed: {', '.join(METRICS)}")
     k = min(check_k(k), max(run.num_nodes - 1, 1))
-    scorer = _scorer(metric, run)
+    scorer = scorer_of(metric, run)
     size = max(1, memory_bytes // 4 // (12 * run.dim + 64 * k))
     ids = np.empty((nodes.size, k), dtype=np.int64)
     scores = np.empty((nodes.size, k))
@@ -70,7 +70,8 @@ def find_neighbors(
     return TopK(ids, scores, None)
 
 
-def _scorer(metric: Metric, run: RunReader) -> ModelScorer:
+def scorer_of(metric: Metric, run: RunReader) -> ModelScorer:
+    """Scores a metric of rows (n, D) with rows (n, D), on the run's device; higher is nearer."""
     device = run.model.device
     if metric == "cosine":
         return _CosineScorer(device, run.dim)

@@ -72,7 +72,7 @@ def top_k(
     Returns:
         At most k candidates a query. A candidate whose score is NaN or −inf is never among them.
     """
-    best = _Best(queries.shape[0], k)
+    best = Best(queries.shape[0], k)
     norms = torch.linalg.vector_norm(queries, dim=1, dtype=torch.float64)
     softmax = None if beta is None else Softmax(queries.shape[0], beta)
     dtype = torch.float32 if softmax is None else torch.float64
@@ -198,7 +198,7 @@ class Softmax:
         return terms
 
 
-class _Best:
+class Best:
     """The best so far: (Q, k) scores, descending, and ids."""
 
     def __init__(self, num_queries: int, k: int) -> None:
@@ -241,7 +241,7 @@ class _Tile:
 
     def update(
         self,
-        best: _Best,
+        best: Best,
         scores: Tensor,
         left_out: tuple[Tensor, Tensor] | None,
         queries: Tensor,

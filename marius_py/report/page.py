@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marius_py import __version__
-from marius_py.errors import ConfigError, StorageError
+from marius_py.errors import StorageError
 from marius_py.report.figures import (
     bands_figure,
     bytes_figure,
@@ -36,6 +36,7 @@ from marius_py.report.figures import (
 from marius_py.report.map import Method, check_method, map_rows
 from marius_py.run import Run
 from marius_py.run_files.folder import TRACE_FILE
+from marius_py.run_files.outputs import check_output
 from marius_py.storage.replacing import Replacing
 from marius_py.streams import Purpose, stream
 
@@ -142,16 +143,13 @@ def write_report(
         The files written, `output` first.
 
     Raises:
-        ConfigError: matplotlib or umap-learn is missing, or `output` exists. StorageError: reading or writing
-        failed.
+        ConfigError: matplotlib or umap-learn is missing, `output` exists, or is a folder, a device, or a file
+        of the run or its graph. StorageError: reading or writing failed.
     """
     new_figure()  # says that matplotlib is missing before anything is read
     check_method(map)
     target = Path(output)
-    if target.exists() and not overwrite:
-        raise ConfigError(f"output: {target} exists; choose another name, or replace it with --overwrite")
-    if not target.parent.is_dir():
-        raise ConfigError(f"output={target}: there is no folder {target.parent}; create it first")
+    check_output(run, target, f"output={target}", overwrite=overwrite)
     folder = None if figures is None else Path(figures)
     with _made(folder):
         page = _Page(folder)

@@ -93,7 +93,7 @@ def open_file(path: Path, flags: int) -> int:
     """Open `path` with os.open flags; raises StorageError that says whether it is missing."""
     try:
         _enter("open", path)
-        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+        return os.open(path, flags | os.O_CLOEXEC, 0o666)
     except FileNotFoundError as error:
         raise StorageError(f"{path} is missing") from error
     except OSError as error:
@@ -271,16 +271,17 @@ def check_target(target: Path, named: str) -> None:
     """Refuse a file that cannot be written, before the work whose result it is for.
 
     Args:
-        target: the file, which may exist.
+        target: the file, which may exist; of a link the file that it leads to is meant.
         named: the file as the caller gave it, with its key or flag, such as "output=m.json".
 
     Raises:
         ConfigError: no such folder, or it is no file. StorageError: the folder cannot be written to.
     """
-    folder = target.absolute().parent
+    folder = Path(os.path.realpath(target)).parent
     try:
         if not folder.is_dir():
-            raise ConfigError(f"{named}: there is no folder {target.parent}; create it first")
+            missing = folder if target.is_symlink() else target.parent
+            raise ConfigError(f"{named}: there is no folder {missing}; create it first")
         if target.exists() and not target.is_file():
             raise ConfigError(f"{named} is a folder or a device; give the name of a file")
         with tempfile.TemporaryFile(dir=folder):

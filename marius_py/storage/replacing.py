@@ -20,15 +20,18 @@ class Replacing:
     next one that writes the same targets.
 
     Args:
-        targets: files that are to appear; those that exist are replaced.
+        targets: files that are to appear; those that exist are replaced, and of links the files that they
+            lead to.
 
     Raises:
         StorageError: opening, writing or renaming failed; no target was changed.
     """
 
     def __init__(self, targets: Sequence[Path]) -> None:
+        self._places = {target: Path(os.path.realpath(target)) for target in targets}
         self._temporary = {
-            target: target.with_name(f".{target.name}.{os.getpid()}.tmp") for target in targets
+            target: place.with_name(f".{place.name}.{os.getpid()}.tmp")
+            for target, place in self._places.items()
         }
         self._locks: list[int] = []
 
@@ -36,8 +39,8 @@ class Replacing:
         """Target → the file to write instead; each is there, empty and locked."""
         try:
             for target, path in self._temporary.items():
-                _remove_stale(target)
-                self._locks.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+                _remove_stale(self._places[target])
+                self._locks.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
                 if try_flock(self._locks[-1]) is False:
                     raise OSError(errno.EWOULDBLOCK, "another process writes it")
         except OSError as error:
@@ -51,7 +54,7 @@ class Replacing:
                 for path in self._temporary.values():
                     sync_path(path)
                 for target, path in self._temporary.items():
-                    path.replace(target)
+                    path.replace(self._places[target])
         except OSError as failure:
             raise self._failed(failure) from failure
         finally:

@@ -1,5 +1,7 @@
 """Exports read back equal, in any block size, and appear whole or not at all."""
 
+import os
+
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -143,6 +145,29 @@ def test_bad_arguments(tmp_path, written):
         export(folder, tmp_path, "tsv")
     with pytest.raises(ConfigError, match="block_bytes"):
         export(folder, tmp_path / "v.npy", block_bytes=0)
+
+
+@pytest.mark.parametrize("name", ["v.tsv", "v.relations.tsv"])
+def test_only_regular_files_are_replaced(tmp_path, written, name):
+    os.mkfifo(tmp_path / name)
+    for overwrite in (False, True):
+        with pytest.raises(ConfigError, match=f"output={tmp_path / name} is a folder or a device"):
+            export(written[0], tmp_path / "v.tsv", "tsv", overwrite=overwrite)
+    assert (tmp_path / name).is_fifo()
+    assert [path.name for path in tmp_path.glob("v*")] == [name]
+
+
+def test_files_of_the_run_and_its_graph_are_not_replaced(tmp_path, written):
+    run = written[0]
+    own = [run / "checkpoint" / "nodes.h5", run / "config.yaml", tmp_path / "graph" / "nodes.parquet"]
+    (tmp_path / "link.parquet").symlink_to(own[2])
+    for target in (*own, tmp_path / "link.parquet"):
+        before = target.read_bytes()
+        with pytest.raises(ConfigError, match=r"is a file of the (run|graph) .*give another name"):
+            export(run, target, "parquet", overwrite=True)
+        assert target.read_bytes() == before
+    for _ in range(2):
+        assert export(run, run / "nodes.parquet", "parquet", overwrite=True)
 
 
 def test_names_survive(tmp_path, written):

@@ -378,6 +378,15 @@ def test_the_ending_of_the_output_says_the_format(written, tmp_path, capsys, com
 
 
 @pytest.mark.parametrize("command", [cli.predict, cli.neighbors])
+def test_an_output_that_is_a_file_of_the_run_is_refused(written, capsys, command):
+    nodes = written[0] / "checkpoint" / "nodes.h5"
+    before = nodes.read_bytes()
+    assert command([*_words(written, command), "--format", "tsv", "--output", str(nodes)]) == 2
+    assert f"--output {nodes} is a file of the run {written[0]}" in capsys.readouterr().err
+    assert nodes.read_bytes() == before
+
+
+@pytest.mark.parametrize("command", [cli.predict, cli.neighbors])
 def test_an_output_that_cannot_be_written_is_refused_first(written, tmp_path, capsys, command, monkeypatch):
     _no_work(monkeypatch)
     words = [*_words(written, command), "--output"]

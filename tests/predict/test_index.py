@@ -58,6 +58,42 @@ def test_recall(run, tmp_path, metric, factory):
         np.testing.assert_array_equal(np.sort(every.neighbors(run, ids, 10).ids), np.sort(exact))
 
 
+@pytest.mark.parametrize(
+    ("metric", "factory"), [("cosine", "PCA4,Flat"), ("dot", "PQ2x4"), ("l2", "LSH"), ("l2", "Flat")]
+)
+def test_scores_are_of_the_rows_themselves(run, tmp_path, metric, factory):
+    ids = np.arange(0, COUNT, 300)
+    found = open_index(run, metric, folder=tmp_path, factory=factory).neighbors(run, ids, 5)
+    every = find_neighbors(run, ids, COUNT - 1, metric)
+    for row in range(ids.size):
+        places = [every.ids[row].tolist().index(one) for one in found.ids[row].tolist()]
+        assert places == sorted(places)
+        np.testing.assert_array_equal(found.scores[row], every.scores[row, places])
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat", "HNSW32"])
+def test_rows_that_are_not_finite_are_left_out(tmp_path, metric, factory):
+    names = [f"node {i}" for i in range(400)]
+    ids = np.array([0, 20, 50, 399])
+    with load(write_run(tmp_path, names=names, dim=8, diverged=40)[0]) as run:
+        exact = find_neighbors(run, ids, 5, metric)
+        for _ in range(2):  # built, then read from its file
+            found = open_index(run, metric, factory=factory).neighbors(run, ids, 5)
+            np.testing.assert_array_equal(found.ids, exact.ids)
+            np.testing.assert_array_equal(found.scores, exact.scores)
+    assert (found.ids[:2] == -1).all()
+    assert (found.ids[2:] >= 40).all()
+
+
+def test_an_index_of_no_finite_row_finds_nothing(tmp_path):
+    with load(write_run(tmp_path, diverged=10)[0]) as run:
+        for factory in ("Flat", "IVF8,Flat"):
+            assert (open_index(run, factory=factory).neighbors(run, np.arange(3), 2).ids == -1).all()
+            assert (open_index(run, factory=factory).neighbors(run, np.arange(3), 2).ids == -1).all()
+
+
 def test_built_once_and_again_when_the_run_moves_on(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     folder = write_run(tmp_path)[0]
@@ -124,6 +160,15 @@ def test_what_is_wrong(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(ConfigError, match=r"pip install 'marius_py\[faiss\]'"):
         open_index(run, "l2", folder=tmp_path)
+
+
+@pytest.mark.parametrize(("factory", "probes"), [("HNSW32", 3), ("IVF64,Flat", 0)])
+def test_probes_are_refused_before_the_table_is_read(run, tmp_path, monkeypatch, factory, probes):
+    monkeypatch.setattr(run, "to_numpy", lambda: pytest.fail("read"))
+    monkeypatch.setattr(run, "read_rows", lambda start, stop: pytest.fail("read"))
+    with pytest.raises(ConfigError, match="probes is"):
+        open_index(run, "l2", folder=tmp_path, factory=factory, probes=probes)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_command(written, tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import base64
 import errno
+import os
 import re
 import sys
 from html.parser import HTMLParser
@@ -82,6 +83,23 @@ def test_everything(trained, tmp_path, capsys):
     assert cli.main(["report", *words]) == 2
     assert "exists" in capsys.readouterr().err
     assert cli.main(["report", *words, "--overwrite"]) == 0
+
+
+def test_an_output_that_may_not_be_replaced_is_refused_first(trained, tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    refused = {
+        tmp_path / "fifo": "is a folder or a device",
+        tmp_path / "folder": "is a folder or a device",
+        trained / "config.yaml": f"is a file of the run {trained}",
+    }
+    with marius_py.load(trained) as run:
+        monkeypatch.setattr(run, "evaluate", lambda **named: pytest.fail("ranked"))
+        for target, why in refused.items():
+            with pytest.raises(ConfigError, match=f"output={target} {why}"):
+                write_report(run, target, figures=tmp_path / "figures", overwrite=True)
+    assert (tmp_path / "fifo").is_fifo()
+    assert not (tmp_path / "figures").exists()
 
 
 @pytest.mark.slow

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from marius_py.errors import StorageError
+from marius_py.errors import ConfigError, StorageError
+from marius_py.storage.files import check_target
 from marius_py.storage.replacing import Replacing
 
 
@@ -23,6 +24,25 @@ def test_all_targets_appear_together(tmp_path: Path) -> None:
         assert not targets[1].exists()
     assert [target.read_text() for target in targets] == ["new a b.csv", "new second"]
     assert sorted(tmp_path.iterdir()) == targets
+
+
+def test_of_a_link_the_file_that_it_leads_to_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    real, link = tmp_path / "far" / "real.tsv", tmp_path / "link.tsv"
+    link.symlink_to(Path("far") / "real.tsv")
+    for text in ("first", "second"):
+        with Replacing([link]) as temporary:
+            temporary[link].write_text(text)
+        assert link.is_symlink()
+        assert real.read_text() == text
+    assert sorted(tmp_path.rglob("*")) == [real.parent, real, link]
+
+
+def test_a_link_into_no_folder_is_refused(tmp_path: Path) -> None:
+    link = tmp_path / "link.tsv"
+    link.symlink_to(tmp_path / "none" / "real.tsv")
+    with pytest.raises(ConfigError, match=f"there is no folder {tmp_path / 'none'}; create it first"):
+        check_target(link, "--output link.tsv")
 
 
 def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
