@@ -43,7 +43,7 @@ from marius_py.config import (
     with_penalties,
     write_yaml,
 )
-from marius_py.errors import MariusError, StorageError
+from marius_py.errors import MariusError, MissingPathError, StorageError
 from marius_py.evaluating import evaluate as evaluate_runs
 from marius_py.generate import planted_graph
 from marius_py.graph import Graph, open_graph
@@ -121,11 +121,27 @@ def _checked_and_trained(config: TrainConfig, watcher: Watcher) -> dict[str, Any
         if config.resume:
             check_begun(folder, config.graph)
         if config.graph is not None:
-            open_graph(config.graph)  # before the folder is made
+            _check_graph(config.graph, folder if config.resume else None)
         config = resolve_auto(config, folder)
         with claimed(folder), Watchdog(config.pipeline.stall_seconds, watcher.on_hang) as watchdog:
             check_content(folder, resume=config.resume, trains=True)  # a run may have come and gone meanwhile
             return _train(config, components, folder, device, watcher, watchdog)
+
+
+def _check_graph(graph: str, resumed: Path | None) -> None:
+    """Open and close a graph before the folder of a run is made, or before a run goes on with it.
+
+    Raises:
+        MissingPathError: it is not there. Other errors of `open_graph`.
+    """
+    try:
+        open_graph(graph)
+    except MissingPathError as error:
+        if resumed is None or (saved_settings(resumed) or {}).get("graph") != graph:
+            raise
+        raise MissingPathError(
+            f"the graph of the run {resumed}, {graph}, is gone; if it was moved, give graph=DIR"
+        ) from error
 
 
 def check(config: TrainConfig) -> tuple[Components, torch.device]:

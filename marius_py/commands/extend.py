@@ -137,6 +137,11 @@ def run(options: argparse.Namespace) -> None:
         )
     sys.stdout.write(f"graph: {graph.path}\n")
     if values["run"] is not None:
-        init = "random" if values["init"] == "random" else "neighbors"
-        folder = extend_run(values["run"], graph, str(values["run_output"]), init=init)  # type: ignore[arg-type]
+        folder = extend_run(
+            str(values["run"]),
+            graph,
+            str(values["run_output"]),
+            init="random" if values["init"] == "random" else "neighbors",
+            run_graph=str(values["graph"]),
+        )
         sys.stdout.write(f"run: {folder}\n")

@@ -58,6 +58,7 @@ def extend_run(
     *,
     init: Init = "neighbors",
     memory_bytes: int = 256 << 20,
+    run_graph: Path | str | None = None,
 ) -> Path:
     """Make a run folder for an extended graph from the last commit of a run on the old one.
 
@@ -73,6 +74,7 @@ def extend_run(
             which nodes without a known neighbour get in any case.
         memory_bytes: bound for the sums of new nodes and for their edges with old ones: more nodes take more
             passes over the edges, more edges more passes over the run's embeddings.
+        run_graph: the graph that the run was trained on, if it has moved since.
 
     Returns:
         The new run folder.
@@ -86,7 +88,7 @@ def extend_run(
     made_from, shift, _ = shift_of(graph)
     folder = Path(output).absolute()
     check_free(folder, resume=False)
-    with load(run) as old:
+    with load(run, graph=run_graph) as old:
         if old.graph.fingerprint != made_from:
             raise ConfigError(
                 f"the graph {graph.path} was not made by extending {old.graph.path}, the run's graph"
@@ -114,14 +116,14 @@ def check_run(run: Path | str, graph: Path | str) -> None:
         ConfigError: the run was trained on another graph. StorageError, FormatError: run or graph is missing
         or damaged.
     """
-    wanted = open_graph(graph)
-    with load(run) as old:
-        if old.graph.fingerprint != wanted.fingerprint:
-            raise ConfigError(
-                f"run={run} was trained on the graph {old.graph.path}, not on graph={graph}: give that "
-                "graph, or a run on this one"
-            )
-        _saved(old)
+    open_graph(graph)
+    try:
+        with load(run, graph=graph) as old:  # which may have moved since
+            _saved(old)
+    except ConfigError as error:
+        raise ConfigError(
+            f"run={run} was not trained on graph={graph}: give its graph, or a run on this one ({error})"
+        ) from error
 
 
 def _saved(run: Run) -> dict[str, Any]:

@@ -41,9 +41,11 @@ class FolderLock:
         """Take the lock without waiting; StorageError if another process or store has it."""
         while self._descriptor is None:
             try:
-                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             except OSError as error:
-                raise StorageError(f"cannot create the lock file {self.path}: {error.strerror}") from error
+                raise StorageError(
+                    f"cannot open or create the lock file {self.path}: {error.strerror}"
+                ) from error
             try:
                 self._take(descriptor)
                 # The owner before may have removed the file between our open and flock: then what we

@@ -77,5 +77,5 @@ def test_the_run_to_extend_has_to_be_of_the_graph(run_train: Train, graph: Path,
     check_run(tmp_path / "run", graph)
     (tmp_path / "other").mkdir()
     other = write_run(tmp_path / "other")[1]
-    with pytest.raises(ConfigError, match=r"run=.* was trained on the graph .*, not on graph="):
+    with pytest.raises(ConfigError, match=r"run=.* was not trained on graph=.*: give its graph"):
         check_run(tmp_path / "run", other.path)

@@ -230,6 +230,28 @@ def test_command(files, tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
+def test_a_run_whose_graph_has_moved(tmp_path, capsys):
+    graph, moved, run = tmp_path / "graph", tmp_path / "moved", tmp_path / "run"
+    rows = make_rows(np.random.default_rng(0), [f"n{i}" for i in range(30)], ["r"], 200)
+    prepare(write(tmp_path / "edges.tsv", rows), graph, partitions=4, header=False)
+    marius_py.train(graph, run, SETTINGS).close()
+    graph.rename(moved)
+    assert cli.train([f"output={run}", "resume=true"]) == 2
+    assert f"{graph}, is gone; if it was moved, give graph=DIR" in capsys.readouterr().err
+    assert cli.train([f"output={run}", "resume=true", "graph=nowhere"]) == 2
+    assert "is gone" not in capsys.readouterr().err
+    added = write(tmp_path / "new.tsv", [("n0", "r", "somebody")])
+    words = [
+        f"run={run}",
+        f"run_output={tmp_path / 'longer'}",
+        f"output={tmp_path / 'both'}",
+        "input.header=false",
+    ]
+    assert cli.extend([f"graph={moved}", f"input.train={added}", *words]) == 0
+    with marius_py.load(tmp_path / "longer") as longer:
+        assert "somebody" in longer.graph.node_names()
+
+
 def test_files_are_read_as_marius_prepare_reads_them(tmp_path, capsys):
     (tmp_path / "t.txt").write_text("% old\nb;x;a\nc;x;b\n")
     reading = ["input.columns=[2,0]", "input.delimiter=;", "input.comment=%", "input.header=false"]
@@ -298,8 +320,10 @@ def test_refusals(files, tmp_path):
     pairs = write(tmp_path / "pairs.tsv", [("a", "b")])
     with pytest.raises(FormatError, match="has no relations, and the graph"):
         extend_graph(old, pairs, tmp_path / "x", header=False)
-    with pytest.raises(ConfigError, match="choose another folder"):
-        extend_graph(old, folder / "new.tsv", old.path, header=False, overwrite=True)
+    (tmp_path / "link").symlink_to(old.path)
+    for same, overwrite in ((old.path, True), (old.path, False), (tmp_path / "link", False)):
+        with pytest.raises(ConfigError, match=f"output={same} is the graph that .* choose another folder"):
+            extend_graph(old, folder / "new.tsv", same, header=False, overwrite=overwrite)
     with pytest.raises(ConfigError, match="was not made by extending one"):
         shift_of(old)
     marius_py.train(graph, tmp_path / "other", SETTINGS).close()
@@ -327,7 +351,7 @@ def test_a_run_of_another_graph_is_refused_before_the_graph_is_written(files, tm
     marius_py.train(graph, tmp_path / "run", SETTINGS).close()
     words = [f"graph={old.path}", f"input.train={folder / 'new.tsv'}", f"output={tmp_path / 'both'}"]
     assert cli.extend([*words, f"run={tmp_path / 'run'}", f"run_output={tmp_path / 'longer'}"]) == 2
-    assert "was trained on the graph" in capsys.readouterr().err
+    assert "was not trained on graph=" in capsys.readouterr().err
     assert not (tmp_path / "both").exists()
 
 

@@ -195,5 +195,16 @@ def test_stores_hold_the_lock(tmp_path: Path) -> None:
 
 
 def test_folder_that_cannot_be_locked(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="cannot create the lock file"):
+    with pytest.raises(StorageError, match="cannot open or create the lock file"):
         FolderLock(tmp_path / "missing").acquire()
+
+
+def test_others_of_a_group_may_take_over_a_lock(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        lock = FolderLock(tmp_path)
+        lock.acquire()
+        assert (tmp_path / LOCK_NAME).stat().st_mode & 0o777 == 0o664
+        lock.release()
+    finally:
+        os.umask(before)
