@@ -145,7 +145,7 @@ def _edges(key: str, values: dict[str, Any]) -> Any:
 def _whole(key: str, text: str | None, low: int, high: int) -> int | None:
     if text is None:
         return None
-    if not text.isdecimal() or not low <= int(text) <= high:
+    if not text.isdecimal() or len(text) > 20 or not low <= int(text) <= high:
         raise ConfigError(f"{key}={text}; allowed: a whole number from {low} to {high}")
     return int(text)
 

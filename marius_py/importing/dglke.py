@@ -19,7 +19,15 @@ from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError, MissingPathError
 from marius_py.graph import Graph
-from marius_py.importing.files import check_file, check_folder, open_rows, read_json
+from marius_py.importing.files import (
+    as_float32,
+    check_file,
+    check_folder,
+    finite,
+    open_rows,
+    read_json,
+    shown,
+)
 from marius_py.importing.runs import DEFAULT_MEMORY_BYTES, PeerModel, write_run
 from marius_py.prepare import prepare_arrays
 from marius_py.prepare.blocks import EdgeBlock
@@ -32,6 +40,23 @@ FORMATS = ("built_in", *(f"raw_udd_{order}" for order in ORDERS), *(f"udd_{order
 PHASE_EPSILON = 2.0
 """RotatE's phases are scaled by (gamma + this) / hidden width."""
 
+_DECODERS: Mapping[str, Mapping[str, Any]] = {
+    "TransE": {"_target_": "transe", "norm": "l2"},
+    "TransE_l1": {"_target_": "transe", "norm": "l1"},
+    "TransE_l2": {"_target_": "transe", "norm": "l2"},
+    "DistMult": {"_target_": "distmult"},
+    "ComplEx": {"_target_": "complex"},
+    "RESCAL": {"_target_": "rescal"},
+    "RotatE": {"_target_": "rotate", "norm": "moduli"},
+}
+_OF_MAPPINGS = {
+    "one edge a line": "a line 'number, name' each",
+    "is this an edge list?": "is this a mapping?",
+    "there is no column 1 (positions count from 0)": "a line holds a number, the delimiter and a name",
+    "the head name is empty": "the number is empty",
+    "the tail name is empty": "the name is empty",
+}
+"""What the reader of edges says, and what it means where the two columns are a number and a name."""
 _MAPPINGS = {"entities": ("entities.dict", "entities.tsv"), "relations": ("relations.dict", "relations.tsv")}
 _BLOCK_BYTES = 32 << 20
 _TEXT_BLOCK_BYTES = 1 << 26
@@ -166,7 +191,7 @@ def dglke_run(
 
     def blocks() -> Iterator[tuple[int, NDArray[np.float32]]]:
         for start in range(0, len(rows), step):
-            yield start, np.asarray(rows[start : start + step], dtype=np.float32)
+            yield start, as_float32(rows[start : start + step])
 
     model = PeerModel(
         decoder=decoder,
@@ -174,7 +199,7 @@ def dglke_run(
         reciprocal=False,
         node_names=names["entities"],
         relation_names=names["relations"],
-        relations=np.asarray(relation_rows, dtype=np.float32),
+        relations=as_float32(relation_rows),
         blocks=blocks,
         facts={
             "from": "DGL-KE",
@@ -195,8 +220,8 @@ class TrainedWith:
 
     Attributes:
         dataset, model: parts of the tables' names.
-        hidden_dim: width before doubling.
-        gamma: margin of the score; None if it says nothing.
+        hidden_dim: width before doubling, from 1; None if it says nothing.
+        gamma: margin of the score, finite; None if it says nothing.
         entity_map, relation_map: names of the mapping files, if it says them.
     """
 
@@ -212,37 +237,43 @@ def read_config(path: Path) -> TrainedWith:
     """Read config.json, with the keys of DGL-KE's older and newer versions.
 
     Raises:
-        StorageError: missing. FormatError: damaged, or it names no dataset or model.
+        StorageError: missing. FormatError: damaged, it names no dataset or model, or a value is none that its
+        key can have.
     """
     values = read_json(path, "the configuration of DGL-KE")
     if not isinstance(values, dict):
         raise FormatError(f"{path} holds no configuration of DGL-KE: it is not a JSON object")
 
-    def first(*keys: str) -> Any:
-        return next((values[key] for key in keys if values.get(key) is not None), None)
+    def first(*keys: str) -> tuple[str, Any]:
+        return next(((key, values[key]) for key in keys if values.get(key) is not None), (keys[0], None))
 
     def text(*keys: str) -> str | None:
-        value = first(*keys)
+        key, value = first(*keys)
         if value is not None and (not isinstance(value, str) or not value or "\0" in value):
-            raise FormatError(f"{path}: {keys[0]} is {value!r}; it should be a text")
+            raise FormatError(f"{path}: {key} is {value!r}; it should be a text")
+        return value
+
+    def whole(*keys: str) -> int | None:
+        key, value = first(*keys)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise FormatError(f"{path}: {key} is {shown(value)}; allowed: a whole number from 1")
         return value
 
     def number(*keys: str) -> float | None:
-        value = first(*keys)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            raise FormatError(f"{path}: {keys[0]} is {value!r}; it should be a number")
-        return value
+        key, value = first(*keys)
+        if value is not None and finite(value) is None:
+            raise FormatError(f"{path}: {key} is {shown(value)}; allowed: a finite number")
+        return finite(value)
 
     dataset, model = text("dataset"), text("model", "model_name")
     if dataset is None or model is None:
         raise FormatError(f"{path} names no dataset, or no model: it is no whole configuration of DGL-KE")
     if "/" in dataset or "/" in model:
         raise FormatError(f"{path}: dataset {dataset!r} and model {model!r} are parts of the tables' names")
-    hidden = number("emb_size", "hidden_dim")
     return TrainedWith(
         dataset,
         model,
-        None if hidden is None else int(hidden),
+        whole("emb_size", "hidden_dim"),
         number("gamma"),
         text("emap_file", "emp_file"),
         text("rmap_file"),
@@ -259,31 +290,31 @@ def convert_model(trained: TrainedWith, dim: int) -> tuple[Mapping[str, Any], in
     Raises:
         ConfigError: nothing here scores alike. FormatError: a width or gamma does not fit the model.
     """
-    model = trained.model
+    model, gamma, hidden = trained.model, trained.gamma, trained.hidden_dim
+    if model not in _DECODERS:
+        raise ConfigError(
+            f"the model {model} of DGL-KE has no equal here; TransE_l1, TransE_l2, DistMult, ComplEx, RESCAL "
+            "and RotatE have"
+        )
     if model in ("ComplEx", "RotatE") and dim % 2:
         raise FormatError(f"the table of entities is {dim} wide; {model} needs an even width")
-    if model in ("TransE", "TransE_l2"):
-        return {"_target_": "transe", "norm": "l2"}, dim
-    if model == "TransE_l1":
-        return {"_target_": "transe", "norm": "l1"}, dim
-    if model == "DistMult":
-        return {"_target_": "distmult"}, dim
-    if model == "ComplEx":
-        return {"_target_": "complex"}, dim
-    if model == "RESCAL":
-        return {"_target_": "rescal"}, dim * dim
-    if model == "RotatE":
-        gamma, hidden = trained.gamma, trained.hidden_dim
-        if gamma is None or hidden is None or gamma + PHASE_EPSILON <= 0 or hidden < 1:
+    if hidden is not None:
+        # RotatE's phases are of half the entities' width; other models score alike with either width.
+        wanted = (2 * hidden,) if model == "RotatE" else (hidden, 2 * hidden)
+        if dim not in wanted:
             raise FormatError(
-                f"RotatE's phases need gamma and emb_size; the configuration has {gamma}, {hidden}"
+                f"the table of entities is {dim} wide; {model} with emb_size (hidden_dim) {shown(hidden)} "
+                f"needs {' or '.join(map(shown, wanted))}"
             )
-        scale = math.pi * hidden / (gamma + PHASE_EPSILON)
-        return {"_target_": "rotate", "norm": "moduli", "phase_scale": scale}, dim // 2
-    raise ConfigError(
-        f"the model {model} of DGL-KE has no equal here; TransE_l1, TransE_l2, DistMult, ComplEx, RESCAL and "
-        "RotatE have"
-    )
+    decoder = dict(_DECODERS[model])
+    if model == "RotatE":
+        if gamma is None or hidden is None or gamma + PHASE_EPSILON <= 0:
+            raise FormatError(
+                f"RotatE's phases need gamma, above -{PHASE_EPSILON:g}, and emb_size; the configuration has "
+                f"{gamma}, {hidden}"
+            )
+        decoder["phase_scale"] = math.pi * hidden / (gamma + PHASE_EPSILON)
+    return decoder, {"RESCAL": dim * dim, "RotatE": dim // 2}.get(model, dim)
 
 
 # ---------------------------------------------------------------------- mappings and triples
@@ -313,10 +344,12 @@ def read_mapping(path: Path, delimiter: str) -> list[str]:
         StorageError: missing. FormatError: the numbers are not 0, 1, 2, … or a line is malformed.
     """
     numbers, names = [], []
-    for block in _text_blocks(path, delimiter, [0, 1]):
+    for block in _mapping_blocks(path, delimiter):
         numbers.append(_integers(block.head, path, "number"))
         names += pc.utf8_trim_whitespace(block.tail).to_pylist()
     order = np.concatenate(numbers)
+    if "" in names:
+        raise FormatError(f"{path}: the name of number {order[names.index('')]} is only blanks")
     if not np.array_equal(np.sort(order), np.arange(len(order))):
         raise FormatError(f"{path} has {len(order)} lines, so its numbers should be 0 to {len(order) - 1}")
     if len(set(names)) < len(names):
@@ -325,6 +358,17 @@ def read_mapping(path: Path, delimiter: str) -> list[str]:
     for number, name in zip(order.tolist(), names, strict=True):
         found[number] = name
     return found
+
+
+def _mapping_blocks(path: Path, delimiter: str) -> Iterator[EdgeBlock]:
+    """Blocks with numbers as heads, names as tails; errors speak of these."""
+    try:
+        yield from _text_blocks(path, delimiter, [0, 1])
+    except FormatError as error:
+        message = str(error).removeprefix(str(path))
+        for said, meant in _OF_MAPPINGS.items():
+            message = message.replace(said, meant, 1)
+        raise FormatError(f"{path}{message}") from error
 
 
 class _Triples:

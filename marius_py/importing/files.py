@@ -6,9 +6,11 @@ In: paths. Out: plain JSON values, counts, and arrays whose shape has been check
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import h5py
@@ -19,6 +21,8 @@ from marius_py.errors import FormatError, MariusError, MissingPathError, Storage
 
 JSON_LIMIT = 1 << 36
 """Bytes of a JSON file that are read at most."""
+_COUNT_DIGITS = 15
+_SHOWN = 80
 
 
 def read_json(path: Path, what: str) -> Any:
@@ -38,6 +42,22 @@ def read_json(path: Path, what: str) -> Any:
         raise FormatError(
             f"{path} is damaged or half-written: it should hold {what} as JSON ({error})"
         ) from None
+
+
+def finite(value: Any) -> float | None:
+    """A JSON number as a float; None if it is no number, not finite, or too large for a float."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def shown(value: Any) -> str:
+    """A value for messages, cut."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def check_folder(path: Path, key: str, what: str) -> Path:
@@ -69,10 +89,13 @@ def read_bytes(path: Path, what: str) -> bytes:
 
 
 def read_count(path: Path, what: str) -> int:
-    """A whole number of 0 or more in a text file; StorageError if missing, FormatError otherwise."""
+    """A whole number of up to 15 digits in a text file; StorageError if missing, FormatError otherwise."""
     text = read_bytes(path, what).strip()
-    if not text.isdigit():
-        raise FormatError(f"{path} holds {text[:40]!r}; it should hold {what}, a whole number")
+    if not text.isdigit() or len(text) > _COUNT_DIGITS:
+        raise FormatError(
+            f"{path} holds {text[:40]!r}; it should hold {what}, a whole number of up to "
+            f"{_COUNT_DIGITS} digits"
+        )
     return int(text)
 
 
@@ -91,7 +114,7 @@ def open_hdf5(path: Path, what: str) -> Iterator[h5py.File]:
             if version != 1:
                 raise FormatError(f"{path} has format_version {version}; 1 is what can be read")
             yield file
-    except (OSError, RuntimeError, KeyError, ValueError) as error:
+    except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:  # TypeError: an unknown type
         if isinstance(error, MariusError):
             raise
         raise FormatError(
@@ -120,22 +143,30 @@ def data_set(file: h5py.File, name: str, shape: tuple[int | None, ...], kinds: s
     if not isinstance(place, h5py.Dataset) or place.is_virtual or place.external is not None:
         raise FormatError(f"{path}: {name} is no data set that lies in this file")
     wanted = "×".join("any" if size is None else str(size) for size in shape)
-    fits = len(place.shape) == len(shape) and all(
-        size in (None, found) for size, found in zip(shape, place.shape, strict=True)
+    found = place.shape  # None: a data set without values, not even a scalar
+    fits = (
+        found is not None
+        and len(found) == len(shape)
+        and all(size in (None, own) for size, own in zip(shape, found, strict=True))
     )
     if not fits or place.dtype.kind not in kinds:
-        raise FormatError(f"{path}: {name} has shape {place.shape} and type {place.dtype}; expected {wanted}")
+        raise FormatError(f"{path}: {name} has shape {found} and type {place.dtype}; expected {wanted}")
     return place
 
 
 def read_floats(file: h5py.File, name: str, shape: tuple[int | None, ...]) -> NDArray[np.float32]:
     """A whole data set of floats as float32; raises like `data_set`."""
-    values: NDArray[np.float32] = data_set(file, name, shape)[...].astype(np.float32)
-    return values
+    return as_float32(data_set(file, name, shape)[...])
+
+
+def as_float32(values: Any) -> NDArray[np.float32]:
+    """An array of floats as float32; what is too large for it becomes an infinity, without a warning."""
+    with np.errstate(over="ignore"):
+        return np.asarray(values, dtype=np.float32)
 
 
 def open_rows(path: Path, what: str) -> NDArray[Any]:
-    """A two-dimensional array of floats in an .npy file, mapped into memory.
+    """A two-dimensional array of floats (n, at least 1) in an .npy file, mapped into memory.
 
     Raises:
         StorageError: missing. FormatError: no .npy, damaged, half-written, pickled, or of another shape.
@@ -143,14 +174,12 @@ def open_rows(path: Path, what: str) -> NDArray[Any]:
     if not path.is_file():
         raise StorageError(f"{path} is missing; it should hold {what}")
     try:
-        rows = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        rows: NDArray[Any] = np.lib.format.open_memmap(path, mode="r")
+    except (OSError, ValueError, EOFError, TokenError) as error:
         raise FormatError(f"{path} is damaged or half-written: it should hold {what} ({error})") from error
-    if not isinstance(rows, np.ndarray):
-        rows.close()
-        raise FormatError(f"{path} holds several arrays; expected {what}: one, two-dimensional, of floats")
-    if rows.ndim != 2 or rows.dtype.kind != "f":
+    if rows.ndim != 2 or rows.dtype.kind != "f" or not rows.shape[1]:
         raise FormatError(
-            f"{path} holds {rows.dtype} {rows.shape}; expected {what}: two dimensions of floats"
+            f"{path} holds {rows.dtype} {rows.shape}; expected {what}: two dimensions of floats, at "
+            "least one a row"
         )
     return rows

@@ -6,9 +6,11 @@ the graph and the checkpoint.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 from marius_py.errors import ConfigError, FormatError, MissingPathError, StorageError
 from marius_py.graph import Graph
 from marius_py.importing.files import (
+    as_float32,
     check_file,
     check_folder,
     data_set,
@@ -41,9 +44,14 @@ from marius_py.prepare import prepare_arrays
 from marius_py.prepare.progress import ProgressHook
 
 VERSION_FILE = "checkpoint_version.txt"
+_VERSION_DIGITS = 10
 _EDGE_FILE = re.compile(r"edges_(\d+)_(\d+)\.h5")
 _BLOCK_EDGES = 1 << 20
 _BLOCK_BYTES = 32 << 20
+_LISTED = 4
+"""Buckets without a file that a message names."""
+
+logger = logging.getLogger(__name__)
 
 Paths = Path | str | Sequence[Path | str]
 
@@ -81,7 +89,8 @@ def pbg_graph(
 
     Args:
         entities: folder of entity_count_*, entity_names_* and dynamic_rel_*; None: the configuration's.
-        train: folder of edges_I_J.h5, or several.
+        train: folder of edges_I_J.h5, or several. A bucket without a file counts as empty, with a warning;
+            edge weights are left out, with a warning.
         output: folder to create.
         valid: folder, or folders, of the validation edges.
         test: of the test edges. With neither, `train` is split at random by `split`.
@@ -162,9 +171,6 @@ def pbg_run(
     number = _version(source) if version is None else version
     counts = read_entities(schema, folder)
     names = relation_names(schema, folder)
-    with open_hdf5(source / f"model.v{number}.h5", "the model's parameters") as file:
-        converted = convert_relations(schema, file, 1 if names is None else len(names))
-        shifts = _global_embeddings(schema, file)
     files = [
         (source / f"embeddings_{entity}_{part}.v{number}.h5", entity, counts.starts[entity][part], count)
         for entity in schema.entities
@@ -173,6 +179,9 @@ def pbg_run(
     for path, entity, _, count in files:  # all of them before anything is written
         with open_hdf5(path, f"the embeddings of {entity}") as file:
             data_set(file, "embeddings", (count, schema.dimension))
+    with open_hdf5(source / f"model.v{number}.h5", "the model's parameters") as file:
+        converted = convert_relations(schema, file, 1 if names is None else len(names))
+        shifts = _global_embeddings(schema, file)
     model = PeerModel(
         decoder=converted.decoder,
         dim=schema.dimension,
@@ -206,17 +215,26 @@ def read_entities(schema: Schema, folder: Path) -> Entities:
 
 
 def node_names(schema: Schema, folder: Path, counts: Entities) -> list[str]:
-    """All names in the order of numbers; "part/place" where a partition has no file of names."""
+    """All names in the order of numbers; "part/place" where no partition of a type has a file of names.
+
+    Raises:
+        StorageError: only some partitions of a type have one. FormatError: names are damaged or too few.
+    """
     names: list[str] = []
     for entity in schema.entities:
         prefix = f"{entity}/" if len(schema.entities) > 1 else ""
-        for part, count in enumerate(counts.counts[entity]):
-            path = folder / f"entity_names_{entity}_{part}.json"
-            own = (
-                names_of(path, count, f"{entity} entities")
-                if path.is_file()
-                else [f"{part}/{place}" for place in range(count)]
-            )
+        paths = [folder / f"entity_names_{entity}_{part}.json" for part in range(schema.entities[entity])]
+        named = [path.is_file() for path in paths]
+        for part, (path, count) in enumerate(zip(paths, counts.counts[entity], strict=True)):
+            if named[part]:
+                own = names_of(path, count, f"{entity} entities")
+            elif any(named) and count:
+                raise StorageError(
+                    f"{path} is missing, while {paths[named.index(True)].name} is there; either all "
+                    f"partitions of {entity} have a file of names, or none"
+                )
+            else:
+                own = [f"{part}/{place}" for place in range(count)]
             names += [prefix + name for name in own] if prefix else own
     return names
 
@@ -271,13 +289,36 @@ def _edge_blocks(
         found = [(entry, match) for entry in folder.iterdir() if (match := _EDGE_FILE.fullmatch(entry.name))]
         if not found:
             raise MissingPathError(f"{key}={folder} holds no edges_I_J.h5")
-        files += sorted((int(match[1]), int(match[2]), entry) for entry, match in found)
-    return _read_edges(schema, counts, relations, files)
+        buckets = sorted((int(match[1]), int(match[2]), entry) for entry, match in found)
+        _warn_of_absent(schema, {bucket[:2] for bucket in buckets}, f"{key}={folder}")
+        files += buckets
+    return _read_edges(schema, counts, relations, files, key)
+
+
+def _warn_of_absent(schema: Schema, found: set[tuple[int, int]], where: str) -> None:
+    """Warn of buckets without a file: one that got lost cannot be told from an empty one."""
+    rows, columns = (
+        range(max(schema.entities[getattr(one, side)] for one in schema.relations)) for side in ("lhs", "rhs")
+    )
+    present = sum(i in rows and j in columns for i, j in found)
+    absent = len(rows) * len(columns) - present
+    if absent:
+        names = list(islice((f"{i}_{j}" for i in rows for j in columns if (i, j) not in found), _LISTED))
+        more = ", …" if absent > _LISTED else ""
+        logger.warning(
+            "%s: %d of %d buckets have a file; none for %s%s: taken for empty",
+            where, present, present + absent, ", ".join(names), more,
+        )  # fmt: skip
 
 
 def _read_edges(
-    schema: Schema, counts: Entities, relations: list[str] | None, files: list[tuple[int, int, Path]]
+    schema: Schema,
+    counts: Entities,
+    relations: list[str] | None,
+    files: list[tuple[int, int, Path]],
+    key: str,
 ) -> Iterator[NDArray[np.int64]]:
+    weighted = False
     for lhs_part, rhs_part, path in files:
         sides = [
             _Side(schema, counts, side, part, path) for side, part in (("lhs", lhs_part), ("rhs", rhs_part))
@@ -285,6 +326,9 @@ def _read_edges(
         with open_hdf5(path, "a bucket of edges") as file:
             if "lhsd_data" in file or "rhsd_data" in file:
                 raise FormatError(f"{path} holds featurized entities, which have no equal here")
+            if "weight" in file and not weighted:
+                weighted = True
+                logger.warning("%s: the edges have weights (%s), which are left out", key, path.name)
             rel = data_set(file, "rel", (None,), "iu")
             ends = [data_set(file, name, rel.shape, "iu") for name in ("lhs", "rhs")]
             for start in range(0, len(rel), _BLOCK_EDGES):
@@ -346,7 +390,7 @@ def _check_range(values: NDArray[np.int64], count: int, what: str, path: Path, f
 def _version(folder: Path) -> int:
     """The version of the last whole checkpoint."""
     text = read_bytes(folder / VERSION_FILE, "the version of the checkpoint").strip()
-    if not text.isdigit() or int(text) == 0:
+    if not text.isdigit() or len(text) > _VERSION_DIGITS or int(text) == 0:
         raise StorageError(
             f"{folder / VERSION_FILE} names no version ({text[:40]!r}): no checkpoint was completed there; "
             "version=N takes one all the same"
@@ -373,10 +417,10 @@ def _row_blocks(
         with open_hdf5(path, f"the embeddings of {entity}") as file:
             table: Any = data_set(file, "embeddings", (count, schema.dimension))
             for start in range(0, count, step):
-                rows = table[start : start + step].astype(np.float32)
+                rows = as_float32(table[start : start + step])
                 if schema.max_norm is not None:
-                    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-                    rows *= np.where(norms > schema.max_norm, schema.max_norm / (norms + 1e-7), 1)
+                    norms = np.linalg.norm(rows, axis=1, keepdims=True).astype(np.float64)
+                    rows *= as_float32(np.where(norms > schema.max_norm, schema.max_norm / (norms + 1e-7), 1))
                 if entity in shifts:
                     rows += shifts[entity]
                 yield first + start, rows

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from marius_py.errors import ConfigError, FormatError, MissingPathError
-from marius_py.importing.files import check_folder, read_count, read_json
+from marius_py.importing.files import check_folder, finite, read_count, read_json, shown
 
 CONFIG_NAME = "config.json"
 RELATION_COUNT = "dynamic_rel_count.txt"
@@ -20,6 +20,8 @@ RELATION_NAMES = "dynamic_rel_names.json"
 OPERATORS = ("none", "diagonal", "translation", "complex_diagonal", "linear", "affine")
 COMPARATORS = ("dot", "cos", "l2", "squared_l2")
 
+_NO_NAME = re.compile(r"[\x00\ud800-\udfff]")
+"""A NUL, or half of a character (a lone surrogate), which UTF-8 cannot spell."""
 _COUNT_FILE = re.compile(r"entity_count_(.+)_(\d+)\.txt")
 
 
@@ -83,11 +85,11 @@ def read_schema(path: Path) -> Schema:
     schema = Schema(
         entities=entities,
         relations=types,
-        dynamic=bool(values.get("dynamic_relations", False)),
+        dynamic=read.flag(values.get("dynamic_relations", False), "dynamic_relations"),
         dimension=read.whole(values.get("dimension"), "dimension"),
         comparator=read.choice(values.get("comparator", "cos"), "comparator", COMPARATORS),
-        bias=bool(values.get("bias", False)),
-        global_emb=bool(values.get("global_emb", True)),
+        bias=read.flag(values.get("bias", False), "bias"),
+        global_emb=read.flag(values.get("global_emb", True), "global_emb"),
         max_norm=read.number(values.get("max_norm"), "max_norm"),
         entity_path=values.get("entity_path") if isinstance(values.get("entity_path"), str) else None,
     )
@@ -128,22 +130,37 @@ def dynamic_names(folder: Path) -> list[str]:
     """Names of dynamic relations; their numbers if there is no file of names.
 
     Raises:
-        StorageError: no count. FormatError: counts differ, or names are no texts.
+        StorageError: no count. FormatError: counts differ, or names are no distinct texts.
     """
     count = read_count(folder / RELATION_COUNT, "the number of relations")
     if not (folder / RELATION_NAMES).is_file():
         return [str(number) for number in range(count)]
-    return names_of(folder / RELATION_NAMES, count, "relations")
+    names = names_of(folder / RELATION_NAMES, count, "relations")
+    if len(set(names)) < count:
+        raise FormatError(f"{folder / RELATION_NAMES} holds a name twice; names must be distinct")
+    return names
 
 
 def names_of(path: Path, count: int, what: str) -> list[str]:
-    """A JSON list of `count` names; FormatError otherwise."""
+    """A JSON list of `count` names, texts or whole numbers; FormatError otherwise."""
     names = read_json(path, f"the names of {what}")
-    if not isinstance(names, list) or not all(isinstance(name, (str, int)) for name in names):
+    if not isinstance(names, list):
         raise FormatError(f"{path} should hold a list of names of {what}")
+    place = next((place for place, name in enumerate(names) if not _is_name(name)), None)
+    if place is not None:
+        raise FormatError(
+            f"{path}: name {place} of {what} is {shown(names[place])}; allowed: a text in UTF-8 that is "
+            "not empty and has no NUL, or a whole number"
+        )
     if len(names) != count:
         raise FormatError(f"{path} has {len(names)} names, but there are {count} {what}")
     return [str(name) for name in names]
+
+
+def _is_name(value: Any) -> bool:
+    if isinstance(value, str):
+        return bool(value) and _NO_NAME.search(value) is None
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 class _Reader:
@@ -165,9 +182,20 @@ class _Reader:
     def number(self, value: Any, key: str) -> float | None:
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-            raise self._wrong(key, value, "a number above 0, or null")
-        return float(value)
+        found = finite(value)
+        if found is None or found <= 0:
+            raise self._wrong(key, value, "a finite number above 0, or null")
+        return found
+
+    def flag(self, value: Any, key: str) -> bool:
+        if not isinstance(value, bool):
+            raise self._wrong(key, value, "true, false")
+        return value
+
+    def text(self, value: Any, key: str) -> str:
+        if not isinstance(value, str) or not value:
+            raise self._wrong(key, value, "a text that is not empty")
+        return value
 
     def choice(self, value: Any, key: str, known: tuple[str, ...]) -> str:
         if value not in known:
@@ -179,7 +207,7 @@ class _Reader:
         return FormatError(f"{self._path}: {key} is {value!r}: {why}")
 
     def _wrong(self, key: str, value: Any, allowed: str) -> FormatError:
-        return FormatError(f"{self._path}: {key} is {value!r}; allowed: {allowed}")
+        return FormatError(f"{self._path}: {key} is {shown(value)}; allowed: {allowed}")
 
 
 def _entity_name(name: str, path: Path) -> str:
@@ -205,7 +233,7 @@ def _relation(value: Any, number: int, entities: Mapping[str, int], read: _Reade
     fields = read.mapping(value, key)
     known = tuple(entities)
     return RelationType(
-        name=str(fields.get("name", number)),
+        name=read.text(fields.get("name", str(number)), f"{key}.name"),
         lhs=read.choice(fields.get("lhs"), f"{key}.lhs", known),
         rhs=read.choice(fields.get("rhs"), f"{key}.rhs", known),
         operator=read.choice(fields.get("operator", "none"), f"{key}.operator", OPERATORS),

@@ -32,6 +32,7 @@ PBG = ["from=pbg", "graph=g", "input.train=e"]
         ([*PBG, "graph=h"], "given twice"),
         ([*PBG, "seed=-1"], "seed=-1; allowed: a whole number from 0"),
         ([*PBG, "partitions=2000"], "from 1 to 1024"),
+        ([*PBG, "version=" + "9" * 5000], "allowed: a whole number from 1"),
         ([*PBG, "memory=much"], "memory=much"),
         ([*PBG, "overwrite=yes"], "allowed: true, false"),
         ([*PBG, "input.split=half"], "three shares"),

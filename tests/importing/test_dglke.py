@@ -129,6 +129,35 @@ def test_newer_configurations(tmp_path):
         assert run.settings["model.decoder"]["phase_scale"] == pytest.approx(np.pi * 3 / 14)
 
 
+@pytest.mark.parametrize(("hidden", "allowed"), [(6, True), (3, True), (12, False), (None, True)])
+def test_the_width_is_that_of_the_configuration(tmp_path, hidden, allowed):
+    data, save, *_ = write_dglke(tmp_path, "DistMult")
+    change(save, emb_size=hidden)
+    graph = dglke_graph(data / "train.txt", tmp_path / "g", split=(1, 0, 0))
+    if allowed:
+        assert dglke_run(save, graph, tmp_path / "run", data=data).is_dir()
+        return
+    with pytest.raises(FormatError, match=r"6 wide; DistMult .* 12 needs 12 or 24"):
+        dglke_run(save, graph, tmp_path / "run", data=data)
+
+
+@pytest.mark.parametrize("dtype", [">f4", "f2", ">f8"])
+def test_other_floats(tmp_path, dtype):
+    data, save, names, _, _, entity, _ = write_dglke(tmp_path, "DistMult")
+    np.save(save / "mine_DistMult_entity.npy", np.asfortranarray(entity.astype(dtype)))
+    graph = dglke_graph(data / "train.txt", tmp_path / "g", split=(1, 0, 0))
+    with marius_py.load(dglke_run(save, graph, tmp_path / "run", data=data)) as run:
+        np.testing.assert_array_equal(run.embedding(names[3]), entity[3].astype(dtype).astype(np.float32))
+
+
+def test_floats_too_large_are_counted(tmp_path, caplog):
+    data, save, *_ = write_dglke(tmp_path, "DistMult")
+    np.save(save / "mine_DistMult_entity.npy", np.full((9, 6), 1e300))
+    graph = dglke_graph(data / "train.txt", tmp_path / "g", split=(1, 0, 0))
+    dglke_run(save, graph, tmp_path / "run", data=data)
+    assert "9 embeddings hold a NaN or an infinity" in caplog.text
+
+
 def cut(path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
@@ -136,6 +165,10 @@ def cut(path):
 def archive(path):
     with path.open("wb") as file:
         np.savez(file, a=np.zeros(3))
+
+
+def unclose(path):
+    path.write_bytes(path.read_bytes().replace(b"}", b" ", 1))
 
 
 def change(save, **values):
@@ -152,7 +185,7 @@ DAMAGE = {
     ),
     "an archive": (
         lambda data, save: archive(save / "mine_RotatE_entity.npy"),
-        "several arrays",
+        "half-written: it should hold the embeddings of entities",
     ),
     "one dimension": (
         lambda data, save: np.save(save / "mine_RotatE_entity.npy", np.zeros(9)),
@@ -170,14 +203,59 @@ DAMAGE = {
         lambda data, save: np.save(save / "mine_RotatE_entity.npy", np.zeros((9, 5), np.float32)),
         "RotatE needs an even width",
     ),
+    "a damaged header": (
+        lambda data, save: unclose(save / "mine_RotatE_entity.npy"),
+        "half-written",
+    ),
+    "half an archive": (
+        lambda data, save: (save / "mine_RotatE_entity.npy").write_bytes(b"PK\x03\x04"),
+        "half-written",
+    ),
+    "no columns": (
+        lambda data, save: np.save(save / "mine_RotatE_entity.npy", np.zeros((9, 0))),
+        "at least one a row",
+    ),
+    "another emb_size": (
+        lambda data, save: change(save, emb_size=6),
+        r"6 wide; RotatE with emb_size \(hidden_dim\) 6 needs 12",
+    ),
+    "a broken emb_size": (lambda data, save: change(save, emb_size=3.7), "emb_size is 3.7; allowed: a whole"),
+    "no end of emb_size": (
+        lambda data, save: change(save, emb_size=None, hidden_dim=float("inf")),
+        "hidden_dim is inf; allowed: a whole number from 1",
+    ),
+    "a long emb_size": (lambda data, save: change(save, emb_size=10**400), r"emb_size .* 10{70,90}… needs"),
+    "no finite gamma": (lambda data, save: change(save, gamma=float("nan")), "gamma is nan; allowed: a fin"),
+    "a long gamma": (lambda data, save: change(save, gamma=10**400), "gamma is 10*…; allowed: a finite"),
+    "a low gamma": (lambda data, save: change(save, gamma=-2), "above -2, and emb_size"),
     "half a configuration": (lambda data, save: cut(save / "config.json"), "half-written"),
     "no configuration": (lambda data, save: (save / "config.json").unlink(), "config.json is missing"),
     "no model": (lambda data, save: change(save, model=None), "names no dataset, or no model"),
     "a path": (lambda data, save: change(save, dataset="../mine"), "parts of the tables' names"),
-    "no gamma": (lambda data, save: change(save, gamma=None), "need gamma and emb_size"),
+    "no gamma": (lambda data, save: change(save, gamma=None), "need gamma, above -2, and emb_size"),
     "no mapping": (lambda data, save: (data / "entities.dict").unlink(), "say where: entities=FILE"),
     "holes": (lambda data, save: (data / "entities.dict").write_text("0\ta\n2\tb\n"), "should be 0 to 1"),
     "no numbers": (lambda data, save: (data / "entities.dict").write_text("a\t0\n"), "no whole number"),
+    "no entities": (
+        lambda data, save: (data / "entities.dict").write_text(""),
+        "entities.dict is empty; it should hold a line 'number, name' each",
+    ),
+    "no name": (
+        lambda data, save: (data / "entities.dict").write_text("0\ta\n1\t\n"),
+        "line 2: the name is empty in",
+    ),
+    "no first number": (
+        lambda data, save: (data / "entities.dict").write_text("\ta\n"),
+        "line 1: the number is empty in",
+    ),
+    "one column": (
+        lambda data, save: (data / "entities.dict").write_text("0 a\n"),
+        "a line holds a number, the delimiter and a name",
+    ),
+    "a blank name": (
+        lambda data, save: (data / "entities.dict").write_text("1\t \n0\ta\n"),
+        "name of number 1 is only blanks",
+    ),
     "one name twice": (
         lambda data, save: (data / "entities.dict").write_text("0\ta\n1\ta\n"),
         "a name twice",

@@ -102,10 +102,65 @@ def test_dynamic_relations_need_no_configuration(tmp_path):
     assert triples(graph, "train") == sorted(edges)
     assert graph.num_relations == 3
     (tmp_path / "p" / "entities" / "dynamic_rel_names.json").unlink()
-    (tmp_path / "p" / "entities" / "entity_names_all_1.json").unlink()
+    for part in range(2):
+        (tmp_path / "p" / "entities" / f"entity_names_all_{part}.json").unlink()
     graph = pbg_graph(tmp_path / "p" / "entities", tmp_path / "p" / "edges", tmp_path / "h", split=(1, 0, 0))
     assert graph.relation_names() == ["0", "1", "2"]
-    assert {"a0 0", "1/2"} <= set(graph.node_names())
+    assert {"0/0", "1/2"} <= set(graph.node_names())
+
+
+def test_names_of_some_partitions_only(tmp_path):
+    peer = make(tmp_path / "p")
+    peer.write_edges()
+    names = peer.folder / "entities" / "entity_names_all_1.json"
+    names.unlink()
+    config = peer.model / "config.json"
+    with pytest.raises(StorageError, match=r"_1\.json is missing, while entity_names_all_0\.json is there"):
+        pbg_graph(None, peer.folder / "edges", tmp_path / "g", config=config)
+    (peer.folder / "entities" / "entity_count_all_1.txt").write_text("0")
+    for bucket in ("0_1", "1_0", "1_1"):
+        (peer.folder / "edges" / f"edges_{bucket}.h5").unlink()
+    graph = pbg_graph(None, peer.folder / "edges", tmp_path / "g", config=config)
+    assert graph.num_nodes == 4  # a partition without nodes needs no names
+
+
+def test_absent_buckets_are_named(tmp_path, caplog):
+    relations = [("buys", "user", "item", "none"), ("has", "user", "tag", "none")]
+    peer = Pbg(tmp_path / "p", entities=ENTITIES | {"user": (1,) * 4}, relations=relations)
+    edges = peer.write_edges()
+    config = peer.model / "config.json"
+    pbg_graph(None, peer.folder / "edges", tmp_path / "g", config=config)
+    assert "buckets" not in caplog.text
+    (peer.folder / "edges" / "edges_0_1.h5").unlink()
+    graph = pbg_graph(None, peer.folder / "edges", tmp_path / "h", config=config, split=(1, 0, 0))
+    assert graph.num_edges["train"] == len(edges) * 7 // 8
+    assert f"input.train={peer.folder / 'edges'}: 7 of 8 buckets have a file; none for 0_1: " in caplog.text
+    for bucket in ("0_0", "1_0", "1_1", "2_0"):
+        (peer.folder / "edges" / f"edges_{bucket}.h5").unlink()
+    pbg_graph(None, peer.folder / "edges", tmp_path / "i", config=config)
+    assert "3 of 8 buckets have a file; none for 0_0, 0_1, 1_0, 1_1, …: " in caplog.text
+
+
+def test_edge_weights_are_left_out(tmp_path, caplog):
+    peer = make(tmp_path / "p")
+    edges = peer.write_edges()
+    for bucket in ("0_1", "1_1"):
+        with h5py.File(peer.folder / "edges" / f"edges_{bucket}.h5", "a") as file:
+            file["weight"] = np.ones(len(file["rel"]))
+    config = peer.model / "config.json"
+    graph = pbg_graph(None, peer.folder / "edges", tmp_path / "g", config=config, split=(1, 0, 0))
+    assert triples(graph, "train") == sorted(edges)
+    assert [one for one in caplog.messages if "weights" in one] == [
+        "input.train: the edges have weights (edges_0_1.h5), which are left out"
+    ]
+
+
+@pytest.mark.parametrize("longest", [1e-300, 1e300])
+def test_extreme_norms(tmp_path, longest):
+    peer = make(tmp_path / "p", max_norm=longest)
+    with convert(peer, tmp_path) as run:
+        scale = 0 if longest < 1 else 1
+        np.testing.assert_array_equal(run.embedding("a1 2"), peer.rows["all", 1][2] * scale)
 
 
 def test_a_plain_graph(tmp_path):
@@ -313,7 +368,7 @@ DAMAGE = {
         lambda p: rewrite(p.model / "embeddings_all_1.v3.h5", embeddings=np.zeros((2, 4), np.float32)),
         r"embeddings has shape \(2, 4\).*expected 3×4",
     ),
-    "another width": (lambda p: change_config(p, dimension=6), "expected 6"),
+    "another width": (lambda p: change_config(p, dimension=6), "expected 4×6"),
     "no parameters": (lambda p: rewrite(p.model / "model.v3.h5"), "no data set model/relations/0/operator"),
     "half a model": (lambda p: truncate(p.model / "model.v3.h5"), "half-written"),
     "another count": (
@@ -324,6 +379,36 @@ DAMAGE = {
     "no number": (
         lambda p: (p.folder / "entities" / "entity_count_all_1.txt").write_text("x"),
         "holds b'x'; it should hold",
+    ),
+    "a long number": (
+        lambda p: (p.folder / "entities" / "entity_count_all_1.txt").write_text("9" * 5000),
+        "up to 15 digits",
+    ),
+    "a long version": (
+        lambda p: (p.model / "checkpoint_version.txt").write_text("9" * 5000),
+        "names no version",
+    ),
+    "no values": (
+        lambda p: rewrite(p.model / "embeddings_all_1.v3.h5", embeddings=h5py.Empty("f4")),
+        "embeddings has shape None",
+    ),
+    "half a character": (
+        lambda p: (p.folder / "entities" / "entity_names_all_1.json").write_text('["a", "\\ud800", "c"]'),
+        r"name 1 of all entities is '\\ud800'; allowed: a text in UTF-8",
+    ),
+    "a long max_norm": (lambda p: change_config(p, max_norm=10**400), "max_norm is 10*…; allowed: a finite"),
+    "no end of max_norm": (
+        lambda p: change_config(p, max_norm=float("inf")),
+        "max_norm is inf; allowed: a finite number above 0, or null",
+    ),
+    "a great dimension": (
+        lambda p: change_config(p, dimension=10**15, comparator="l2"),
+        "expected 4×1000000000000000",
+    ),
+    "a flag in text": (lambda p: change_config(p, bias="false"), "bias is 'false'; allowed: true, false"),
+    "a nameless relation": (
+        lambda p: change_config(p, relations=[p.config["relations"][0] | {"name": None}]),
+        r"relations\[0\].name is None; allowed: a text",
     ),
     "half the names": (lambda p: truncate(p.folder / "entities" / "entity_names_all_0.json"), "half-written"),
     "python": (lambda p: change_config(p, comparator="mine"), "comparator is 'mine'; allowed: dot, cos"),
@@ -355,6 +440,13 @@ def test_damaged_checkpoints(tmp_path, capsys, what):
     assert not (tmp_path / "run").exists()
 
 
+def of_unknown_type(path):
+    rewrite(path)
+    with h5py.File(path, "a") as file:
+        for name in (b"lhs", b"rhs", b"rel"):
+            h5py.h5d.create(file.id, name, h5py.h5t.UNIX_D32LE, h5py.h5s.create_simple((1,)))
+
+
 def test_damaged_edges(tmp_path):
     peer = make(tmp_path / "p")
     peer.write_edges()
@@ -370,6 +462,8 @@ def test_damaged_edges(tmp_path):
         ),
         (lambda path: rewrite(path, lhs=one, rhs=one, rel=np.array([2])), "relation 2; allowed: 0 to 1"),
         (lambda path: rewrite(path, lhs=np.array([0.5]), rhs=one, rel=one), "float64"),
+        (lambda path: rewrite(path, lhs=one, rhs=one, rel=h5py.Empty("i8")), "rel has shape None"),
+        (of_unknown_type, "half-written: it cannot be read as HDF5"),
         (lambda path: path.rename(path.with_name("edges_2_0.h5")), "partition 2 on side lhs; all has 2"),
         (lambda path: path.write_bytes(pickle.dumps([1])), "half-written"),
     ]
@@ -383,6 +477,15 @@ def test_damaged_edges(tmp_path):
     assert not (tmp_path / "g").exists()
     graph = pbg_graph(None, peer.folder / "edges", tmp_path / "g", config=peer.model / "config.json")
     assert graph.num_nodes == 7
+
+
+@pytest.mark.parametrize("names", [["rel 0", "rel 0"], ["", "b"], [True, "b"], ["a\0", "b"]])
+def test_damaged_names_of_relations(tmp_path, names):
+    peer = make(tmp_path / "p", dynamic=2)
+    (peer.folder / "entities" / "dynamic_rel_names.json").write_text(json.dumps(names))
+    graph = marius_py.graph_from([("a0 0", "rel 0", "a1 2")], tmp_path / "g", split=(1, 0, 0))
+    with pytest.raises(FormatError, match=r"a name twice|allowed: a text in UTF-8"):
+        pbg_run(peer.model, graph, tmp_path / "run")
 
 
 def test_links_out_of_a_file_are_not_followed(tmp_path):
