@@ -60,12 +60,18 @@ def training_device(config: TrainConfig) -> torch.device:
     """The device of a run, on which its buffer can be if it is to be there.
 
     Raises:
-        ConfigError: CUDA is asked for, to compute or for the buffer, and not available.
+        ConfigError: CUDA is asked for, to compute, for the buffer or by its kernels, and not available or
+        not the device.
     """
     device = resolve_device(config.device)
     if config.storage.device == "cuda" and device.type != "cuda":
         raise ConfigError(
             "storage.device=cuda, but this machine has no usable CUDA device: set storage.device=cpu"
+        )
+    if config.pipeline.kernels == "triton" and device.type != "cuda":
+        raise ConfigError(
+            f"pipeline.kernels=triton needs a CUDA device, and the run's is {device} (device="
+            f"{config.device}): set pipeline.kernels=auto, or device=cuda on a machine that has one"
         )
     return device
 

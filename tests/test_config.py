@@ -787,6 +787,7 @@ def test_the_mapping_of_a_run_gives_its_number_of_n3() -> None:
     ("words", "message"),
     [
         (["negatives=all", "negatives.count=3"], "negatives.count=3 means nothing to negatives.sampler=all"),
+        (["negatives=all", "negatives.chunks=4"], "negatives.chunks=4 means nothing to negatives.sampler="),
         (
             ["model=dot", "model.relation_dropout=0.1"],
             "model.relation_dropout=0.1 means nothing to model.decoder=dot",

@@ -159,8 +159,10 @@ def test_a_run_outlives_a_change_of_the_current_folder(tmp_path, written, graph,
 
 def test_missing_and_wrong_files(tmp_path, written):
     folder, graph, _, _ = written
-    with pytest.raises(StorageError, match="no run folder"):
+    with pytest.raises(StorageError, match=r"no run folder: .* marius-train graph=GRAPH output=FOLDER"):
         load(tmp_path / "nowhere")
+    with pytest.raises(StorageError, match=r"no run folder: .* a prepared graph: give the run that was"):
+        load(graph.path)
     with pytest.raises(StorageError, match="RUN is given as it is, without run="):
         load("run=runs/mine")
     (tmp_path / "new").mkdir()

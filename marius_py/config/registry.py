@@ -127,13 +127,16 @@ def _check_sampling(config: TrainConfig) -> None:
                 f"negatives.{name}={value} means nothing to negatives.sampler={target}: leave it out, or set "
                 "negatives.sampler=degree"
             )
-    # The number that a class of yours draws is estimated by negatives.count; of all nodes it is known.
-    usual = default_of(negatives.__dataclass_fields__["count"])
-    if target == "all" and negatives.count != usual:
-        raise ConfigError(
-            f"negatives.count={negatives.count} means nothing to negatives.sampler={target}: leave it out "
-            f"(its default is {usual}), or set negatives.sampler=degree"
-        )
+    # The number that a class of yours draws is estimated by negatives.count, and batches are cut by
+    # negatives.chunks for it; of all nodes there is one number and one chunk. A resumed run may end an epoch
+    # in the chunks of another sampler.
+    for name in ("count",) if config.resume else ("count", "chunks"):
+        value, usual = getattr(negatives, name), default_of(negatives.__dataclass_fields__[name])
+        if target == "all" and value != usual:
+            raise ConfigError(
+                f"negatives.{name}={value} means nothing to negatives.sampler={target}: leave it out (its "
+                f"default is {usual}), or set negatives.sampler=degree"
+            )
 
 
 def _check_relations(config: TrainConfig, decoder: Decoder) -> None:

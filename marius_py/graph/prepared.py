@@ -158,6 +158,10 @@ def open_graph(path: Path | str) -> Graph:
 
 
 def _open(folder: Path) -> Graph:
+    if folder.is_file() and (folder.parent / GRAPH_FILE).is_file():
+        raise MissingPathError(
+            f"graph={folder} is a file in the folder of a prepared graph; give graph={folder.parent}"
+        )
     if folder.is_file():
         raise MissingPathError(
             f"graph={folder} is a file, not the folder of a prepared graph; prepare one from it with "
@@ -166,7 +170,7 @@ def _open(folder: Path) -> Graph:
     if not folder.is_dir():
         raise MissingPathError(
             f"graph folder {folder} does not exist; prepare a graph there first "
-            f"(marius-prepare output={folder})"
+            f"(marius-prepare input.train=FILE output={folder})"
         )
     manifest = read_manifest(folder)
     for name, facts in manifest["files"].items():

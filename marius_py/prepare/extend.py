@@ -9,6 +9,7 @@ pass, and what moved where follows from N, the number of new nodes and a seed (`
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,10 +136,10 @@ def extend_graph(
     report = progress or silent
     check_arguments(None, seed)
     old = graph if isinstance(graph, Graph) else open_graph(graph)
+    if os.path.realpath(output) == os.path.realpath(old.path):
+        raise ConfigError(f"output={output} is the graph that is extended; choose another folder")
     check_output(Path(output), overwrite)
     output = Path(output).absolute()  # the current folder may be another one at the end
-    if output.exists() and output.resolve() == old.path.resolve():
-        raise ConfigError(f"output={output} is the graph that is extended; choose another folder")
     sources = [None if path is None else open_source(path, **reading) for path in (train, valid, test)]
     for source in sources:
         if source is not None and source.has_relations != old.has_relations:

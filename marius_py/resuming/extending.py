@@ -96,7 +96,8 @@ def extend_run(
         saved = _saved(old)
         settings = {**saved, "graph": str(graph.path.absolute()), "output": str(folder), "resume": False}
         config = config_from(TrainConfig, settings)
-        model = make_model(config, make_components(config), graph, torch.device("cpu"))
+        components = make_components(replace(config, resume=True))  # what the run was accepted with
+        model = make_model(config, components, graph, torch.device("cpu"))
         fresh = _Fresh(old, model, graph, shift, config.training.seed, init, memory_bytes)
         with building(folder, overwrite=False) as temporary:
             _rewrite(old, temporary, graph, shift, fresh, model, config, settings)

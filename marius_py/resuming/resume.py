@@ -44,6 +44,9 @@ BEFORE_META = "config_before"
 """Settings that config.yaml may still hold where a run ended between their commit and the file."""
 EPOCH_META = "epoch_settings"
 
+_BEFORE_SETTINGS = (LOCK_NAME, CONFIG_FILE + TEMPORARY_SUFFIX)
+"""What a run's folder may hold before its settings: nothing of it is anybody's work."""
+
 
 # ---------------------------------------------------------------------- the folder
 
@@ -102,41 +105,42 @@ def check_content(folder: Path, *, resume: bool, trains: bool = False) -> None:
         be read.
     """
     try:
-        taken = sorted(entry.name for entry in folder.iterdir())
+        others = _content(folder)
     except FileNotFoundError:
         return
     except NotADirectoryError:
         raise ConfigError(f"output={folder} is a file: give the name of a folder, new or empty") from None
     except OSError as error:
         raise StorageError(f"the run folder {folder} cannot be read: {error.strerror}") from error
-    others = [name for name in taken if name != LOCK_NAME]
     if others and trains and is_snapshot(folder):
         raise ConfigError(
             f"output={folder} is a snapshot: it is for reading and has no room to train in; go on with the "
             f"run that it is of, output={_run_of(folder)} resume=true, or give another output"
         )
     if others and not resume:
-        way = "give resume=true to go on with the run in it, or another output"
-        raise ConfigError(
-            f"output={folder} is not empty (it holds {others[0]}): {way}"
-            if trains
-            else f"the run folder {folder} is not empty (it holds {others[0]}): name a new or empty one"
-        )
+        held = f"is not empty (it holds {others[0]})"
+        if not trains:
+            raise ConfigError(f"the run folder {folder} {held}: name a new or empty one")
+        if _shows_run(others):
+            way = ": give resume=true to go on with the run in it, or another output"
+        else:
+            way = " and holds no run: give another output, a new or empty folder"
+        raise ConfigError(f"output={folder} {held}{way}")
 
 
 def check_begun(folder: Path, graph: str | None) -> None:
     """Refuse to resume where there is nothing to go on with and nothing to begin with; warn if there is.
 
     A folder that shows that epochs were committed, but holds them no longer, is never begun anew. Nor does
-    the demo graph come into the folder of a run on another one.
+    a run come among other files, or the demo graph into the folder of a run on another one.
 
     Args:
         folder: the run folder.
         graph: the setting `graph`.
 
     Raises:
-        ConfigError: neither a run in `folder` nor a graph, or no graph for a run that has one. StorageError:
-        what a run had committed is gone.
+        ConfigError: neither a run in `folder` nor a graph, other files without a run, or no graph for a run
+        that has one. StorageError: what a run had committed is gone.
     """
     nodes = folder / CHECKPOINT_FOLDER
     if has_commit(nodes):
@@ -154,9 +158,16 @@ def check_begun(folder: Path, graph: str | None) -> None:
             f"learnt is gone from there. Put {nodes} back from a copy and resume, or begin anew in another "
             "output"
         )
+    others = _content(folder) if folder.is_dir() else []
+    is_demo = graph is None and _is_begun_demo(others)
     if (folder / CONFIG_FILE).is_file():
         log.warning("resume=true: nothing was committed in %s yet, so the run starts anew", folder)
-    elif graph is None and not _is_begun_demo(folder):
+    elif others and not _shows_run(others) and not is_demo:
+        raise ConfigError(
+            f"output={folder} holds no run to go on with, but other files ({others[0]}): check the name, or "
+            "give another output, a new or empty folder"
+        )
+    elif graph is None and not is_demo:
         raise ConfigError(
             f"output={folder} holds no run to go on with, and resume=true asks for it: check the name, or "
             "give graph= to begin a run there"
@@ -197,9 +208,18 @@ def check_epochs(committed: Mapping[str, Any], epochs: int, folder: Path) -> Non
         )
 
 
-def _is_begun_demo(folder: Path) -> bool:
-    """Whether a folder holds what the demo makes before it has settings: its graph, or part of that."""
-    names = {entry.name for entry in folder.iterdir()} - {LOCK_NAME} if folder.is_dir() else set()
+def _content(folder: Path) -> list[str]:
+    """Names in a run folder, sorted, but for what may be there before the settings of a run."""
+    return sorted(entry.name for entry in folder.iterdir() if entry.name not in _BEFORE_SETTINGS)
+
+
+def _shows_run(names: list[str]) -> bool:
+    """Whether a folder of this content is a run's."""
+    return CHECKPOINT_FOLDER in names or CONFIG_FILE in names
+
+
+def _is_begun_demo(names: list[str]) -> bool:
+    """Whether a folder's content is what the demo makes before it has settings: its graph, or part of it."""
     return bool(names) and all(name == DEMO_GRAPH or name.startswith(f".{DEMO_GRAPH}.") for name in names)
 
 

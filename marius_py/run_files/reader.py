@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from marius_py.errors import ConfigError, FormatError, MissingPathError, StorageError
 from marius_py.evaluation.ranking.trained import TrainedModel, make_decoder
 from marius_py.graph import Graph, open_graph
+from marius_py.graph.manifest import GRAPH_FILE
 from marius_py.graph.similar import similar_in
 from marius_py.machine import resolve_device
 from marius_py.pipeline.forked import usable_threads
@@ -284,7 +285,9 @@ def open_run(kind: type[R], path: Path | str, graph: Path | str | None, device: 
         said = f"{folder} is no run folder: it holds no {CHECKPOINT_FOLDER}/; "
         if folder.parent.name.startswith("run=") or folder.name.startswith("run="):
             raise MissingPathError(f"{said}RUN is given as it is, without run=")
-        raise MissingPathError(f"{said}train one with marius-train output={folder}")
+        if (folder / GRAPH_FILE).is_file():
+            raise MissingPathError(f"{said}this is a prepared graph: give the run that was trained on it")
+        raise MissingPathError(f"{said}train one with marius-train graph=GRAPH output=FOLDER")
     reader = open_node_reader(folder / CHECKPOINT_FOLDER)
     try:
         trained_on = graph_folder(folder, reader.meta) if graph is None else Path(graph)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,19 @@ import pytest
 import torch
 
 from marius_py.assembly import build, checks
-from marius_py.assembly.build import train
+from marius_py.assembly.build import evaluate, train
 from marius_py.assembly.checks import _check_scores, check_decoder, check_memory, check_room
 from marius_py.buffer import PartitionBuffer
-from marius_py.config import TrainConfig, load_config, make_components
+from marius_py.config import EvaluateConfig, TrainConfig, load_config, make_components
 from marius_py.data.batches import check_answers
-from marius_py.errors import ConfigError
+from marius_py.errors import ConfigError, InterruptedRunError
 from marius_py.graph import Graph
 from marius_py.nn.initializers import XavierNormal
 from marius_py.nn.registry import DECODERS
 from marius_py.partitioning import Partitioning
 from marius_py.prepare import prepare
 from marius_py.storage.protocols import NodeTable
+from marius_py.training.trainer import Trainer
 from marius_py.types import SIDES
 
 SMALL = ("device=cpu", "model.dim=4", "training.epochs=1", "training.valid_every=0", "negatives.count=4")
@@ -172,6 +174,8 @@ def test_a_rate_that_rises_to_the_end_is_told(
     [
         (["negatives.sampler=uniform", "negatives.degree_fraction=0.9"], False),
         (["negatives=all", "negatives.count_tail=7"], False),
+        (["negatives=all", "negatives.count=500", "negatives.chunks=2"], False),
+        (["negatives=k_vs_all", "negatives.count=500", "negatives.chunks=1"], True),
         (["negatives.sampler=uniform", "negatives.count_tail=7"], True),
         (["negatives.degree_fraction=0.9"], True),
     ],
@@ -184,6 +188,45 @@ def test_settings_that_mean_nothing_to_the_sampler_are_refused(words: list[str],
         key = words[-1].split("=")[0].replace(".", r"\.")
         with pytest.raises(ConfigError, match=f"{key}.*means nothing to negatives.sampler="):
             make_components(config)
+
+
+def test_an_epoch_that_began_in_chunks_ends_under_a_sampler_without_any(graph: Graph, tmp_path: Path) -> None:
+    words = [f"graph={graph.path}", f"output={tmp_path / 'run'}", *SMALL, "training.batch_size=16"]
+    words += ["negatives.chunks=4", "storage.capacity=10", "checkpoint.every_steps=1"]
+
+    class Stop(build.Watcher):
+        def on_start(self, trainer: Trainer, num_edges: int, epochs_done: int) -> None:
+            self.trainer = trainer
+
+        def on_progress(self, edges: int) -> None:
+            self.trainer.interrupt()
+
+    with pytest.raises(InterruptedRunError):
+        train(load_config(words), Stop())
+    resumed = [f"output={tmp_path / 'run'}", "resume=true", "negatives=all"]
+    result = train(load_config([*resumed, "training.epochs=2"]))
+    assert result["train"]["epochs"] == 2
+
+
+def test_triton_kernels_are_refused_where_a_run_would_train_without_them(
+    graph: Graph, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    config = load_config([f"graph={graph.path}", f"output={run}", *SMALL])
+    asked = replace(config, pipeline=replace(config.pipeline, kernels="triton"))
+    refusal = r"pipeline\.kernels=triton needs a CUDA device, .* set pipeline\.kernels=auto"
+    with pytest.raises(ConfigError, match=refusal):
+        train(asked)
+    assert not run.exists()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "training_device", lambda config: torch.device("cpu"))
+        train(asked)  # as on a machine with a device
+    before = (run / "config.yaml").read_bytes()
+    assert b"triton" in before
+    assert evaluate(EvaluateConfig(run=str(run), split="train", device="cpu", compute_threads=1))
+    with pytest.raises(ConfigError, match=refusal):
+        train(load_config([f"output={run}", "resume=true", "training.epochs=2"]))
+    assert (run / "config.yaml").read_bytes() == before
 
 
 def test_a_run_that_came_and_went_before_the_folder_was_claimed_is_not_touched(

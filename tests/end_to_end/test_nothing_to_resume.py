@@ -30,13 +30,30 @@ def test_a_name_without_a_run_is_refused(
     assert not run.exists()
 
 
-def test_what_a_folder_holds_is_no_demo_that_was_killed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_no_run_comes_among_other_files(
+    graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "letter.txt").write_text("hi")
-    assert cli.train([f"output={tmp_path}", "resume=true"]) == 2
-    assert NO_RUN in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+    for folder in (tmp_path, graph):
+        before = sorted(folder.iterdir())
+        assert cli.train([f"graph={graph}", f"output={folder}", *SMALL]) == 2
+        said = capsys.readouterr().err
+        assert f"output={folder} is not empty (it holds {before[0].name}) and holds no run" in said
+        assert "resume" not in said
+        for words in ([], [f"graph={graph}", *SMALL]):
+            assert cli.train([f"output={folder}", "resume=true", *words]) == 2
+            said = capsys.readouterr().err
+            assert f"holds no run to go on with, but other files ({before[0].name}): check the name" in said
+        assert sorted(folder.iterdir()) == before
+
+
+def test_a_run_that_was_killed_while_it_wrote_its_settings_begins_anew(graph: Path, tmp_path: Path) -> None:
+    for name, words in (("writer.lock", {}), ("config.yaml.tmp", {"resume": True})):
+        run = tmp_path / name.partition(".")[0]
+        run.mkdir()
+        (run / name).write_text("")
+        marius_py.train(graph, run, dict(word.split("=") for word in SMALL), **words).close()
+        assert not (run / "config.yaml.tmp").exists()
 
 
 def test_a_run_that_was_killed_before_its_first_commit_begins_anew_as_it_was(

@@ -121,12 +121,17 @@ def test_names_by_range_across_row_groups(tmp_path: Path) -> None:
 
 
 def test_missing_folder_and_files(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="does not exist; prepare a graph"):
+    way = rf"does not exist; prepare .* \(marius-prepare input\.train=FILE output={tmp_path}/none\)"
+    with pytest.raises(StorageError, match=way):
         open_graph(tmp_path / "none")
     with pytest.raises(MissingPathError, match=r"no prepared graph: it has no graph\.json"):
         open_graph(tmp_path)
     make(tmp_path / "g")
+    with pytest.raises(MissingPathError, match=f"a file in the folder of a .* give graph={tmp_path}/g$"):
+        open_graph(tmp_path / "g" / "graph.json")
     (tmp_path / "g" / "graph.json").rename(tmp_path / "kept")
+    with pytest.raises(MissingPathError, match=f"marius-prepare input.train={tmp_path}/kept"):
+        open_graph(tmp_path / "kept")
     with pytest.raises(StorageError, match=r"graph\.json is missing") as lost:
         open_graph(tmp_path / "g")
     assert not isinstance(lost.value, ConfigError)
