@@ -16,21 +16,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec
 
-from marius_py.commands.console import OK, USAGE, Parser, flagged, say
+from marius_py.commands.console import USAGE, Parser, flagged, guarded, say
 from marius_py.commands.hydra_command import HydraCommand, configured
 from marius_py.commands.progress import Bars
-from marius_py.commands.streams import open_missing
+from marius_py.commands.streams import escape_unknown, open_missing, tell
 from marius_py.errors import StorageError
 
 P = ParamSpec("P")
 
 
 def _with_streams(command: Callable[P, int]) -> Callable[P, int]:
-    """`command`, with the standard streams open that it is called without."""
+    """`command`, with standard streams that take whatever it prints."""
 
     @functools.wraps(command)
     def opened(*given: P.args, **named: P.kwargs) -> int:
         open_missing()
+        escape_unknown()
         return command(*given, **named)
 
     return opened
@@ -149,11 +150,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     commands["verify"] = verify
     if words and words[0] in commands:
-        return commands[words[0]](words[1:])
-    text = f"usage: python -m marius_py {{{','.join(commands)}}} …\n"
-    asked = bool(words) and words[0] in ("-h", "--help")
-    (sys.stdout if asked else sys.stderr).write(text)
-    return OK if asked else USAGE
+        if argv is not None:
+            return commands[words[0]](words[1:])
+        del sys.argv[1]
+        return commands[words[0]]()
+    text = f"usage: python -m marius_py {{{','.join(commands)}}} …"
+    if words and words[0] in ("-h", "--help"):
+        return guarded(lambda: say(text), leaves=argv is None)
+    tell(text)
+    return USAGE
 
 
 EXPORT_FORMATS = ("npy", "parquet", "tsv", "word2vec", "safetensors", "pbg", "projector")

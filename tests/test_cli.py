@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import logging
 import os
@@ -225,7 +226,57 @@ sys.exit(console.guarded(lambda: [print("x" * 99) for _ in range(9999)]))
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    "words", [["train", "--version"], ["plan", "--version"], ["verify", "--help"], ["--help"]]
+)
+def test_output_that_cannot_be_written_is_code_1(words: list[str]) -> None:
+    """Also what is so short that it leaves the buffer in the end only."""
+    with open("/dev/full", "w") as full:
+        done = _buffered(words, stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 1
+    assert done.stderr == "error: standard output cannot be written: No space left on device\n"
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as pipe:
+        done = _buffered(words, stdout=pipe, stderr=subprocess.PIPE)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: the output was closed")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["train", "model.dimm=3"], ["nonsense"]])
+def test_errors_that_cannot_be_written_keep_their_code(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        assert _buffered(words, stderr=full).returncode == 2
+        assert _buffered(words, stdout=full, stderr=full).returncode == 2
+
+
+def _buffered(words: list[str], **more: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "marius_py", *words]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run(command, env=environment, text=True, timeout=120, check=False, **more)
+
+
+def test_a_working_directory_that_was_deleted_is_code_2(
+    runs: list[TrainConfig], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "gone").mkdir()
+    os.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert cli.train([f"graph={tmp_path}/g", f"output={tmp_path}/r"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: the working directory cannot be used (No such file or directory)")
+    assert not runs
+
+
 # ------------------------------------------------------------------ help
+
+
+@pytest.mark.parametrize("command", ["train", "extend"])
+def test_help_escapes_what_the_encoding_lacks(command: str) -> None:
+    done = _command(command, "--help", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\\u2026" in done.stdout
 
 
 @pytest.mark.parametrize("command", ["train", "evaluate", "prepare", "export"])
@@ -620,6 +671,97 @@ def test_sigterm_before_training_is_code_130(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(marius_py.assembly.build, "train", train)
     assert cli.train(["graph=g"]) == 130
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_for_the_end_of_an_import(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A library may swallow what interrupts its import, or be left half made."""
+    name = f"imported_at_{number.name}"
+    (tmp_path / f"{name}.py").write_text(
+        f"import os, signal, time\nfor _ in range(2):\n    os.kill(os.getpid(), {int(number)})\n"
+        "    time.sleep(0.1)\nwhole = True\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    before = signal.getsignal(number)
+    after: list[str] = []
+
+    def run() -> None:
+        importlib.import_module(name)
+        time.sleep(5)
+        after.append("the sleep")
+
+    assert console.guarded(run) == 130
+    assert sys.modules.pop(name).whole
+    assert not after
+    assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("words", "code"), [("--version", 0), ("model.dimm=3", 2)])
+def test_a_signal_while_the_interpreter_ends_leaves_the_code(
+    words: str, code: int, number: signal.Signals
+) -> None:
+    program = (
+        "import atexit, os, sys; from marius_py import cli\n"
+        f"sys.argv = ['python -m marius_py', 'train', '{words}']\n"
+        f"atexit.register(os.kill, os.getpid(), {int(number)})\n"
+        "sys.exit(cli.main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == code, done.stderr
+
+
+def test_a_signal_waits_for_omegaconf() -> None:
+    """Which puts an error of its own in place of what interrupts it."""
+    from omegaconf import OmegaConf
+
+    made: list[Any] = []
+    sent: list[int] = []
+
+    def once() -> str:
+        if not sent:
+            sent.append(signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return "value"
+
+    def run() -> None:
+        OmegaConf.register_new_resolver("sends_a_signal", once, replace=True)
+        try:
+            made.append(OmegaConf.create({"key": "${sends_a_signal:}"}).key)
+            time.sleep(5)
+            made.append("after the sleep")
+        finally:
+            OmegaConf.clear_resolver("sends_a_signal")
+
+    assert console.guarded(run) == 130
+    assert made == ["value"]
+
+
+def test_a_signal_while_an_object_goes_is_not_lost() -> None:
+    class Sends:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.001)
+
+    def run() -> None:
+        Sends()
+        time.sleep(5)
+
+    started = time.perf_counter()
+    assert console.guarded(run) == 130
+    assert time.perf_counter() - started < 4
+
+
+def test_one_more_signal_while_an_interrupt_is_told_is_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tell(line: str) -> None:
+        _send(signal.SIGTERM)
+
+    monkeypatch.setattr(console, "tell", tell)
+    assert console.guarded(lambda: _send(signal.SIGTERM)) == 130
 
 
 def _drive(bars: Bars) -> None:

@@ -5,19 +5,30 @@ In: a function that does a command's work. Out: its exit code; errors as one lin
 
 from __future__ import annotations
 
+import _thread
 import argparse
 import contextlib
 import logging
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
 from marius_py import __version__
 from marius_py.commands.progress import Bars
-from marius_py.errors import ConfigError, InterruptedRunError, MariusError, StalledError
+from marius_py.commands.streams import discard, flush, tell
+from marius_py.errors import (
+    ConfigError,
+    InterruptedRunError,
+    MariusError,
+    MissingPathError,
+    StalledError,
+    StorageError,
+)
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -40,22 +51,47 @@ def flagged(parser: Parser, run: Callable[[argparse.Namespace], None], argv: Seq
     )
 
     def go() -> None:
-        options = parser.parse_args(argv)
+        try:
+            options = parser.parse_args(argv)
+        except SystemExit:  # argparse has printed its help or the version
+            return
         set_log_level(options.log_level)
         run(options)
 
-    try:
-        return guarded(go)
-    except SystemExit as leave:  # argparse has printed its help or the version
-        return leave.code if isinstance(leave.code, int) else OK
+    return guarded(go, leaves=argv is None)
 
 
-def guarded(run: Callable[[], None]) -> int:
-    """Run, and turn whatever happens into one message on stderr and an exit code."""
+def guarded(run: Callable[[], None], *, leaves: bool = False) -> int:
+    """Run, and turn whatever happens into one message on stderr and an exit code.
+
+    Args:
+        run: the work.
+        leaves: the process ends with the code: SIGINT and SIGTERM are ignored from here on, so that none
+            that comes while the interpreter is taken down replaces it. Otherwise the handlers of before are
+            put back.
+    """
+    with _interrupts(leaves) as signals:
+        try:
+            code = _outcome(run)
+            flush(sys.stdout)
+            flush(sys.stderr)
+            signals.settled = True
+        except KeyboardInterrupt:  # one more, while the outcome was told: perhaps nobody reads it
+            signals.settled = True
+            code = INTERRUPTED
+            if leaves:
+                discard(sys.stdout)
+                discard(sys.stderr)
+    return code
+
+
+def _outcome(run: Callable[[], None]) -> int:
+    """The exit code of `run`, whose error is told."""
     try:
         _start_logging()
-        with _sigterm_interrupts():
-            run()
+        _check_working_directory()
+        run()
+        _write_out()
     except ConfigError as error:
         return _report(error, USAGE)
     except (InterruptedRunError, KeyboardInterrupt) as error:
@@ -63,19 +99,35 @@ def guarded(run: Callable[[], None]) -> int:
     except StalledError as error:
         # The thread that hangs may hold locks which an orderly end would wait for.
         code = _report(error, FAILED)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush(sys.stdout)
         os._exit(code)
     except MariusError as error:
         return _report(error, FAILED)
     except BrokenPipeError as error:
-        # Whoever read the output has left; a second write on closing must not add a traceback.
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _report(error, FAILED, "the output was closed")
     except Exception as error:
         return _report(error, FAILED, told(error))
     return OK
+
+
+def _check_working_directory() -> None:
+    """Raise MissingPathError where the working directory was deleted: libraries fail in many ways there."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise MissingPathError(
+            f"the working directory cannot be used ({error.strerror}): change to a folder that exists"
+        ) from error
+
+
+def _write_out() -> None:
+    """Write what stdout holds back, while a reader that has left or a full disk is an error to report."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise StorageError(f"standard output cannot be written: {error.strerror}") from error
 
 
 def told(error: BaseException) -> str:
@@ -95,26 +147,74 @@ def _report(error: BaseException, code: int, text: str | None = None) -> int:
     elif text is not None and code == FAILED:
         message += " (MARIUS_DEBUG=1 prints the traceback)"
     notes = "; ".join(getattr(error, "__notes__", ()))
-    sys.stderr.write(f"error: {message}{f' ({notes})' if notes else ''}\n")
+    tell(f"error: {message}{f' ({notes})' if notes else ''}")
     return code
 
 
+class _Signals:
+    """A handler of SIGINT and SIGTERM that interrupts the command.
+
+    It does not interrupt an import, which would leave modules half made, or be swallowed by a library that
+    can do without what it imports, nor omegaconf, which makes other errors of it, nor what Python calls
+    when an object goes, where errors are lost: the signal is sent again until they are over.
+
+    Attributes:
+        settled: the exit code is; signals do nothing.
+    """
+
+    def __init__(self) -> None:
+        self.settled = False
+        self._waiting = False
+
+    def interrupt(self, signum: int, frame: FrameType | None) -> None:
+        """Raise KeyboardInterrupt, or come back later."""
+        if self.settled or self._waiting:
+            return
+        if not _is_brittle(frame):
+            raise KeyboardInterrupt
+        self._waiting = True
+        # Not a threading.Thread: this may have interrupted the start of one, which holds a lock.
+        _thread.start_new_thread(self._send_again, (signum, _thread.get_ident()))
+
+    def _send_again(self, signum: int, main: int) -> None:
+        time.sleep(0.02)
+        self._waiting = False
+        if not self.settled:
+            signal.pthread_kill(main, signum)
+
+
 @contextlib.contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """SIGTERM ends a command as Ctrl-C does; while a run trains, `CommandWatcher` handles both."""
+def _interrupts(leaves: bool) -> Iterator[_Signals]:
+    """SIGTERM ends a command as Ctrl-C does; while a run trains, `CommandWatcher` handles both.
 
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
+    Signals that are ignored stay so. In the end the handlers of before are put back, or, where the process
+    `leaves`, both signals are ignored.
+    """
+    signals = _Signals()
+    previous: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():  # else whoever started it handles signals
+        for one in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(one) not in (signal.SIG_IGN, None):
+                previous[one] = signal.signal(one, signals.interrupt)
     try:
-        previous = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # not the main thread: whoever started it handles signals
-        yield
-        return
-    try:
-        yield
+        yield signals
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for one, handler in previous.items():
+            signal.signal(one, signal.SIG_IGN if leaves else handler)
+
+
+_BRITTLE = ("omegaconf", "weakref", "_weakrefset")
+
+
+def _is_brittle(frame: FrameType | None) -> bool:
+    """Whether `frame` is part of what is not to be interrupted, begun by the command."""
+    while frame is not None and frame.f_code is not _outcome.__code__:
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        code = frame.f_code
+        if package in _BRITTLE or code.co_name == "__del__" or "<frozen importlib" in code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
 
 
 LEVELS = ("debug", "info", "warning", "error")

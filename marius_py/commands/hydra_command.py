@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from marius_py import __version__
-from marius_py.commands.console import LEVELS, OK, Parser, guarded, log, set_log_level, told
+from marius_py.commands.console import LEVELS, Parser, guarded, log, set_log_level, told
 from marius_py.errors import ConfigError, InterruptedRunError, StalledError
 
 
@@ -51,34 +51,38 @@ class HydraCommand:
 
 def configured(command: HydraCommand, argv: Sequence[str] | None) -> int:
     """Compose what `argv` (None: sys.argv) asks for, run, and report; returns the exit code."""
-    from marius_py import config as configs
-
     words = list(sys.argv[1:] if argv is None else argv)
-    kind = getattr(configs, command.kind)
-    if "-h" in words or "--help" in words:
-        from marius_py.config.help import help_text
-
-        sys.stdout.write(help_text(kind, command.name, command.purpose, command.examples))
-        return OK
-    if "--version" in words:
-        sys.stdout.write(f"{command.name} {__version__}\n")
-        return OK
 
     def run() -> None:
-        from marius_py.config.overrides import keys_in
-        from marius_py.config.saved import yaml_text
+        from marius_py import config as configs
 
-        flags = _parse_flags(words, command.name)
-        if flags.hydra == ("--cfg", "job") and not flags.sweep and "resume" in keys_in(flags.overrides):
-            # hydra does not know of the settings that the run has.
-            composed = configs.compose(kind, flags.overrides, config_dir=flags.config_dir)
-            sys.stdout.write(yaml_text(configs.plain(composed)))
-        elif flags.hydra or flags.sweep:
-            _through_hydra(command, kind, flags)
+        kind = getattr(configs, command.kind)
+        if "-h" in words or "--help" in words:
+            from marius_py.config.help import help_text
+
+            sys.stdout.write(help_text(kind, command.name, command.purpose, command.examples))
+        elif "--version" in words:
+            sys.stdout.write(f"{command.name} {__version__}\n")
         else:
-            command.run(configs.compose(kind, flags.overrides, config_dir=flags.config_dir))
+            _compose_and_run(command, kind, words)
 
-    return guarded(run)
+    return guarded(run, leaves=argv is None)
+
+
+def _compose_and_run(command: HydraCommand, kind: type[Any], words: Sequence[str]) -> None:
+    from marius_py import config as configs
+    from marius_py.config.overrides import keys_in
+    from marius_py.config.saved import yaml_text
+
+    flags = _parse_flags(words, command.name)
+    if flags.hydra == ("--cfg", "job") and not flags.sweep and "resume" in keys_in(flags.overrides):
+        # hydra does not know of the settings that the run has.
+        composed = configs.compose(kind, flags.overrides, config_dir=flags.config_dir)
+        sys.stdout.write(yaml_text(configs.plain(composed)))
+    elif flags.hydra or flags.sweep:
+        _through_hydra(command, kind, flags)
+    else:
+        command.run(configs.compose(kind, flags.overrides, config_dir=flags.config_dir))
 
 
 def _parse_flags(words: Sequence[str], command: str) -> _Flags:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import errno
+import io
 import os
 import sys
+from typing import TextIO
 
 _STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 
@@ -21,6 +25,41 @@ def open_missing() -> None:
             _discard(number)
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
+def escape_unknown() -> None:
+    r"""Let stdout print \uXXXX for each character that its encoding lacks, as stderr does."""
+    out = sys.stdout
+    if not isinstance(out, io.TextIOWrapper):
+        return
+    complete = codecs.lookup(out.encoding).name.startswith("utf")
+    if out.errors == "strict" or not complete:
+        out.reconfigure(errors="backslashreplace")
+
+
+def flush(stream: TextIO) -> None:
+    """Write what stdout or stderr holds back; where that fails, discard it and all that follows.
+
+    Whoever read it may have left, or the disk be full. The interpreter, which flushes on its way out, would
+    fail there with a code of its own.
+    """
+    try:
+        stream.flush()
+    except OSError:
+        discard(stream)
+
+
+def discard(stream: TextIO) -> None:
+    """Let what stdout or stderr holds back, and all that follows, go to /dev/null."""
+    with contextlib.suppress(OSError):  # it has no file
+        _discard(stream.fileno())
+
+
+def tell(line: str) -> None:
+    """Write a line to stderr, if it can be written."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(line + "\n")
+    flush(sys.stderr)
 
 
 def leave_terminal() -> None:

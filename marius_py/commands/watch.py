@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import Mapping
 from types import FrameType, TracebackType
@@ -13,7 +12,7 @@ from typing import Any
 
 from marius_py.assembly.build import Watcher
 from marius_py.commands.progress import Bars
-from marius_py.commands.streams import leave_terminal
+from marius_py.commands.streams import leave_terminal, tell
 from marius_py.errors import InterruptedRunError
 from marius_py.training.trainer import Trainer
 
@@ -69,8 +68,7 @@ class CommandWatcher(Watcher):
 
     def on_hang(self, message: str) -> None:
         """End the process: nothing of it can be waited for."""
-        sys.stderr.write(f"error: {message}\n")
-        sys.stderr.flush()
+        tell(f"error: {message}")
         os._exit(1)
 
     def on_progress(self, edges: int) -> None:
