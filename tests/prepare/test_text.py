@@ -54,8 +54,8 @@ PLAIN = "".join("\t".join(row) + "\n" for row in ROWS).encode()
         PLAIN.replace(b"\n", b"\r\n").rstrip(b"\r\n"),
         b"\xef\xbb\xbf" + PLAIN,
         b"\n\n" + PLAIN.replace(b"\n", b"\n\n\r\n"),
-        gzip.compress(PLAIN),
-        gzip.compress(PLAIN[:9]) + gzip.compress(PLAIN[9:]),
+        gzip.compress(PLAIN, mtime=0),
+        gzip.compress(PLAIN[:9], mtime=0) + gzip.compress(PLAIN[9:]),
         pa.compress(PLAIN, codec="zstd", asbytes=True),
     ],
     ids=["plain", "no-end", "crlf", "crlf-no-end", "bom", "blank-lines", "gzip", "gzip-members", "zstd"],
@@ -125,8 +125,8 @@ def test_misplaced_quotes_are_errors(tmp_path: Path, row: bytes, text: str) -> N
         (b"", r"is empty"),
         (b"\n\r\n\n", r"is empty"),
         (b"\xef\xbb\xbf", r"is empty"),
-        (gzip.compress(b""), r"is empty"),
-        (gzip.compress(PLAIN)[:-9], r"cannot be decompressed|columns instead"),
+        (gzip.compress(b"", mtime=0), r"is empty"),
+        (gzip.compress(PLAIN, mtime=0)[:-9], r"cannot be decompressed|columns instead"),
         (b"\x28\xb5\x2f\xfd" + b"junk" * 20, r"cannot be decompressed"),
         (b"head\trelation\ttail\n", r"holds no edges, only a header"),
     ],
@@ -160,7 +160,7 @@ def test_long_lines_are_read_and_absurd_ones_refused(tmp_path: Path, monkeypatch
         b"\xef\xbb\xbf# a graph\n0\t1\n#2\t3\n",
         b"0\t1\n#2\t3\n",
         b"\xef\xbb\xbf0\t1\n#2\t3",
-        gzip.compress(b"#" * 50 + b"\n0\t1\n#2\t3\n"),
+        gzip.compress(b"#" * 50 + b"\n0\t1\n#2\t3\n", mtime=0),
     ],
 )
 def test_comments_at_the_top_are_skipped(
@@ -189,7 +189,7 @@ def test_a_comment_is_told_by_one_character(tmp_path: Path, comment: str) -> Non
 
 def test_a_file_of_snap_is_read_by_one_setting(tmp_path: Path) -> None:
     content = b"# Directed graph\n# Nodes: 4 Edges: 3\n# FromNodeId\tToNodeId\n0\t1\n0\t2\n3\t1\n"
-    path = put(tmp_path, gzip.compress(content), "web.txt.gz")
+    path = put(tmp_path, gzip.compress(content, mtime=0), "web.txt.gz")
     settings = compose(PrepareConfig, [f"input.train={path}", "input.comment=#", f"output={tmp_path / 'g'}"])
     assert settings.input.comment == "#"
     graph = prepare(path, tmp_path / "g", comment=settings.input.comment, split=(1, 0, 0))
