@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,13 @@ from hypothesis import settings
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+
+# Commands leave signals ignored that they find ignored, as nohup and jobs in the background have them; tests,
+# and the processes that they start, send them.
+if threading.current_thread() is threading.main_thread():
+    for _signal, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(_signal) is signal.SIG_IGN:
+            signal.signal(_signal, _handler)
 
 DEFAULT_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
