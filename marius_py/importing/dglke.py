@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from marius_py.errors import ConfigError, FormatError, MissingPathError
+from marius_py.errors import ConfigError, FormatError
 from marius_py.graph import Graph
 from marius_py.importing.files import (
     as_float32,
@@ -28,6 +28,7 @@ from marius_py.importing.files import (
     read_json,
     shown,
 )
+from marius_py.importing.mappings import mapping_file, read_mapping
 from marius_py.importing.runs import DEFAULT_MEMORY_BYTES, PeerModel, write_run
 from marius_py.prepare import prepare_arrays
 from marius_py.prepare.blocks import EdgeBlock
@@ -49,15 +50,6 @@ _DECODERS: Mapping[str, Mapping[str, Any]] = {
     "RESCAL": {"_target_": "rescal"},
     "RotatE": {"_target_": "rotate", "norm": "moduli"},
 }
-_OF_MAPPINGS = {
-    "one edge a line": "a line 'number, name' each",
-    "is this an edge list?": "is this a mapping?",
-    "there is no column 1 (positions count from 0)": "a line holds a number, the delimiter and a name",
-    "the head name is empty": "the number is empty",
-    "the tail name is empty": "the name is empty",
-}
-"""What the reader of edges says, and what it means where the two columns are a number and a name."""
-_MAPPINGS = {"entities": ("entities.dict", "entities.tsv"), "relations": ("relations.dict", "relations.tsv")}
 _BLOCK_BYTES = 32 << 20
 _TEXT_BLOCK_BYTES = 1 << 26
 
@@ -107,7 +99,7 @@ def dglke_graph(
             check_file(Path(path), key, "triples")
     beside = Path(train).parent
     names = {
-        what: read_mapping(_mapping_file(what, given, [beside]), delimiter)
+        what: read_mapping(mapping_file(what, given, [beside]), delimiter)
         for what, given in (("entities", entities), ("relations", relations))
     }
     reader = _Triples(names["entities"], names["relations"], format, delimiter)
@@ -167,7 +159,7 @@ def dglke_run(
     trained = read_config(folder / CONFIG_NAME)
     places = [folder] if data is None else [folder, Path(data)]
     names = {
-        what: read_mapping(_mapping_file(what, given, places, named), delimiter)
+        what: read_mapping(mapping_file(what, given, places, named), delimiter)
         for what, given, named in (
             ("entities", entities, trained.entity_map),
             ("relations", relations, trained.relation_map),
@@ -317,58 +309,7 @@ def convert_model(trained: TrainedWith, dim: int) -> tuple[Mapping[str, Any], in
     return decoder, {"RESCAL": dim * dim, "RotatE": dim // 2}.get(model, dim)
 
 
-# ---------------------------------------------------------------------- mappings and triples
-
-
-def _mapping_file(
-    what: str, given: Path | str | None, folders: Sequence[Path], named: str | None = None
-) -> Path:
-    """The mapping as given, else as named, else by its usual names."""
-    if given is not None:
-        return check_file(Path(given), what, "a line 'number, name' each")
-    names = _MAPPINGS[what] if named is None else (Path(named).name, *_MAPPINGS[what])
-    for folder in folders:
-        for name in names:
-            if (folder / name).is_file():
-                return folder / name
-    places = " or ".join(str(folder) for folder in folders)
-    raise MissingPathError(
-        f"none of {', '.join(dict.fromkeys(names))} is in {places}; say where: {what}=FILE"
-    )
-
-
-def read_mapping(path: Path, delimiter: str) -> list[str]:
-    """Names by number, of a file with a line "number, name" each.
-
-    Raises:
-        StorageError: missing. FormatError: the numbers are not 0, 1, 2, … or a line is malformed.
-    """
-    numbers, names = [], []
-    for block in _mapping_blocks(path, delimiter):
-        numbers.append(_integers(block.head, path, "number"))
-        names += pc.utf8_trim_whitespace(block.tail).to_pylist()
-    order = np.concatenate(numbers)
-    if "" in names:
-        raise FormatError(f"{path}: the name of number {order[names.index('')]} is only blanks")
-    if not np.array_equal(np.sort(order), np.arange(len(order))):
-        raise FormatError(f"{path} has {len(order)} lines, so its numbers should be 0 to {len(order) - 1}")
-    if len(set(names)) < len(names):
-        raise FormatError(f"{path} holds a name twice; names must be distinct")
-    found = [""] * len(names)
-    for number, name in zip(order.tolist(), names, strict=True):
-        found[number] = name
-    return found
-
-
-def _mapping_blocks(path: Path, delimiter: str) -> Iterator[EdgeBlock]:
-    """Blocks with numbers as heads, names as tails; errors speak of these."""
-    try:
-        yield from _text_blocks(path, delimiter, [0, 1])
-    except FormatError as error:
-        message = str(error).removeprefix(str(path))
-        for said, meant in _OF_MAPPINGS.items():
-            message = message.replace(said, meant, 1)
-        raise FormatError(f"{path}{message}") from error
+# ---------------------------------------------------------------------- triples
 
 
 class _Triples:

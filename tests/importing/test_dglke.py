@@ -1,6 +1,7 @@
 """DGL-KE's files become graphs with the same triples and runs with the same scores."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import marius_py
 from marius_py import cli
 from marius_py.errors import ConfigError, FormatError, StorageError
 from marius_py.importing import dglke, dglke_graph, dglke_run
+from marius_py.importing.mappings import read_mapping
 from marius_py.verify import is_sound, verify
 from tests.importing.peers import dglke_score, write_dglke
 
@@ -171,6 +173,10 @@ def unclose(path):
     path.write_bytes(path.read_bytes().replace(b"}", b" ", 1))
 
 
+def write_entities(text, data, save):
+    (data / "entities.dict").write_text(text)
+
+
 def change(save, **values):
     path = save / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
@@ -234,32 +240,20 @@ DAMAGE = {
     "a path": (lambda data, save: change(save, dataset="../mine"), "parts of the tables' names"),
     "no gamma": (lambda data, save: change(save, gamma=None), "need gamma, above -2, and emb_size"),
     "no mapping": (lambda data, save: (data / "entities.dict").unlink(), "say where: entities=FILE"),
-    "holes": (lambda data, save: (data / "entities.dict").write_text("0\ta\n2\tb\n"), "should be 0 to 1"),
-    "no numbers": (lambda data, save: (data / "entities.dict").write_text("a\t0\n"), "no whole number"),
-    "no entities": (
-        lambda data, save: (data / "entities.dict").write_text(""),
-        "entities.dict is empty; it should hold a line 'number, name' each",
-    ),
-    "no name": (
-        lambda data, save: (data / "entities.dict").write_text("0\ta\n1\t\n"),
-        "line 2: the name is empty in",
-    ),
-    "no first number": (
-        lambda data, save: (data / "entities.dict").write_text("\ta\n"),
-        "line 1: the number is empty in",
-    ),
-    "one column": (
-        lambda data, save: (data / "entities.dict").write_text("0 a\n"),
-        "a line holds a number, the delimiter and a name",
-    ),
-    "a blank name": (
-        lambda data, save: (data / "entities.dict").write_text("1\t \n0\ta\n"),
-        "name of number 1 is only blanks",
-    ),
-    "one name twice": (
-        lambda data, save: (data / "entities.dict").write_text("0\ta\n1\ta\n"),
-        "a name twice",
-    ),
+    **{
+        f"a mapping with {what}": (partial(write_entities, text), message)
+        for what, text, message in (
+            ("holes", "0\ta\n2\tb\n", "should be 0 to 1, each"),
+            ("no numbers", "a\t0\n", "line 1: the number is 'a', which is no whole number"),
+            ("no lines", "", "entities.dict is empty; it should hold a line 'number, name' each"),
+            ("no name", "0\ta\n1\t\n", "line 2: the name of number 1 is ''"),
+            ("no first number", "\ta\n", "line 1: the number is ''"),
+            ("one column", "0 a\n", "a line holds a number, the delimiter and a name"),
+            ("a blank name", "1\t \n0\ta\n", "line 1: the name of number 1 is ''"),
+            ("one name twice", "0\ta\n1\ta\n", "a name twice"),
+            ("one number twice", "0\ta\n0\tb\n", "should be 0 to 1, each of them once"),
+        )
+    },
 }
 
 
@@ -306,5 +300,5 @@ def test_blocks_of_names_are_as_large_as_all_names(tmp_path, monkeypatch):
     monkeypatch.setattr(dglke, "_TEXT_BLOCK_BYTES", 1)
     monkeypatch.setattr(dglke, "_text_blocks", note)
     dglke_graph(data / "train.txt", tmp_path / "g", split=(1, 0, 0))
-    names = dglke.read_mapping(next(data.glob("entities.*")), "\t")
+    names = read_mapping(next(data.glob("entities.*")), "\t")
     assert dict(sizes)["train.txt"] >= sum(map(len, names))
