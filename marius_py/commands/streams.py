@@ -28,7 +28,7 @@ def open_missing() -> None:
 
 
 def escape_unknown() -> None:
-    r"""Let stdout print \uXXXX for each character that its encoding lacks, as stderr does."""
+    """Let stdout print an escape for each character that its encoding lacks, as stderr does."""
     out = sys.stdout
     if not isinstance(out, io.TextIOWrapper):
         return

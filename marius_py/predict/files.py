@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -237,6 +238,8 @@ class AnswerWriter:
         with ExitStack() as opened, self._failures():
             if self._target is None:
                 self._file = self._stdout
+                if self._format != "table" and isinstance(self._stdout, io.TextIOWrapper):
+                    self._stdout.reconfigure(errors="strict")  # programs read names as they are
             else:
                 temporary = opened.enter_context(Replacing([self._target]))[self._target]
                 self._file = opened.enter_context(self._opened(temporary))
@@ -307,6 +310,11 @@ class AnswerWriter:
             yield
         except StorageError as error:
             raise StorageError(f"--output: {error}") from error
+        except UnicodeEncodeError as error:
+            raise StorageError(
+                f"standard output takes {error.encoding}, which lacks {error.object[error.start]!r}: give "
+                "--output FILE, or set PYTHONIOENCODING=utf-8"
+            ) from error
         except OSError as error:
             if self._target is None:
                 raise

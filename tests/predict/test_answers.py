@@ -340,6 +340,21 @@ def test_csv_gives_every_name_back(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("format", ["tsv", "csv", "json", "table"])
+def test_names_that_stdout_lacks_are_escaped_for_readers_alone(format):
+    out = io.TextIOWrapper(io.BytesIO(), "ascii", errors="backslashreplace")
+    writer = AnswerWriter(None, format, Neighbor, out)
+    given = [Neighbor("b\u0101", "c", 1, 0.5)]
+    if format == "table":
+        with writer:
+            writer.write(given)
+        out.flush()
+        assert b"b\\u0101" in out.buffer.getvalue()
+        return
+    with pytest.raises(StorageError, match=r"takes ascii, which lacks 'ā': give --output FILE"), writer:
+        writer.write(given)
+
+
 def _words(written, command):
     folder, node = str(written[0]), written[1].node_names()[0]
     return (
