@@ -18,7 +18,6 @@ from marius_py.graph import Graph, open_graph
 from marius_py.graph.manifest import GRAPH_FILE
 from marius_py.run import Run, load
 from marius_py.run_files.results import write_json
-from marius_py.storage.files import check_target
 from marius_py.tracking import training
 
 GRAPH_SUFFIX = "-graph"
@@ -115,8 +114,6 @@ def evaluate(
     else:
         opened = {"run": run.path, "graph": run.graph.path} if isinstance(run, Run) else {"run": run}
         config = compose(EvaluateConfig, _words(EvaluateConfig, settings, **opened))
-    if config.output is not None:
-        check_target(Path(config.output), f"output={config.output}")
     result = build.evaluate(config, watcher)
     if config.output is not None:
         write_json(Path(config.output).resolve(), result)

@@ -152,7 +152,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words and words[0] in commands:
         if argv is not None:
             return commands[words[0]](words[1:])
-        del sys.argv[1]
+        del sys.argv[1]  # which then is as the command's own script has it
         return commands[words[0]]()
     text = f"usage: python -m marius_py {{{','.join(commands)}}} …"
     if words and words[0] in ("-h", "--help"):

@@ -44,7 +44,7 @@ def test_a_run_is_evaluated_from_python(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="run is 'run' as the argument, but 'other' in settings"):
         marius_py.evaluate("run", {"run": "other"})
     with pytest.raises(ConfigError, match="no folder"):
-        marius_py.evaluate("run", {"output": "nowhere/all.json"})
+        marius_py.evaluate("run", {"graph": "moved", "output": "nowhere/all.json"})
     with pytest.raises(ConfigError, match="says everything"):
         marius_py.evaluate(settings(run), given)
 

@@ -20,10 +20,8 @@ import torch
 
 from marius_py.assembly.checks import (
     check_capacity,
-    check_decoder,
-    check_ranking,
+    check_components,
     check_room,
-    check_state,
     check_validation,
     hint_at_margin,
     warn_of_warmup,
@@ -153,9 +151,7 @@ def check(config: TrainConfig) -> tuple[Components, torch.device]:
     """
     device = training_device(config)
     components = make_components(config)
-    check_decoder(config, components, device)
-    check_state(config, components)
-    check_ranking(config, components.decoder)
+    check_components(config, components, device)
     warn_of_warmup(config)
     hint_at_margin(config, components)
     if config.output is not None:

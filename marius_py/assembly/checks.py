@@ -60,6 +60,13 @@ def check_room(config: TrainConfig, graph: Graph, table: NodeTable, capacity: in
     check_questions(config, graph, table.partitioning, capacity)
 
 
+def check_components(config: TrainConfig, components: Components, device: torch.device) -> None:
+    """Refuse classes and settings of which no run can be made, whatever the graph; see the checks."""
+    check_decoder(config, components, device)
+    check_state(config, components)
+    check_ranking(config, components.decoder)
+
+
 def check_ranking(config: TrainConfig, decoder: Decoder) -> None:
     """Refuse a precision in which the decoder cannot be ranked: it would show after training.
 

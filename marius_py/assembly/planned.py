@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from marius_py.assembly.checks import check_decoder, check_ranking, check_state, check_validation
+from marius_py.assembly.checks import check_components, check_validation
 from marius_py.config import AUTO, TrainConfig, make_components, saved_settings
 from marius_py.errors import ConfigError
 from marius_py.graph import Graph, open_graph
@@ -65,9 +65,7 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
     graph = open_graph(config.graph)
     device = training_device(config)
     components = make_components(config)
-    check_decoder(config, components, device)
-    check_state(config, components)
-    check_ranking(config, components.decoder)
+    check_components(config, components, device)
     check_validation(config, graph.num_edges["valid"])
     own = graph.partitioning.num_partitions
     partitions, capacity = _number(config.storage.partitions), _number(config.storage.capacity)

@@ -26,15 +26,12 @@ def run(config: EvaluateConfig) -> float | None:
     """
     from marius_py.assembly import build
     from marius_py.run_files.results import write_json
-    from marius_py.storage.files import check_target
 
     class Progress(build.Watcher):
         def on_stage(self, stage: str, done: int, total: int | None, unit: str) -> None:
             """Move the bar."""
             bars(stage, done, total, unit)
 
-    if config.output is not None:
-        check_target(Path(config.output), f"output={config.output}")
     with Bars() as bars:
         result = build.evaluate(config, Progress())
     what = config.split if config.edges is None else config.edges

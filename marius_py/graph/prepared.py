@@ -158,11 +158,11 @@ def open_graph(path: Path | str) -> Graph:
 
 
 def _open(folder: Path) -> Graph:
-    if folder.is_file() and (folder.parent / GRAPH_FILE).is_file():
-        raise MissingPathError(
-            f"graph={folder} is a file in the folder of a prepared graph; give graph={folder.parent}"
-        )
     if folder.is_file():
+        if (folder.parent / GRAPH_FILE).is_file():
+            raise MissingPathError(
+                f"graph={folder} is a file in the folder of a prepared graph; give graph={folder.parent}"
+            )
         raise MissingPathError(
             f"graph={folder} is a file, not the folder of a prepared graph; prepare one from it with "
             f"marius-prepare input.train={folder} output=graphs/NAME and give graph=graphs/NAME"
