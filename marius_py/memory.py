@@ -8,6 +8,21 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def with_unit(num_bytes: float) -> str:
+    """A number of bytes as people read it, with a binary unit.
+
+    >>> with_unit(3 << 30), with_unit(512)
+    ('3.0 GiB', '512 B')
+    """
+    power = 0
+    while num_bytes >= 1024 and power < len(_UNITS) - 1:
+        num_bytes /= 1024
+        power += 1
+    return f"{num_bytes:.{min(power, 1)}f} {_UNITS[power]}"
+
 
 class MemoryMeter:
     """Bytes that the components of a run hold, by name, and the most that each has held. Thread-safe.

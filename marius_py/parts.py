@@ -28,6 +28,7 @@ from marius_py.data.step_edges import BLOCK_EDGES
 from marius_py.errors import ConfigError
 from marius_py.graph import Graph
 from marius_py.machine import available_cores, available_memory, resolve_device
+from marius_py.memory import with_unit
 from marius_py.nn.kernels.host import is_worth_compiling
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.ordering import build_schedule
@@ -150,7 +151,7 @@ def automatic_capacity(table: NodeTable, relation_bytes: int, device: str = "cpu
     budget = buffer_budget(available_memory(device), relation_bytes, device)
     capacity = fitting_capacity(table, budget) or min(p, 2)
     if capacity < p:
-        log.info("storage.capacity: %d of %d partitions fit in %.1f GiB", capacity, p, budget / 2**30)
+        log.info("storage.capacity: %d of %d partitions fit in %s", capacity, p, with_unit(budget))
     return capacity
 
 
@@ -172,10 +173,10 @@ def log_memory(table: NodeTable, capacity: int, device: str) -> None:
     on_device = device == "cuda" and torch.cuda.is_available()
     peak = torch.cuda.max_memory_allocated() if on_device else peak_rss_bytes()
     log.info(
-        "memory%s: %.2f GiB planned for the buffer, %.2f GiB at most in all",
+        "memory%s: %s planned for the buffer, %s at most in all",
         " of the device" if on_device else "",
-        planned / 2**30,
-        peak / 2**30,
+        with_unit(planned),
+        with_unit(peak),
     )
 
 

@@ -20,6 +20,7 @@ from marius_py.evaluation.ranking.scorer import similarity_of
 from marius_py.evaluation.ranking.trained import make_decoder
 from marius_py.graph import Graph
 from marius_py.machine import available_memory
+from marius_py.memory import with_unit
 from marius_py.nn.decoders import Decoder
 from marius_py.nn.initializers import Initializer
 from marius_py.nn.losses import LogisticLoss
@@ -271,13 +272,13 @@ def check_memory(table: NodeTable, capacity: int, device: str) -> None:
     sizes = [4 * slots * table.slot_rows * width for width in (table.dim, table.state_dim)]
     if device == "cuda":
         free = available_memory(device)
-        reason = f"the device has {free / 2**30:.2f} GiB free" if sum(sizes) > free else None
+        reason = f"the device has {with_unit(free)} free" if sum(sizes) > free else None
     else:
         reason = _refused(sizes)
     if reason is not None:
         raise ConfigError(
-            f"the buffer needs {sum(sizes) / 2**30:.2f} GiB, {slots} slots of {table.slot_bytes / 2**30:.2f} "
-            f"GiB, and memory is short ({reason}): storage.capacity is {capacity}; set a smaller one, more "
+            f"the buffer needs {with_unit(sum(sizes))}, {slots} slots of {with_unit(table.slot_bytes)}, and "
+            f"memory is short ({reason}): storage.capacity is {capacity}; set a smaller one, more "
             "storage.partitions, or a smaller model.dim"
         )
 

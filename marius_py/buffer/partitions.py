@@ -24,6 +24,7 @@ from torch import Tensor
 from marius_py.buffer.row_threads import RowThreads
 from marius_py.buffer.swap import IOThread
 from marius_py.errors import ConfigError, ScheduleError, StorageError
+from marius_py.memory import with_unit
 from marius_py.nn.kernels.host import compiled_distinct
 from marius_py.nn.micro_batches import is_out_of_memory
 from marius_py.nn.optimizers import SparseOptimizer
@@ -85,8 +86,8 @@ class PartitionBuffer:
             if not is_out_of_memory(error):
                 raise
             raise ConfigError(
-                f"the buffer needs {num_slots * table.slot_bytes / 2**30:.2f} GiB, {num_slots} slots of "
-                f"{table.slot_bytes / 2**30:.2f} GiB, and memory is short ({error}): storage.capacity is "
+                f"the buffer needs {with_unit(num_slots * table.slot_bytes)}, {num_slots} slots of "
+                f"{with_unit(table.slot_bytes)}, and memory is short ({error}): storage.capacity is "
                 f"{capacity}; set a smaller one, more storage.partitions, or a smaller model.dim"
             ) from error
         self._starts = table.partitioning.starts()

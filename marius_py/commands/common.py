@@ -8,6 +8,7 @@ import re
 import time
 from typing import TYPE_CHECKING
 
+from marius_py.memory import with_unit
 from marius_py.types import ANSWER_FORMATS
 
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ def say_costs(count: int, what: tuple[str, str], started: float) -> None:
     """
     from marius_py.run_files.results import peak_rss_bytes
 
-    seconds, peak = time.perf_counter() - started, peak_rss_bytes() / 2**30
-    logger.info("%d %s in %.1f s, %.2f GiB of memory at most", count, what[count != 1], seconds, peak)
+    seconds, peak = time.perf_counter() - started, with_unit(peak_rss_bytes())
+    logger.info("%d %s in %.1f s, %s of memory at most", count, what[count != 1], seconds, peak)
 
 
 def say_if_unfinished(run: Run) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 from marius_py.config import check_buffer
 from marius_py.data.rounds import FEWEST, EpochOrder
 from marius_py.errors import ConfigError, ScheduleError, StorageError
+from marius_py.memory import with_unit
 from marius_py.ordering import build_schedule, simulate
 from marius_py.partitioning import Partitioning
 from marius_py.planning.moved import edge_bytes, partition_bytes
@@ -321,14 +322,20 @@ def plan_lines(plan: Plan, machine: Machine) -> list[tuple[str, str]]:
         ("partitions p", str(plan.partitions)),
         ("capacity c", f"{plan.capacity}{' (everything in memory)' if in_memory else ''}"),
         ("batch", f"{plan.batch_size} edges"),
-        ("partition", f"{_size(plan.partition_bytes)} with optimizer state"),
-        ("buffer", f"{_size(plan.buffer_bytes)} of memory; {_size(machine.memory_bytes)} may be taken"),
-        ("disk", f"{_size(plan.disk_bytes)}; {_size(machine.disk_free_bytes)} free{enough}"),
-        ("disk rates", f"read {_size(machine.read_rate)}/s, write {_size(machine.write_rate)}/s, measured"),
+        ("partition", f"{with_unit(plan.partition_bytes)} with optimizer state"),
+        (
+            "buffer",
+            f"{with_unit(plan.buffer_bytes)} of memory; {with_unit(machine.memory_bytes)} may be taken",
+        ),
+        ("disk", f"{with_unit(plan.disk_bytes)}; {with_unit(machine.disk_free_bytes)} free{enough}"),
+        (
+            "disk rates",
+            f"read {with_unit(machine.read_rate)}/s, write {with_unit(machine.write_rate)}/s, measured",
+        ),
         ("training rate", f"{machine.edge_rate:,.0f} edges/s, measured in memory; {machine.cores} cores"),
         ("accelerator", machine.gpu or "none"),
         ("loads an epoch", f"{plan.loads} partitions{_described(plan.order)}"),
-        ("bytes an epoch", f"{_size(plan.bytes_read)} read, {_size(plan.bytes_written)} written"),
+        ("bytes an epoch", f"{with_unit(plan.bytes_read)} read, {with_unit(plan.bytes_written)} written"),
         ("swaps", hidden),
         (
             "epoch",
@@ -353,17 +360,3 @@ def plan_text(plan: Plan, machine: Machine, graph: Path | str) -> str:
 def _described(order: EpochOrder) -> str:
     name = "" if order.name == FEWEST else f", order {order.name}"
     return name + (f" in {order.rounds} rounds" if order.rounds > 1 else "")
-
-
-def _size(count: float) -> str:
-    """Bytes with a binary unit.
-
-    >>> _size(3 << 30), _size(512)
-    ('3.0 GiB', '512 B')
-    """
-    units: Sequence[str] = ("B", "KiB", "MiB", "GiB", "TiB")
-    power = 0
-    while count >= 1024 and power < len(units) - 1:
-        count /= 1024
-        power += 1
-    return f"{count:.0f} B" if power == 0 else f"{count:.1f} {units[power]}"

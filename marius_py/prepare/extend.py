@@ -238,7 +238,7 @@ class _Extension:
             )
             write_graph(folder, content, self._progress)
         logger.info(
-            "%d nodes, %d relations and %d edges added",
+            "added: nodes %d, relations %d, edges %d",
             len(shift.new), num_relations - max(old.num_relations, 1), sum(self._counts),
         )  # fmt: skip
 

@@ -295,7 +295,7 @@ class _Fresh:
         mean[usable] *= (wanted[usable] / norm[usable])[:, None]
         places = np.flatnonzero(known)[usable]
         rows[places] = mean[usable]
-        logger.info("%d of %d new nodes initialised from neighbours", len(places), len(ids))
+        logger.info("new nodes initialised from neighbours: %d of %d", len(places), len(ids))
 
     def _asked(self, edges: NDArray[np.int64], ids: NDArray[np.int64]) -> _Asked:
         """The edges (E, 3) between the new nodes `ids` and old nodes, by a known relation."""

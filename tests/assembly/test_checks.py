@@ -94,7 +94,7 @@ def test_a_devices_memory_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "available_memory", lambda device: 5 * table.slot_bytes)
     check_memory(table, 4, "cuda")
     with pytest.raises(
-        ConfigError, match=r"6 slots of .*the device has .* GiB free\): storage\.capacity is 5"
+        ConfigError, match=r"6 slots of .*the device has .* KiB free\): storage\.capacity is 5"
     ):
         check_memory(table, 5, "cuda")
     check_memory(NodeTable(Partitioning(8000, 8), 16, 0), 8, "cpu")

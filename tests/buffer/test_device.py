@@ -578,7 +578,7 @@ def test_gradients_on_their_way_to_the_host_are_not_overwritten(monkeypatch: pyt
 
 def test_slots_that_do_not_fit_in_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     store: Any = SimpleNamespace(table=NodeTable(Partitioning(1 << 42, 8), 64, 64))
-    message = r"needs 1310720\.00 GiB, 5 slots of 262144\.00 GiB.*storage\.capacity is 4; set a smaller one"
+    message = r"needs 1280\.0 TiB, 5 slots of 256\.0 TiB.*storage\.capacity is 4; set a smaller one"
     with pytest.raises(ConfigError, match=message) as caught:
         PartitionBuffer(store, 4, IOThread())
     assert isinstance(caught.value.__cause__, OSError)

@@ -175,7 +175,7 @@ def test_the_command(written, tmp_path, capsys):
     words = [str(written[0]), "--node", "node 7", "--format", "tsv", "-k", "4"]
     assert cli.neighbors(words) == 0
     written_out = capsys.readouterr()
-    assert re.search(r" 1 node in [\d.]+ s, [\d.]+ GiB of memory at most", written_out.err)
+    assert re.search(r" 1 node in [\d.]+ s, [\d.]+ .iB of memory at most", written_out.err)
     exact = [line.split("\t")[:3] for line in written_out.out.splitlines()]
     assert cli.neighbors([*words, "--index", "faiss", "--index-folder", str(tmp_path)]) == 0
     found = [line.split("\t")[:3] for line in capsys.readouterr().out.splitlines()]
