@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib
 import json
@@ -106,6 +107,9 @@ def test_done(runs: list[TrainConfig], capsys: pytest.CaptureFixture[str], tmp_p
         (KeyboardInterrupt(), 130, "interrupted"),
         (MemoryError(), 1, "out of memory"),
         (RuntimeError("surprise"), 1, "unexpected RuntimeError: surprise"),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "long"), 1, "long: File name too long"),
+        (OSError(errno.ENOSPC, "No space left on device"), 1, "reading or writing: No space left on device"),
+        (OSError("surprise"), 1, "unexpected OSError: surprise"),
     ],
 )
 def test_failures_end_with_one_line_and_their_code(

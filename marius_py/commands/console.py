@@ -134,9 +134,12 @@ def told(error: BaseException) -> str:
     """What is said of an error, in one line if it is one of the package's."""
     if isinstance(error, MariusError) and str(error):
         return str(error)
-    return (
-        "out of memory" if isinstance(error, MemoryError) else f"unexpected {type(error).__name__}: {error}"
-    )
+    if isinstance(error, MemoryError):
+        return "out of memory"
+    if isinstance(error, OSError) and error.strerror:  # a full disk, a name too long: no defect of ours
+        where = "reading or writing" if error.filename is None else error.filename
+        return f"{where}: {error.strerror}"
+    return f"unexpected {type(error).__name__}: {error}"
 
 
 def _report(error: BaseException, code: int, text: str | None = None) -> int:
