@@ -18,6 +18,7 @@ from marius_py.storage.reader import open_node_reader
 CHECKPOINT_FOLDER = "checkpoint"
 CONFIG_FILE = "config.yaml"
 METRICS_FILE = "metrics.jsonl"
+CSV_FILE = "metrics.csv"
 RESULT_FILE = "result.json"
 TRACE_FILE = "trace.json"
 CONFIG_META, RESULT_META = "config", "result"

@@ -11,6 +11,7 @@ from marius_py.graph.manifest import GRAPH_FILE
 from marius_py.run_files.folder import (
     CHECKPOINT_FOLDER,
     CONFIG_FILE,
+    CSV_FILE,
     METRICS_FILE,
     RESULT_FILE,
     SNAPSHOT_FOLDER,
@@ -20,7 +21,7 @@ from marius_py.run_files.folder import (
 from marius_py.run_files.reader import RunReader
 from marius_py.storage.files import check_target
 
-_FILES = frozenset({CONFIG_FILE, METRICS_FILE, RESULT_FILE, TRACE_FILE})
+_FILES = frozenset({CONFIG_FILE, CSV_FILE, METRICS_FILE, RESULT_FILE, TRACE_FILE})
 
 
 def check_output(run: RunReader, target: Path, named: str, *, overwrite: bool = True) -> None:

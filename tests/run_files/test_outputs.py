@@ -12,6 +12,7 @@ OWN = [
     "config.yaml",
     "metrics.jsonl",
     "result.json",
+    "metrics.csv",
     "trace.json",
     "checkpoint/nodes.h5",
     "edges-8/edges.h5",
