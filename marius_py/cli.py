@@ -21,6 +21,7 @@ from marius_py.commands.hydra_command import HydraCommand, configured
 from marius_py.commands.progress import Bars
 from marius_py.commands.streams import escape_unknown, open_missing, tell
 from marius_py.errors import StorageError
+from marius_py.types import EXPORT_FORMATS
 
 P = ParamSpec("P")
 
@@ -159,9 +160,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return guarded(lambda: say(text), leaves=argv is None)
     tell(text)
     return USAGE
-
-
-EXPORT_FORMATS = ("npy", "parquet", "tsv", "word2vec", "safetensors", "pbg", "projector")
 
 
 # ---------------------------------------------------------------------- what the commands do

@@ -34,7 +34,7 @@ from marius_py.nn.model import LinkPredictionModel
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
 from marius_py.planning.plan import fitting_capacity
-from marius_py.run_files.folder import CONFIG_META
+from marius_py.run_files.names import CONFIG_META
 from marius_py.run_files.results import (
     peak_rss_bytes,
 )

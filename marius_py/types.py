@@ -23,6 +23,11 @@ AnswerFormat = Literal["table", "tsv", "csv", "json", "parquet"]
 
 ANSWER_FORMATS: tuple[AnswerFormat, ...] = get_args(AnswerFormat)
 
+ExportFormat = Literal["npy", "parquet", "tsv", "word2vec", "safetensors", "pbg", "projector"]
+"""How embeddings are written for other programs."""
+
+EXPORT_FORMATS: tuple[ExportFormat, ...] = get_args(ExportFormat)
+
 MAX_PARTITIONS = 1024
 """Most partitions of a node table. An epoch's schedule has p² buckets, a million then. The first takes
 about half a minute with 8 partitions in the buffer, over a minute with 2."""

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from marius_py.config import TrainConfig
 from marius_py.graph import Graph
-from marius_py.run_files.folder import CONFIG_META
+from marius_py.run_files.names import CONFIG_META
 from marius_py.types import SIDES
 
 log = logging.getLogger(__name__)

@@ -15,22 +15,23 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from marius_py.config import CONFIG_FILE, read_yaml, write_yaml
+from marius_py.config import read_yaml, write_yaml
 from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
 from marius_py.graph import open_graph
 from marius_py.graph.manifest import EDGES_FILE, GRAPH_FILE, NODES_FILE, read_manifest
 from marius_py.prepare.folder import temporary_folders
 from marius_py.resuming.resume import BEFORE_META, VIEWS, claimed, plain_json, shows_commits
-from marius_py.run_files.folder import (
+from marius_py.run_files.folder import graph_folder, run_around
+from marius_py.run_files.names import (
     CHECKPOINT_FOLDER,
+    CONFIG_FILE,
     CONFIG_META,
+    DEMO_GRAPH,
     METRICS_FILE,
     RESULT_FILE,
     RESULT_META,
     SNAPSHOT_FOLDER,
     TRACE_FILE,
-    graph_folder,
-    run_around,
 )
 from marius_py.run_files.results import write_json, write_lines
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, read_checkpoint
@@ -54,7 +55,6 @@ VIEW_LIMIT = 1 << 32
 _LOOKS = 5
 """How often a view of a run that trains is read before it is called damaged."""
 
-DEMO_FOLDER = "graph"
 _REPREPARE = "prepare the graph again from its edge lists"
 _NEXT_START = "the next start removes it"
 _REMOVE = "nothing depends on it; remove it"
@@ -342,7 +342,7 @@ def _edges(folder: Path, meta: Mapping[str, Any] | None, *, live: bool) -> list[
 
 def _graph(folder: Path, meta: Mapping[str, Any] | None) -> list[Finding]:
     """The graph in the run folder is checked as a whole, one elsewhere only for being there and the same."""
-    own = folder / DEMO_FOLDER
+    own = folder / DEMO_GRAPH
     settings = (meta or {}).get(CONFIG_META) or {}
     named = settings.get("graph")
     if named is None:

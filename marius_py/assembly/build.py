@@ -30,7 +30,6 @@ from marius_py.assembly.joint import Joint
 from marius_py.assembly.joint import Watcher as Watcher  # others name it build.Watcher
 from marius_py.assembly.planned import resolve_auto
 from marius_py.config import (
-    CONFIG_FILE,
     Components,
     EvaluateConfig,
     TrainConfig,
@@ -77,7 +76,14 @@ from marius_py.resuming.resume import (
     record_settings,
 )
 from marius_py.resuming.snapshots import best_epoch, best_snapshot
-from marius_py.run_files.folder import CHECKPOINT_FOLDER, CONFIG_META, RESULT_FILE, RESULT_META
+from marius_py.run_files.names import (
+    CHECKPOINT_FOLDER,
+    CONFIG_FILE,
+    CONFIG_META,
+    DEMO_GRAPH,
+    RESULT_FILE,
+    RESULT_META,
+)
 from marius_py.run_files.results import memory_report, peak_rss_bytes, summarize, versions, write_json
 from marius_py.run_state import RunState
 from marius_py.storage.files import remove
@@ -91,8 +97,6 @@ from marius_py.storage.protocols import NodeTable
 from marius_py.validation import VALIDATION_META, chance_of, decline_of, plan_validation
 
 log = logging.getLogger(__name__)
-
-DEMO_FOLDER = "graph"
 
 
 def train(config: TrainConfig, watcher: Watcher | None = None) -> dict[str, Any]:
@@ -250,7 +254,7 @@ def demo_graph(folder: Path, config: TrainConfig, watcher: Watcher) -> Graph:
     Raises:
         ConfigError: a buffer is asked for that its partitions do not allow; before it is prepared.
     """
-    path = folder / DEMO_FOLDER
+    path = folder / DEMO_GRAPH
     if path.exists():
         return open_graph(path)
     partitions = number_of(config, "partitions") or DEMO_PARTITIONS

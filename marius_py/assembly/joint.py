@@ -43,7 +43,7 @@ from marius_py.resuming.resume import (
     unfinished,
 )
 from marius_py.resuming.snapshots import best_snapshot, update_snapshots
-from marius_py.run_files.folder import CHECKPOINT_FOLDER, METRICS_FILE, RESULT_FILE, RESULT_META
+from marius_py.run_files.names import CHECKPOINT_FOLDER, METRICS_FILE, RESULT_FILE, RESULT_META
 from marius_py.run_files.results import evaluate_split, write_lines
 from marius_py.storage.files import remove
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore

@@ -7,7 +7,7 @@ from marius_py.config.groups import conf_dir
 from marius_py.config.prepare_schema import DatasetConfig, InputConfig, PrepareConfig
 from marius_py.config.registry import Components, make_components, make_regularizers
 from marius_py.config.regularization import with_penalties
-from marius_py.config.saved import CONFIG_FILE, read_yaml, saved_settings, write_yaml
+from marius_py.config.saved import read_yaml, saved_settings, write_yaml
 from marius_py.config.schema import (
     AUTO,
     CheckpointConfig,
@@ -28,7 +28,6 @@ from marius_py.config.words import words_of
 
 __all__ = [
     "AUTO",
-    "CONFIG_FILE",
     "CheckpointConfig",
     "Component",
     "Components",

@@ -9,9 +9,7 @@ from typing import Any, cast
 from marius_py.config.explain import one_line
 from marius_py.config.overrides import keys_in
 from marius_py.errors import FormatError
-
-CONFIG_FILE = "config.yaml"
-"""The resolved settings in a run folder."""
+from marius_py.run_files.names import CONFIG_FILE
 
 _MISSING: Any = object()
 

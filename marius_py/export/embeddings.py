@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO, Literal, Protocol, get_args
+from typing import BinaryIO, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -30,9 +30,8 @@ from marius_py.export.formats import one_line as _lines
 from marius_py.run_files.outputs import check_output
 from marius_py.run_files.reader import RunReader, open_run
 from marius_py.storage.replacing import Replacing
+from marius_py.types import EXPORT_FORMATS, ExportFormat
 
-Format = Literal["npy", "parquet", "tsv", "word2vec", "safetensors", "pbg", "projector"]
-FORMATS: tuple[Format, ...] = get_args(Format)
 Progress = Callable[[str, int, int | None, str], None]
 Float32 = NDArray[np.float32]
 
@@ -49,7 +48,7 @@ class _Writer(Protocol):
 def export(
     run: RunReader | Path | str,
     output: Path | str,
-    format: Format = "npy",
+    format: ExportFormat = "npy",
     *,
     overwrite: bool = False,
     relations: bool = True,
@@ -75,7 +74,7 @@ def export(
     Args:
         run: an open run, or the path of a run folder.
         output: file, or folder, to write.
-        format: one of `FORMATS`.
+        format: one of `EXPORT_FORMATS`.
         overwrite: replace files that exist, and a folder that is empty or that an earlier export wrote.
         relations: write the relations too.
         block_bytes: bytes of embeddings in memory at a time.
@@ -91,8 +90,8 @@ def export(
             the same word of word2vec.
         StorageError: reading or writing failed; no file was changed.
     """
-    if format not in FORMATS:
-        raise ConfigError(f"format is {format!r}; allowed: {', '.join(FORMATS)}")
+    if format not in EXPORT_FORMATS:
+        raise ConfigError(f"format is {format!r}; allowed: {', '.join(EXPORT_FORMATS)}")
     if block_bytes < 1:
         raise ConfigError(f"block_bytes is {block_bytes}; allowed: 1 or more")
     if not isinstance(run, RunReader):
@@ -159,7 +158,7 @@ def _export_safetensors(
     return targets
 
 
-def _files(target: Path, format: Format) -> list[Path]:
+def _files(target: Path, format: ExportFormat) -> list[Path]:
     """The files that one table becomes."""
     return [target, _names_file(target)] if format == "npy" else [target]
 
@@ -197,7 +196,9 @@ def _copy(writer: _Writer, blocks: Iterable[tuple[Sequence[str], Float32]]) -> N
         writer.close()
 
 
-def _open(format: Format, temporary: dict[Path, Path], target: Path, num_rows: int, dim: int) -> _Writer:
+def _open(
+    format: ExportFormat, temporary: dict[Path, Path], target: Path, num_rows: int, dim: int
+) -> _Writer:
     path = temporary[target]
     if format == "npy":
         return _Npy(path, temporary[_names_file(target)], num_rows, dim)

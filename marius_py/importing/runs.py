@@ -18,14 +18,14 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from marius_py.config import CONFIG_FILE, TrainConfig, config_from, make_components, plain, write_yaml
+from marius_py.config import TrainConfig, config_from, make_components, plain, write_yaml
 from marius_py.errors import FormatError
 from marius_py.graph import Graph
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.parts import identity, make_model
 from marius_py.prepare.progress import ProgressHook
 from marius_py.resuming.resume import check_free, plain_json
-from marius_py.run_files.folder import CHECKPOINT_FOLDER, CONFIG_META, RESULT_FILE, RESULT_META
+from marius_py.run_files.names import CHECKPOINT_FOLDER, CONFIG_FILE, CONFIG_META, RESULT_FILE, RESULT_META
 from marius_py.run_files.results import summarize, versions, write_json
 from marius_py.run_state import RunState
 from marius_py.storage.aligned import allocate

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from marius_py.evaluation.ranking.candidates import Ids
 from marius_py.evaluation.ranking.known import KnownAnswers
-from marius_py.evaluation.ranking.scorer import ModelScorer, similarity_of
+from marius_py.evaluation.ranking.scorer import OVERFLOW, ModelScorer, similarity_of
 from marius_py.evaluation.ranking.trained import TrainedModel
 from marius_py.nn.decoders.base import Decoder, written_together
 from marius_py.predict.completion import (
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 _RELATION_BYTES = 64
 """Bytes a relation of a query needs at the peak where all are scored: ids of edges, scores, their order."""
-_OVERFLOW = 1e37
 _UNDERFLOW = 2.0**-120
 """More than what a coordinate's product loses below the smallest normal float32."""
 
@@ -185,5 +184,5 @@ class _RelationScorer(ModelScorer):
         product = query_norm.square()
         low, high = super().band(true, product, candidate_norm, torch.float32)
         lost = _UNDERFLOW * self._dim * (query_norm + candidate_norm)
-        unbounded = ~(product < _OVERFLOW)
+        unbounded = ~(product < OVERFLOW)
         return (low - lost).masked_fill(unbounded, -math.inf), (high + lost).masked_fill(unbounded, math.inf)

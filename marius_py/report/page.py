@@ -35,7 +35,7 @@ from marius_py.report.figures import (
 )
 from marius_py.report.map import Method, check_method, map_rows
 from marius_py.run import Run
-from marius_py.run_files.folder import TRACE_FILE
+from marius_py.run_files.names import TRACE_FILE
 from marius_py.run_files.outputs import check_output
 from marius_py.storage.replacing import Replacing
 from marius_py.streams import Purpose, stream

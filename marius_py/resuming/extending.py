@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 
 from marius_py.config import (
-    CONFIG_FILE,
     TrainConfig,
     config_from,
     make_components,
@@ -32,7 +31,7 @@ from marius_py.prepare.extend import IdShift, shift_of
 from marius_py.prepare.folder import building
 from marius_py.resuming.resume import BEFORE_META, EPOCH_META, check_free
 from marius_py.run import Run, load
-from marius_py.run_files.folder import CHECKPOINT_FOLDER, CONFIG_META, RESULT_META
+from marius_py.run_files.names import CHECKPOINT_FOLDER, CONFIG_FILE, CONFIG_META, RESULT_META
 from marius_py.run_state import EpochMetrics, RunState
 from marius_py.storage.aligned import allocate
 from marius_py.storage.edge_writer import edge_dtype

@@ -15,19 +15,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from marius_py.config import CONFIG_FILE, TrainConfig, saved_settings
+from marius_py.config import TrainConfig, saved_settings
 from marius_py.data.rounds import EpochOrder
 from marius_py.errors import ConfigError, StorageError
-from marius_py.run_files.folder import (
+from marius_py.run_files.folder import is_snapshot, run_around
+from marius_py.run_files.names import (
     CHECKPOINT_FOLDER,
+    CONFIG_FILE,
     CONFIG_META,
     DEMO_GRAPH,
     METRICS_FILE,
     RESULT_FILE,
     SNAPSHOT_FOLDER,
     TRACE_FILE,
-    is_snapshot,
-    run_around,
 )
 from marius_py.storage.files import TEMPORARY_SUFFIX, remove
 from marius_py.storage.hdf5_nodes import has_commit

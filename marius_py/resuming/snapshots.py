@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from marius_py.config import CONFIG_FILE, write_yaml
+from marius_py.config import write_yaml
 from marius_py.errors import MariusError
-from marius_py.run_files.folder import (
+from marius_py.run_files.names import (
     CHECKPOINT_FOLDER,
+    CONFIG_FILE,
     CONFIG_META,
     DEMO_GRAPH,
     METRICS_FILE,

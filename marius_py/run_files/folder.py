@@ -1,4 +1,4 @@
-"""What lies where in a run folder (floor 4): names of its files, and the graph that it was trained on."""
+"""A run folder looked at (floor 4): a path in; what it is, and where its graph lies out."""
 
 from __future__ import annotations
 
@@ -10,21 +10,17 @@ from typing import Any
 import yaml
 
 from marius_py.errors import FormatError, MariusError, StorageError
+from marius_py.run_files.names import (
+    CHECKPOINT_FOLDER,
+    CONFIG_FILE,
+    CONFIG_META,
+    DEMO_GRAPH,
+    SNAPSHOT_FOLDER,
+)
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, open_checkpoint
 from marius_py.storage.file_io import os_errors_as_storage
 from marius_py.storage.node_file import NODES_NAME, read_facts
 from marius_py.storage.reader import open_node_reader
-
-CHECKPOINT_FOLDER = "checkpoint"
-CONFIG_FILE = "config.yaml"
-METRICS_FILE = "metrics.jsonl"
-CSV_FILE = "metrics.csv"
-RESULT_FILE = "result.json"
-TRACE_FILE = "trace.json"
-CONFIG_META, RESULT_META = "config", "result"
-"""What a commit's meta calls their content."""
-SNAPSHOT_FOLDER = "snapshots"
-DEMO_GRAPH = "graph"
 
 
 def is_snapshot(folder: Path) -> bool:

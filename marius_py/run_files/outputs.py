@@ -8,7 +8,8 @@ from pathlib import Path
 
 from marius_py.errors import ConfigError
 from marius_py.graph.manifest import GRAPH_FILE
-from marius_py.run_files.folder import (
+from marius_py.run_files.folder import run_around
+from marius_py.run_files.names import (
     CHECKPOINT_FOLDER,
     CONFIG_FILE,
     CSV_FILE,
@@ -16,7 +17,6 @@ from marius_py.run_files.folder import (
     RESULT_FILE,
     SNAPSHOT_FOLDER,
     TRACE_FILE,
-    run_around,
 )
 from marius_py.run_files.reader import RunReader
 from marius_py.storage.files import check_target

@@ -24,7 +24,8 @@ from marius_py.graph.manifest import GRAPH_FILE
 from marius_py.graph.similar import similar_in
 from marius_py.machine import resolve_device
 from marius_py.pipeline.forked import usable_threads
-from marius_py.run_files.folder import CHECKPOINT_FOLDER, CONFIG_FILE, RESULT_META, graph_folder, is_snapshot
+from marius_py.run_files.folder import graph_folder, is_snapshot
+from marius_py.run_files.names import CHECKPOINT_FOLDER, CONFIG_FILE, RESULT_META
 from marius_py.storage.protocols import Checkpoint
 from marius_py.storage.reader import NodeReader, open_node_reader
 

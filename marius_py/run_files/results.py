@@ -27,7 +27,7 @@ from marius_py.graph import Graph
 from marius_py.nn.micro_batches import is_out_of_memory
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.product_units import HostPrecision
-from marius_py.run_files.folder import CHECKPOINT_FOLDER
+from marius_py.run_files.names import CHECKPOINT_FOLDER
 from marius_py.storage.files import replace, write_temporary
 from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.storage.reader import NodeReader, open_node_reader

@@ -21,7 +21,7 @@ from typing import IO, Any
 from marius_py.config import Component
 from marius_py.config.registry import make
 from marius_py.errors import ConfigError
-from marius_py.run_files.folder import CSV_FILE
+from marius_py.run_files.names import CSV_FILE
 from marius_py.storage.files import replace, write_temporary
 
 logger = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ ROUNDOFF = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 _TINY = 2.0**-126
 """Smallest normal float32; products below it may be flushed to zero."""
 
-_OVERFLOW = 1e37
+OVERFLOW = 1e37
 """Magnitudes above this may overflow float32 on the way; the fast scores then bound nothing."""
 
 _PRODUCT_ROUNDOFF = {"ieee": 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-8}
@@ -201,7 +201,7 @@ class ModelScorer:
             slack = torch.where(scale > 0, slack + dim * math.sqrt(_TINY), slack)
             low, high = true - slack, true + slack
         # Written so that a NaN scale counts as unbounded too. Nothing lies around an infinite score.
-        bounded = (scale < _OVERFLOW) & torch.isfinite(true)
+        bounded = (scale < OVERFLOW) & torch.isfinite(true)
         return low.masked_fill(~bounded, -math.inf), high.masked_fill(~bounded, math.inf)
 
 

@@ -1,0 +1,13 @@
+"""What the files and folders of a run are called (floor 4)."""
+
+CHECKPOINT_FOLDER = "checkpoint"
+CONFIG_FILE = "config.yaml"
+"""The resolved settings."""
+METRICS_FILE = "metrics.jsonl"
+CSV_FILE = "metrics.csv"
+RESULT_FILE = "result.json"
+TRACE_FILE = "trace.json"
+CONFIG_META, RESULT_META = "config", "result"
+"""What a commit's meta calls their content."""
+SNAPSHOT_FOLDER = "snapshots"
+DEMO_GRAPH = "graph"
