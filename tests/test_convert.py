@@ -328,6 +328,11 @@ def test_the_real_pyg(tmp_path):
         ([("a", None), ("b", "c")], "column 'tail' has empty cells; .*entry 0 .* is None"),
         ([("a", float("nan"), "b")], "column 'relation' has empty cells; .* is nan"),
         ([("a", ""), ("b", "c")], "column 'tail' has empty cells; .* is ''"),
+        (
+            pd.DataFrame({"head": [1, 2, None], "tail": [2, 1, 3]}).dropna(),
+            r"'head' has floats, such as 1\.0.*Int64",
+        ),
+        ([(1.0, 2), (2, 1)], r"'head' has floats, such as 1\.0"),
         (np.array([["a", "b"], [pd.NA, "c"]], dtype=object), "column 'head' has empty cells; .*entry 1"),
         (nx.DiGraph([(1, 2, {"relation": None})]), "edge attribute 'relation' has empty cells"),
         (nx.DiGraph([(1, float("nan"))]), "the list of nodes has empty cells"),

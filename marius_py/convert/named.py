@@ -231,6 +231,7 @@ def _from_columns(parts: Sequence[list[Any]], labels: Sequence[str]) -> NamedEdg
     """Edges of columns head, (relation,) tail, all of whose cells hold a name."""
     for values, label in zip(parts, labels, strict=True):
         _check_cells(values, label)
+        _check_whole(values, label)
     return NamedEdges(parts[0], parts[1] if len(parts) == 3 else None, parts[-1])
 
 
@@ -240,6 +241,16 @@ def _check_cells(values: Sequence[Any], label: str) -> None:
         raise ConfigError(
             f"{label} has empty cells; every edge needs a head, relation and tail: entry {place} (counted "
             f"from 0) is {values[place]!r}"
+        )
+
+
+def _check_whole(values: Sequence[Any], label: str) -> None:
+    """Refuse floats, which pandas makes of integers beside a gap: 1 and 1.0 would be two nodes."""
+    if any(isinstance(value, (float, np.floating)) for value in values):
+        value = next(one for one in values if isinstance(one, (float, np.floating)))
+        raise ConfigError(
+            f"{label} has floats, such as {value!r}; names are texts or integers: turn the column into one "
+            "of these first, in pandas with .astype('Int64') or .astype(str)"
         )
 
 
