@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -126,10 +128,12 @@ def _words(kind: type[Any], settings: Mapping[str, Any] | None, **arguments: Any
     words = words_of(settings, kind)
     for name, value in arguments.items():
         other = settings.get(name)
-        differ = Path(str(value)).absolute() != Path(str(other)).absolute()
-        if value is not None and other is not None and differ:
+        if value is None or other is None:
+            continue
+        mine, theirs = (os.fsdecode(one) if isinstance(one, PathLike) else str(one) for one in (value, other))
+        if Path(mine).absolute() != Path(theirs).absolute():
             raise ConfigError(
-                f"{name} is {str(value)!r} as the argument, but {str(other)!r} in settings: give one of them"
+                f"{name} is {mine!r} as the argument, but {theirs!r} in settings: give one of them"
             )
     return words + words_of({name: one for name, one in arguments.items() if one is not None}, kind)
 
@@ -144,8 +148,8 @@ def _place_of(graph: Any) -> Path | None:
         return None
     if isinstance(graph, Graph):
         return graph.path
-    if isinstance(graph, (str, Path)):
-        return Path(graph)
+    if isinstance(graph, (str, PathLike)):
+        return Path(os.fsdecode(graph))
     raise ConfigError(
         f"graph is {type(graph).__name__}; allowed: a prepared graph's folder, a Graph, a frame, an "
         "array or list of edges, a NetworkX graph, a PyG Data or HeteroData"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import sys
 from dataclasses import FrozenInstanceError, fields, is_dataclass
@@ -270,6 +271,21 @@ def test_a_path_from_python_stands_for_itself(name: str) -> None:
     config = compose(EvaluateConfig, words_of(given, EvaluateConfig))
     assert (config.run, config.compare) == (name, (name, name))
     assert load_config(words_of({"graph": None})).graph is None
+
+
+def test_a_folders_entry_is_a_path(tmp_path: Path) -> None:
+    (tmp_path / "a b").mkdir()
+    with os.scandir(tmp_path) as entries:
+        (entry,) = entries
+    given = {"run": entry, "compare": [entry]}
+    config = compose(EvaluateConfig, words_of(given, EvaluateConfig))
+    assert (config.run, config.compare) == (entry.path, (entry.path,))
+
+
+def test_a_class_is_named_by_its_path() -> None:
+    given = {"loss": Component, "model.decoder": {"_target_": Component}, "trackers": [Component]}
+    path = "marius_py.config.fields.Component"
+    assert words_of(given) == [f"loss={path}", f"model.decoder={{_target_:{path}}}", f"trackers=[{path}]"]
 
 
 def test_quoted_and_interpolated_paths(monkeypatch: pytest.MonkeyPatch) -> None:

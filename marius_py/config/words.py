@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from os import PathLike
 from typing import Any
@@ -48,7 +49,7 @@ def _words(prefix: str, settings: Mapping[str, Any], paths: set[str]) -> Iterato
         if key == NOTE:
             continue
         if key in paths and isinstance(value, (str, PathLike)):
-            yield f"{key}={quoted(str(value))}"
+            yield f"{key}={quoted(os.fsdecode(value))}"
         elif not isinstance(value, Mapping):
             yield f"{key}={_word(value)}"
         elif key in NESTED and "_target_" in value:
@@ -69,6 +70,8 @@ def _word(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, type):  # named by its path, as on the command line
+        return f"{value.__module__}.{value.__qualname__}"
     return _inside(value) if isinstance(value, (list, tuple)) else str(value)
 
 
@@ -78,7 +81,7 @@ def _inside(value: Any) -> str:
         return "{" + ",".join(f"{name}:{_inside(one)}" for name, one in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ",".join(_inside(one) for one in value) + "]"
-    return quoted(str(value)) if isinstance(value, (str, PathLike)) else _word(value)
+    return quoted(os.fsdecode(value)) if isinstance(value, (str, PathLike)) else _word(value)
 
 
 def _shown(value: Any) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from marius_py.errors import ConfigError
 from marius_py.evaluation.metrics import (
@@ -145,6 +145,8 @@ class Evaluator:
             ConfigError: no such split or mode, or no edges to rank.
         """
         started = time.perf_counter()
+        if edges is not None:
+            edges = self._checked(edges)
         chosen = self._choose(split, edges, max_edges)
         source, protocol = self._candidates(mode, num_uniform, num_by_degree)
         available = self._edges.num_edges(split) if edges is None else len(edges)
@@ -186,15 +188,11 @@ class Evaluator:
             raise ConfigError(f"split is {split!r}; allowed: {', '.join(SPLITS)}")
         if max_edges is not None and max_edges < 1:
             raise ConfigError(f"max_edges is {max_edges}; allowed: 1 or more, or none for all")
-        if edges is not None and (edges.ndim != 2 or edges.shape[1] != 3):
-            raise ConfigError(f"edges have shape {edges.shape}; expected (E, 3): head, relation, tail ids")
         count = self._edges.num_edges(split) if edges is None else len(edges)
         if not count:
             raise ConfigError(
                 f"there are no {split} edges to rank; choose another split, or prepare the graph with one"
             )
-        if edges is not None:
-            self._check_ids(edges)
         if max_edges is None or max_edges >= count:
             return self._edges.read(split) if edges is None else edges
         picked = np.sort(stream(self._seed, Purpose.EVALUATE, 1).choice(count, max_edges, replace=False))
@@ -208,15 +206,27 @@ class Evaluator:
             parts.append(self._edges.read_range(split, low, high)[part - low])
         return np.concatenate(parts)
 
-    def _check_ids(self, edges: Edges) -> None:
+    def _checked(self, given: ArrayLike) -> Edges:
+        """Edges to rank as an array of ids; ConfigError for anything else."""
+        edges: Edges = np.asarray(given)
+        if edges.size == 0 and edges.ndim:
+            edges = np.empty((0, 3), dtype=np.int64)
+        if edges.ndim != 2 or edges.shape[1] != 3 or edges.dtype.kind not in "iu":
+            raise ConfigError(
+                f"edges have shape {edges.shape} and type {edges.dtype}; expected (E, 3) integers: head, "
+                "relation, tail ids"
+            )
         for column, limit, what in (
             (0, self._num_nodes, "head"),
             (1, self._num_relations, "relation"),
             (2, self._num_nodes, "tail"),
         ):
+            if not len(edges):
+                break
             low, high = int(edges[:, column].min()), int(edges[:, column].max())
             if low < 0 or high >= max(limit, 1):
                 raise ConfigError(f"{what} ids of the edges span {low} to {high}; allowed: 0 to {limit - 1}")
+        return edges.astype(np.int64) if edges.dtype == np.uint64 else edges
 
     def _candidates(self, mode: Mode, num_uniform: int, num_by_degree: int) -> tuple[CandidateSource, str]:
         if mode == "full":

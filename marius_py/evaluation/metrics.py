@@ -115,7 +115,7 @@ def realistic_ranks(counts: Counts) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Metrics:
-    """The result of an evaluation.
+    """The result of an evaluation; equal to another if all figures are.
 
     Attributes:
         both: figures of both sides together.
@@ -140,9 +140,11 @@ class Metrics:
     relations: Mapping[int, Figures] = field(default_factory=dict)
     category_of: Mapping[int, str] = field(default_factory=dict)
     bands: Mapping[int, Figures] = field(default_factory=dict)
-    edges: NDArray[np.integer] = field(default_factory=lambda: np.zeros((0, 3), dtype=np.int64), repr=False)
-    counts: Counts = field(default_factory=lambda: Counts.empty(0), repr=False)
-    seconds: float = 0.0
+    edges: NDArray[np.integer] = field(
+        default_factory=lambda: np.zeros((0, 3), dtype=np.int64), repr=False, compare=False
+    )
+    counts: Counts = field(default_factory=lambda: Counts.empty(0), repr=False, compare=False)
+    seconds: float = field(default=0.0, compare=False)
 
     @property
     def mrr(self) -> float:
@@ -222,7 +224,7 @@ class Metrics:
 
 def check_ks(ks: Sequence[int]) -> tuple[int, ...]:
     """Ascending distinct ks of Hits@k; ConfigError unless they are positive integers."""
-    values = tuple(sorted(set(ks)))
+    values = tuple(sorted({k.item() if isinstance(k, np.generic) else k for k in ks}))
     if not values or any(isinstance(k, bool) or not isinstance(k, int) or k < 1 for k in values):
         raise ConfigError(
             f"evaluation.ks is {list(ks)}; it must list whole numbers of at least 1, such as [1, 3, 10]"

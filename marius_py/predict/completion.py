@@ -37,9 +37,9 @@ _ENTRY_BYTES = 64
 
 def check_k(k: int) -> int:
     """Refuse a k below 1 with a ConfigError."""
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
         raise ConfigError(f"k is {k!r}; allowed: a whole number, 1 or more")
-    return k
+    return int(k)
 
 
 def check_memory(memory_bytes: int) -> int:

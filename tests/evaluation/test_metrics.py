@@ -68,6 +68,7 @@ def test_undefined_figures_are_null_in_json():
 
 def test_ks():
     assert check_ks([10, 1, 1]) == (1, 10)
+    assert check_ks(np.array([3, 1])) == (1, 3)
     for bad in ([], [0], [1.5], [True]):
         with pytest.raises(ConfigError, match=r"evaluation\.ks"):
             check_ks(bad)
