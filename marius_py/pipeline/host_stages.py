@@ -91,7 +91,7 @@ def host_stages(
     def scatter(computed: _Computed) -> None:
         ids, gradients = computed.ids, computed.gradients
         loss = float(gradients.loss)
-        if not math.isfinite(loss):
+        if not (math.isfinite(loss) and math.isfinite(float(gradients.relations.sum()))):
             raise diverged(ids, loss, gradients.rows)
 
         index, rows = torch.from_numpy(ids.index), gradients.rows

@@ -202,18 +202,19 @@ def _importance(weights: SlotWeights | None) -> Importance | None:
 def figures(found: Gradients, *others: Tensor) -> Tensor:
     """What the host wants to know of a batch, without waiting for the device that computes it.
 
-    The loss does not tell all: a user's decoder may have gradients that are not finite of a loss that is, and
-    they must not reach a commit.
+    The loss does not tell all: a user's decoder may have gradients that are not finite of a loss that is, of
+    nodes or of relations alone, and they must not reach a commit.
 
     Args:
         found: of the batch.
         others: further tensors ().
 
     Returns:
-        (2 + len(others),) float64: the loss, the sum of the rows' gradients, which is not finite if one of
-        them is not, and the others.
+        (2 + len(others),) float64: the loss, the sum of all gradients, which is not finite if one of them is
+        not, and the others.
     """
-    return torch.stack([one.double() for one in (found.loss, found.rows.sum(), *others)])
+    total = found.rows.sum() + found.relations.sum()
+    return torch.stack([one.double() for one in (found.loss, total, *others)])
 
 
 def diverged(ids: EdgeBatch | DrawnBatch, loss: float, gradients: Tensor | None = None) -> PipelineError:

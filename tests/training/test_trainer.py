@@ -16,6 +16,7 @@ from marius_py.data.plan import spread_spans
 from marius_py.errors import ConfigError, InterruptedRunError, PipelineError, StorageError
 from marius_py.nn.batch import Batch
 from marius_py.nn.decoders import ComplEx, Decoder, DistMult, TransE
+from marius_py.nn.gradients import Gradients
 from marius_py.nn.initializers import Normal
 from marius_py.nn.known_edges import KnownEdges
 from marius_py.nn.losses import LogisticLoss, Loss, SoftmaxLoss
@@ -25,11 +26,12 @@ from marius_py.nn.optimizers import Adagrad
 from marius_py.nn.schedules import CosineRate, LinearRate, PlateauRate, RateSchedule
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
+from marius_py.pipeline.stages import figures
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
 from marius_py.storage.protocols import Float32, NodeTable
 from marius_py.training.commits import CommitRhythm
 from marius_py.training.trainer import Trainer, TrainerSettings
-from marius_py.types import Schedule
+from marius_py.types import Schedule, Side
 
 NODES, RELATIONS, EDGES, DIM, PARTITIONS = 300, 4, 3000, 16, 6
 
@@ -520,6 +522,31 @@ class _Steep(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradient: torch.Tensor) -> torch.Tensor:
         return gradient[0] * float("inf")
+
+
+class _SteepRelations(DistMult):
+    """Gradients of relations that are no numbers, of scores and gradients of nodes that are some."""
+
+    def query(self, node: torch.Tensor, relation: torch.Tensor, side: Side) -> torch.Tensor:
+        return super().query(node, _Steep.apply(relation), side)
+
+
+@pytest.mark.parametrize("settings", [INLINE, THREADED], ids=["inline", "threaded"])
+def test_relations_that_are_no_numbers_reach_no_commit(settings: TrainerSettings) -> None:
+    run = Setup(INLINE)
+    run.train(1)
+    model = make_model()
+    model.decoder = _SteepRelations(model.dim)
+    with pytest.raises(PipelineError, match=r"gradients became infinite or NaN .* in epoch 2"):
+        Setup(settings, store=run.store, model=model).train(2)
+
+
+@pytest.mark.parametrize("part", ["rows", "relations", "loss"])
+def test_figures_of_a_batch_tell_what_is_no_number(part: str) -> None:
+    parts = {"rows": torch.ones(2, 3), "relations": torch.ones(1, 3), "loss": torch.tensor(1.0)}
+    assert figures(Gradients(**parts)).tolist() == [1, 9]
+    parts[part].view(-1)[0] = torch.nan
+    assert not figures(Gradients(**parts)).isfinite().all()
 
 
 @pytest.mark.parametrize("settings", [INLINE, THREADED], ids=["inline", "threaded"])
