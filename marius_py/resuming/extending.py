@@ -38,6 +38,7 @@ from marius_py.storage.edge_writer import edge_dtype
 from marius_py.storage.hdf5_nodes import create_node_store
 from marius_py.storage.protocols import Checkpoint, NodeTable
 from marius_py.storage.reader import NodeReader, open_node_reader
+from marius_py.streams import Purpose, stream
 from marius_py.types import SIDES, Position
 from marius_py.validation import VALIDATION_META
 
@@ -45,7 +46,6 @@ logger = logging.getLogger(__name__)
 
 Init = Literal["neighbors", "random"]
 _BLOCK_EDGES = 1 << 18
-_INIT_ROWS = 1 << 16
 _ASKED_BYTES = 24
 """Of an edge between a new and an old node, as it is held: three int32, and sorting."""
 
@@ -254,23 +254,20 @@ class _Fresh:
         while low < high:
             if not self._first <= low < self._last:
                 self._first, self._last = low, min(low + self._size, len(self._shift.new))
-                self._ready = self._make(self._shift.new[self._first : self._last])
+                self._ready = self._make(self._first, self._last)
             until = min(high, self._last)
             parts.append(self._ready[low - self._first : until - self._first])
             low = until
         return np.concatenate(parts)
 
-    def _make(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        rows = np.empty((len(ids), self._old.dim), np.float32)
-        # A row's initial value follows from its id, by blocks of ids: only blocks with a new node are made.
-        for start in np.unique(ids // _INIT_ROWS * _INIT_ROWS).tolist():
-            stop = min(start + _INIT_ROWS, self._graph.num_nodes)
-            block = np.empty((stop - start, self._old.dim), np.float32)
-            self._model.init_nodes(block, start, self._seed)
-            first, last = np.searchsorted(ids, (start, stop))
-            rows[first:last] = block[ids[first:last] - start]
+    def _make(self, first: int, last: int) -> NDArray[np.float32]:
+        """Rows of the new nodes first … last among the new ones."""
+        rows = np.empty((last - first, self._old.dim), np.float32)
+        # As of the nodes after the old ones: an id of the new graph was another node's in the old one, whose
+        # row began with the draw that would come again.
+        self._model.init_nodes(rows, self._old.num_nodes + first, self._seed)
         if self._init == "neighbors":
-            self._from_neighbors(ids, rows)
+            self._from_neighbors(self._shift.new[first:last], rows)
         return rows
 
     def _from_neighbors(self, ids: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
@@ -355,6 +352,8 @@ def _checkpoint(
     """
     _, _, num_known = shift_of(graph)
     arrays = model.state_arrays()
+    rng = stream(config.training.seed, Purpose.INIT_RELATIONS, num_known)
+    model.decoder.init_relations(arrays["relations"], rng, model.initializer)  # not the old ones' draws
     for name in arrays:
         halves = 2 if config.model.reciprocal else 1
         for half in range(halves):

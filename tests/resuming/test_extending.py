@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 import marius_py
 from marius_py import cli
+from marius_py.config import load_config, make_components
 from marius_py.errors import ConfigError, FormatError
+from marius_py.parts import make_model
 from marius_py.prepare import prepare
 from marius_py.prepare.extend import IdShift, extend_graph, shift_of
 from marius_py.resuming.extending import extend_run
@@ -98,6 +100,23 @@ def test_graph(files):
     assert len(shift.new) == graph.num_nodes - 50
     degrees = graph.degrees(0, graph.num_nodes)
     assert degrees[names.index("new 0")] == sum((h == "new 0") + (t == "new 0") for h, _, t in new)
+
+
+@pytest.mark.parametrize("decoder", ["complex", "rotate"])
+def test_new_rows_are_no_others_initial_rows(files, tmp_path, decoder):
+    _, old_graph, graph, *_ = files
+    with marius_py.train(old_graph, tmp_path / "run", {**SETTINGS, "model.decoder": decoder}):
+        config = load_config([f"output={tmp_path}/run", "resume=true"])
+    fresh = make_model(config, make_components(config), old_graph, torch.device("cpu"))
+    first = np.empty((graph.num_nodes, fresh.dim), np.float32)
+    fresh.init_nodes(first, 0, config.training.seed)
+    relations = fresh.state_arrays()["relations"]
+    with marius_py.load(extend_run(tmp_path / "run", graph, tmp_path / "longer", init="random")) as run:
+        rows, found = run.to_numpy(), run.model.relations.numpy()
+    _, shift, known = shift_of(graph)
+    np.testing.assert_array_equal(rows[shift.new], first[old_graph.num_nodes :])
+    new = found.reshape(2, known + 1, -1)[:, known]
+    assert not any((row == other).all() for row in new for other in relations)
 
 
 @pytest.mark.parametrize("init", ["neighbors", "random"])
