@@ -43,8 +43,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MAX_EDGES = 500
+_MIN_EDGES = 100
 _MAX_PAIRS = 1 << 28
-"""Scores computed in a pass; a larger graph is fitted to fewer edges."""
+"""Scores computed in a pass: a larger graph is fitted to fewer edges, though not to so few that chance decides."""
 _MAX_STEPS = 20
 _RANGE = (math.log(1e-4), math.log(1e4))
 
@@ -85,7 +86,7 @@ def fit_temperature(
         split: whose edges; they should be unknown to training.
         filter_known, allow_self: as they will be used, see `predict`: what is not offered is not in the
             softmax, and edges from a node to itself are no answers where that is not.
-        seed: of the sample of at most 500 edges, fewer where 2²⁸ scores would be exceeded.
+        seed: of the sample of at most 500 edges; fewer where 2²⁸ scores would be exceeded, but 100.
         memory_bytes: bound of the working memory.
         progress: called with (nodes done, N) in each pass.
 
@@ -127,7 +128,7 @@ def _sample(run: RunReader, split: str, allow_self: bool, seed: int) -> Ids:
     """Edges (n, 3) of a split to fit to."""
     with run.graph.edges() as store:
         count = store.num_edges(split)
-        wanted = min(_MAX_EDGES, count, max(1, _MAX_PAIRS // (2 * run.num_nodes)))
+        wanted = min(_MAX_EDGES, count, max(_MIN_EDGES, _MAX_PAIRS // (2 * run.num_nodes)))
         positions = np.sort(stream(seed, Purpose.EVALUATE, 2).choice(count, wanted, replace=False))
         parts = [store.read_range(split, i, i + 1) for i in positions.tolist()]
     edges = np.concatenate(parts or [np.empty((0, 3), np.int64)]).astype(np.int64)

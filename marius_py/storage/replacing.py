@@ -24,7 +24,7 @@ class Replacing:
             lead to.
 
     Raises:
-        StorageError: opening, writing or renaming failed; no target was changed.
+        StorageError: opening, writing or renaming failed; it names the targets that were replaced, if any.
     """
 
     def __init__(self, targets: Sequence[Path]) -> None:
@@ -34,6 +34,7 @@ class Replacing:
             for target, place in self._places.items()
         }
         self._locks: list[int] = []
+        self._replaced: list[Path] = []
 
     def __enter__(self) -> dict[Path, Path]:
         """Target → the file to write instead; each is there, empty and locked."""
@@ -55,6 +56,7 @@ class Replacing:
                     sync_path(path)
                 for target, path in self._temporary.items():
                     path.replace(self._places[target])
+                    self._replaced.append(target)
         except OSError as failure:
             raise self._failed(failure) from failure
         finally:
@@ -70,8 +72,10 @@ class Replacing:
             os.close(self._locks.pop())
 
     def _failed(self, error: OSError) -> StorageError:
-        target = next(iter(self._temporary))
-        return StorageError(f"writing {target} failed: {reason_of(error)}; nothing was replaced")
+        target = next(one for one in self._temporary if one not in self._replaced)
+        done = " and ".join(map(str, self._replaced))
+        said = f"{done} had been replaced already" if done else "nothing was replaced"
+        return StorageError(f"writing {target} failed: {reason_of(error)}; {said}")
 
 
 def reason_of(error: OSError) -> str:

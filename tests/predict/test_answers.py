@@ -18,6 +18,7 @@ from marius_py.errors import ConfigError, FormatError, StorageError
 from marius_py.predict import (
     Neighbor,
     Prediction,
+    calibration,
     complete_nodes,
     complete_relations,
     fit_temperature,
@@ -159,6 +160,12 @@ def test_neighbors(written, run, metric):
         part = found[number * 5 : number * 5 + 5]
         assert [one.neighbor for one in part] == [names[i] for i in order]
         np.testing.assert_allclose([one.score for one in part], value[order], rtol=1e-6)
+
+
+def test_a_temperature_is_not_left_to_a_handful_of_edges(run, monkeypatch):
+    monkeypatch.setattr(calibration, "_MAX_PAIRS", 1)
+    monkeypatch.setattr(calibration, "_MIN_EDGES", 3)
+    assert fit_temperature(run, split="test", allow_self=True).num_edges == 3
 
 
 def test_temperature_is_the_most_likely_one(written, run):

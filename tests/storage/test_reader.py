@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import pickle
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -194,6 +197,18 @@ def test_a_reader_that_is_not_closed_warns_and_leaves_no_descriptor(writer: Hdf5
     with pytest.warns(ResourceWarning, match=r"node reader of .* was not closed"):
         readers.clear()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_descriptors_are_not_copied(
+    writer: Hdf5PartitionStore, duplicate: Callable[[object], object]
+) -> None:
+    with open_node_reader(writer.folder) as reader:
+        with pytest.raises(TypeError, match="node reader of .* holds open files"):
+            duplicate(reader)
+        with pytest.raises(TypeError, match=r"nodes\.h5 is open by descriptors"):
+            duplicate(reader._nodes)
+        np.testing.assert_array_equal(reader.read_rows(0, 834), rows(0, 0))
 
 
 def test_a_file_that_is_open_with_locking_is_not_called_damaged(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,22 @@ def test_an_error_inside_leaves_nothing(
     with pytest.raises(kind, match=message):
         _write_half(tmp_path / "v.csv", error)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_replaced_before_an_error_is_said(tmp_path: Path) -> None:
+    targets = [tmp_path / "first", tmp_path / "second"]
+    targets[0].write_text("old")
+    with pytest.raises(StorageError, match=r"writing .*second failed: .* .*first had been replaced already"):
+        _write_new(targets, targets[1].mkdir)
+    assert targets[0].read_text() == "new"
+    assert sorted(tmp_path.iterdir()) == targets
+
+
+def _write_new(targets: list[Path], then: Callable[[], None]) -> None:
+    with Replacing(targets) as temporary:
+        for path in temporary.values():
+            path.write_text("new")
+        then()
 
 
 def _write_half(target: Path, error: Exception) -> None:
