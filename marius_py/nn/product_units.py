@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -11,6 +13,12 @@ import torch
 
 HostPrecision = Literal["float32", "bfloat16"]
 """Of the host's matrix products: what their factors are rounded to; sums are float32."""
+
+_lock = threading.Lock()
+_users: Counter[HostPrecision] = Counter()
+"""How many use products of each precision, in all threads of this process."""
+_before: str | None = None
+"""What PyTorch was set to before factors were let be rounded; None while it is as a program has set it."""
 
 
 def product_precision(device: str) -> str:
@@ -46,14 +54,28 @@ def _rounds(precision: str) -> bool:
 
 @contextmanager
 def product_units(precision: HostPrecision) -> Iterator[None]:
-    """Let float32 products of this process use the units for bfloat16 meanwhile, if that is the precision."""
-    if precision == "float32":
-        yield
-        return
-    setting = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # made at import
-    before = setting.fp32_precision
-    setting.fp32_precision = "bf16"
+    """Let float32 products of this process use the units for bfloat16 meanwhile, if that is the precision.
+
+    PyTorch has one setting for all threads. So while one of those at work asks for "float32", nobody's
+    factors are rounded; after the last, PyTorch is set as it was before the first.
+    """
+    _count(precision, 1)
     try:
         yield
     finally:
-        setting.fp32_precision = before
+        _count(precision, -1)
+
+
+def _count(precision: HostPrecision, change: int) -> None:
+    """Note that users of a precision came or went, and set PyTorch for those who are there."""
+    global _before
+    setting = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # made at import
+    with _lock:
+        _users[precision] += change
+        rounds = _users["bfloat16"] > 0 and not _users["float32"]
+        if rounds and _before is None:
+            _before = setting.fp32_precision
+            setting.fp32_precision = "bf16"
+        elif not rounds and _before is not None:
+            setting.fp32_precision = _before
+            _before = None

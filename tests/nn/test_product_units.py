@@ -40,3 +40,26 @@ def test_the_precision_of_all_devices() -> None:
         assert torch.get_float32_matmul_precision() == "high"
     finally:
         torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.parametrize("own", ["none", "tf32"])
+def test_the_last_of_several_users_leaves_what_a_program_has_set(own: str) -> None:
+    setting = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    setting.fp32_precision = own
+    first, second = product_units("bfloat16"), product_units("bfloat16")
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert product_precision("cpu") == "bf16"
+    second.__exit__(None, None, None)
+    assert setting.fp32_precision == own
+
+
+def test_nobody_gets_less_precision_than_asked_for() -> None:
+    with product_units("bfloat16"):
+        with product_units("float32"):
+            assert product_precision("cpu") == "ieee"
+            with product_units("bfloat16"):
+                assert product_precision("cpu") == "ieee"
+        assert product_precision("cpu") == "bf16"
+    assert product_precision("cpu") == "ieee"
