@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import statistics
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -172,18 +170,6 @@ def _number(value: int | str | None) -> int | None:
     return None if isinstance(value, str) else value
 
 
-@contextmanager
-def _quiet(name: str) -> Iterator[None]:
-    """Keep the probe's epochs out of the log."""
-    logger = logging.getLogger(name)
-    before = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
 def measure_training(config: TrainConfig, graph: Graph, device: torch.device) -> float:
     """Edges a second of the run's own pipeline on a sample of its edges, with everything in memory.
 
@@ -231,8 +217,8 @@ def _epoch_seconds(
         device=device,
         degrees=(lambda first, last: degrees[first:last]) if components.sampler.needs_degrees else None,
         on_epoch=lambda line: lines.append(float(line["seconds"])),
+        quiet=True,
     )
     started = time.perf_counter()
-    with _quiet("marius_py.training.trainer"):
-        trainer.train(1 + PROBES)
+    trainer.train(1 + PROBES)
     return statistics.median(lines[1:]) if lines else time.perf_counter() - started

@@ -101,6 +101,7 @@ class Trainer:
         on_boundary: called between epochs, after commit and validation, also on going on there.
         watchdog: told what each thread does; its alarm ends the run.
         memory: told what buffer, edges, batches, relations and workspaces hold.
+        quiet: log no lines of beginning and of epochs.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class Trainer:
         on_boundary: Callable[[], None] = lambda: None,
         watchdog: Watchdog | None = None,
         memory: MemoryMeter | None = None,
+        quiet: bool = False,
     ) -> None:
         if store.table.partitioning != edges.partitioning:
             raise ConfigError(
@@ -139,6 +141,7 @@ class Trainer:
         self._on_epoch = on_epoch
         self._on_progress = on_progress
         self._on_boundary = on_boundary
+        self._quiet = quiet
         self._seed = batches.seed
         self._num_edges = max(1, edges.num_edges("train"))
         self._interrupted = threading.Event()
@@ -273,7 +276,8 @@ class Trainer:
     def _start(self) -> None:
         committed = self._commits.load()
         if committed is None:
-            log.info("initialising %d nodes", self._store.table.partitioning.num_nodes)
+            if not self._quiet:
+                log.info("initialising %d nodes", self._store.table.partitioning.num_nodes)
             with stage_of("initialise", self._watchdog):
                 self._buffer.fill_store(self._fill)
             self._commits.commit(self.state)
@@ -394,15 +398,16 @@ class Trainer:
         self._commits.commit(state)
         self._validate_pending()
         self._on_epoch(state.history[-1])
-        log.info(
-            "epoch %d: loss %.4f, %.0f edges/s, %.1f s, %d loads, %.2f s waiting on disk",
-            epoch + 1,
-            line.loss,
-            line.edges_per_second,
-            line.seconds,
-            line.loads,
-            line.wait_disk_s,
-        )
+        if not self._quiet:
+            log.info(
+                "epoch %d: loss %.4f, %.0f edges/s, %.1f s, %d loads, %.2f s waiting on disk",
+                epoch + 1,
+                line.loss,
+                line.edges_per_second,
+                line.seconds,
+                line.loads,
+                line.wait_disk_s,
+            )
 
     def _validate_pending(self) -> None:
         """Validate the epoch just finished, also where a run ended between its commit and its validation."""

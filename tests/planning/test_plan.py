@@ -1,6 +1,7 @@
 """Plans follow from rates by arithmetic; the command's output is a file that marius-train takes."""
 
 import json
+import logging
 from dataclasses import replace
 
 import numpy as np
@@ -190,6 +191,23 @@ def test_training_is_measured_with_the_buffer_where_the_run_has_it(device, tmp_p
     assert used
     assert all(settings.device_buffer is (device == "cuda") for settings in used)
     assert all((settings.capacity, settings.threads) == (2, 1) for settings in used)
+
+
+def test_measuring_is_quiet_and_leaves_the_log_of_other_runs(tmp_path, caplog, monkeypatch):
+    class Beside(Trainer):
+        def _finish_epoch(self, *parts):
+            super()._finish_epoch(*parts)
+            logging.getLogger("marius_py.training.trainer").info("of another run")
+
+    monkeypatch.setattr("marius_py.assembly.planned.Trainer", Beside)
+    monkeypatch.setattr("marius_py.assembly.planned._PROBE_S", 0.01)
+    caplog.set_level(logging.INFO, "marius_py")
+    prepare_arrays(random_edges(500, 4000), tmp_path / "graph", partitions=4)
+    words = ["model.decoder=distmult", "model.dim=16", "negatives.count=8", "pipeline.compute_threads=1"]
+    config = load_config([f"graph={tmp_path / 'graph'}", *words])
+    measure_training(config, open_graph(tmp_path / "graph"), torch.device("cpu"))
+    of_trainer = [one.message for one in caplog.records if one.name == "marius_py.training.trainer"]
+    assert set(of_trainer) == {"of another run"}
 
 
 def test_a_buffer_on_a_device_that_is_not_there_is_not_planned_for(tmp_path, capsys, monkeypatch):
