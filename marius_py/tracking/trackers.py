@@ -33,7 +33,7 @@ class Tracker(ABC):
     """Takes a run's figures; a subclass of yours is named by its dotted path: trackers=[mypkg.MyTracker].
 
     A tracker is made without arguments, before any data is opened. What it raises later is logged and does
-    not end the run.
+    not end the run; `finish` is called, if it was not that which failed, and nothing after it.
     """
 
     @abstractmethod
@@ -57,13 +57,13 @@ class Tracker(ABC):
 
     @abstractmethod
     def finish(self, epoch: int, values: Mapping[str, float], *, success: bool) -> None:
-        """The run has ended.
+        """The run has ended, or this tracker has failed in `start` or `log`: close what is open.
 
         Args:
             epoch: epochs done, those before a resumption included.
             values: the test metrics, "test/mrr", …, or "test_sampled/mrr", … if they come from a sample of
-                candidates; empty where there are no test edges, or if it failed.
-            success: whether it came to its end.
+                candidates; empty where there are no test edges, or if run or tracker failed.
+            success: whether the run came to its end, and the tracker was told all of it.
         """
 
 
@@ -156,8 +156,10 @@ class TensorBoardTracker(Tracker):
     def finish(self, epoch: int, values: Mapping[str, float], *, success: bool) -> None:
         """The test metrics at the last epoch."""
         if self._writer is not None:
-            self.log(epoch, values)
-            self._writer.close()
+            try:
+                self.log(epoch, values)
+            finally:
+                self._writer.close()
 
 
 class MlflowTracker(Tracker):
@@ -165,10 +167,12 @@ class MlflowTracker(Tracker):
 
     def __init__(self) -> None:
         self._mlflow = _library("mlflow", "mlflow")
+        self._begun = False
 
     def start(self, folder: Path, settings: Mapping[str, Any]) -> None:
         """Begin a run named like the folder, with the settings as parameters."""
         self._mlflow.start_run(run_name=folder.name)
+        self._begun = True
         self._mlflow.log_params({key: str(value)[:500] for key, value in settings.items()})
 
     def log(self, epoch: int, values: Mapping[str, float]) -> None:
@@ -176,9 +180,12 @@ class MlflowTracker(Tracker):
         self._mlflow.log_metrics({name.replace("@", "_at_"): v for name, v in values.items()}, step=epoch)
 
     def finish(self, epoch: int, values: Mapping[str, float], *, success: bool) -> None:
-        """The test metrics, and the end of the run."""
-        self.log(epoch, values)
-        self._mlflow.end_run("FINISHED" if success else "FAILED")
+        """The test metrics, and the end of the run, if it is one that this tracker began."""
+        if self._begun:
+            try:
+                self.log(epoch, values)
+            finally:
+                self._mlflow.end_run("FINISHED" if success else "FAILED")
 
 
 class WandbTracker(Tracker):
@@ -200,8 +207,10 @@ class WandbTracker(Tracker):
     def finish(self, epoch: int, values: Mapping[str, float], *, success: bool) -> None:
         """The test metrics as the run's summary."""
         if self._run is not None:
-            self._run.summary.update(dict(values))
-            self._run.finish(exit_code=0 if success else 1)
+            try:
+                self._run.summary.update(dict(values))
+            finally:
+                self._run.finish(exit_code=0 if success else 1)
 
 
 TRACKERS: dict[str, type[Tracker]] = {
@@ -213,7 +222,7 @@ TRACKERS: dict[str, type[Tracker]] = {
 
 
 class Trackers:
-    """Several trackers; what one of them raises is logged once, and that one is left out from then on."""
+    """Several trackers; what one of them raises is logged once, and that one is ended and left out."""
 
     def __init__(self, trackers: Sequence[Tracker]) -> None:
         self._trackers = list(trackers)
@@ -249,6 +258,16 @@ class Trackers:
                     "the tracker %s failed and is left out from here on: %s: %s",
                     type(tracker).__name__, type(error).__name__, error,
                 )  # fmt: skip
+                if method != "finish":
+                    self._end(tracker)
+
+    def _end(self, tracker: Tracker) -> None:
+        """Have a tracker that failed close what it has open; whether it can is of no concern to the run."""
+        try:
+            tracker.finish(self._epoch, {}, success=False)
+        except Exception as error:
+            name = type(tracker).__name__
+            logger.debug("ending the tracker %s: %s: %s", name, type(error).__name__, error)
 
 
 def make_trackers(names: Sequence[str]) -> Trackers:

@@ -37,8 +37,14 @@ class Recorder(Tracker):
 
 
 class Failing(Recorder):
+    calls: list = []  # noqa: RUF012 - as above
+
     def log(self, epoch, values):
         raise OSError("no space")
+
+    def finish(self, epoch, values, *, success):
+        super().finish(epoch, values, success=success)
+        raise OSError("still no space")
 
 
 class Unlucky(Recorder):
@@ -53,10 +59,11 @@ class Needy(Recorder):
 
 def test_a_run(tmp_path, caplog):
     Recorder.calls.clear()
+    Failing.calls.clear()
     names = [f"{__name__}.Recorder", "csv", f"{__name__}.Failing"]
     with marius_py.train(EDGES, tmp_path / "run", {**SETTINGS, "trackers": names}) as run:
         history, result = run.history, run.result
-    start, *logs, end = [call for call in Recorder.calls if call[0] != "start" or call is Recorder.calls[0]]
+    start, *logs, end = Recorder.calls
     assert start[1] == tmp_path / "run"
     assert start[2]["model.dim"] == 4
     assert [call[1] for call in logs] == [1, 2]
@@ -64,6 +71,8 @@ def test_a_run(tmp_path, caplog):
     assert (end[1], end[3]) == (2, True)
     assert end[2]["test/mrr"] == result["test"]["mrr"]
     assert "the tracker Failing failed and is left out" in caplog.text
+    assert "still no space" not in caplog.text
+    assert Failing.calls[1:] == [("finish", 1, {}, False)]  # and no more after it
     with open(tmp_path / "run" / "metrics.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["epoch"] for row in rows] == ["1", "2", "2"]
@@ -249,6 +258,64 @@ def test_only_a_run_that_failed_is_reported_as_failed(tmp_path, monkeypatch, res
     trackers.start(tmp_path / "run", {})
     trackers.finish(result)
     assert ends == [status, code]
+
+
+@pytest.fixture
+def mlflow(monkeypatch):
+    """MLflow as far as it goes here: one active run, `ends` of those that were, calls in `broken` fail."""
+    fake = SimpleNamespace(active=[], ends=[], broken=set())
+
+    def call(name, *given):
+        if name in fake.broken:
+            raise ConnectionError("the server is gone")
+
+    def start_run(run_name):
+        if fake.active:
+            raise RuntimeError(f"Run {fake.active[0]} is already active")
+        fake.active.append(run_name)
+
+    fake.start_run = start_run
+    fake.log_params = lambda values: call("log_params")
+    fake.log_metrics = lambda values, step: call("log_metrics")
+    fake.end_run = lambda status: fake.ends.append((fake.active.pop(), status))
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
+    return fake
+
+
+@pytest.mark.parametrize("broken", ["log_params", "log_metrics"])
+def test_a_run_of_mlflow_that_failed_makes_way_for_the_next(tmp_path, mlflow, broken):
+    for name, calls in (("a", {broken}), ("b", set())):
+        mlflow.broken = calls
+        trackers = make_trackers(["mlflow"])
+        trackers.start(tmp_path / name, {})
+        trackers.log({"epoch": 0, "loss": 2.0})
+        trackers.finish({"test": {"mrr": 0.25}})
+    assert mlflow.ends == [("a", "FAILED"), ("b", "FINISHED")]
+
+
+def test_trackers_that_fail_at_the_end_are_closed(tmp_path, monkeypatch, mlflow):
+    class Summary:
+        def update(self, values):
+            raise ConnectionError("the server is gone")
+
+    codes = []
+    run = SimpleNamespace(finish=lambda exit_code: codes.append(exit_code), summary=Summary())
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **named: run))
+    trackers = make_trackers(["mlflow", "wandb"])
+    trackers.start(tmp_path / "run", {})
+    mlflow.broken = {"log_metrics"}
+    trackers.finish({"test": {"mrr": 0.25}})
+    assert mlflow.ends == [("run", "FINISHED")]
+    assert codes == [0]
+
+
+def test_a_run_of_mlflow_that_a_program_began_is_left_to_it(tmp_path, mlflow, caplog):
+    mlflow.start_run("own")
+    trackers = make_trackers(["mlflow"])
+    trackers.start(tmp_path / "run", {})
+    trackers.finish({"test": {"mrr": 0.25}})
+    assert "Run own is already active" in caplog.text
+    assert (mlflow.active, mlflow.ends) == (["own"], [])
 
 
 def test_tensorboard(tmp_path):
