@@ -89,6 +89,10 @@ def building(output: Path, overwrite: bool) -> Iterator[Path]:
         folder cannot be made or renamed.
     """
     output = Path(os.path.realpath(output))
+    with os_errors_as_storage("write", output):
+        if _aside(output).is_dir():
+            _remove_stale(output)  # raises where a live process has put it there
+            _settle(output)
     check_output(output, overwrite)
     with os_errors_as_storage("write", output):
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -171,10 +175,25 @@ def _move_into_place(folder: Path, output: Path) -> None:
         return
     if not _exchange(folder, output):
         # file systems without atomic exchange: for a moment there is no graph at `output`
-        aside = _new_sibling(output)
+        aside = _aside(output)
         os.rename(output, aside)
-        os.rename(folder, output)
-        shutil.rmtree(aside, ignore_errors=True)
+        try:
+            os.rename(folder, output)
+        finally:
+            _settle(output)
+
+
+def _aside(output: Path) -> Path:
+    """Where the old graph waits while the new one takes its place."""
+    return output.with_name(f".{output.name}.replaced")
+
+
+def _settle(output: Path) -> None:
+    """Put an old graph back whose place is empty, be it that a process was killed there; else remove it."""
+    aside = _aside(output)
+    if not output.exists() and aside.is_dir():
+        os.rename(aside, output)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _exchange(first: Path, second: Path) -> bool:

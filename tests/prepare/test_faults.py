@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from marius_py.errors import MariusError, StorageError
+from marius_py.errors import ConfigError, MariusError, StorageError
 from marius_py.graph import open_graph
 from marius_py.prepare import dictionary, duplicates, prepare, prepare_arrays
 from marius_py.storage.files import set_call_hook
@@ -192,6 +192,33 @@ def test_exchange_of_folders_has_a_fallback(tmp_path: Path, monkeypatch: pytest.
     old = prepare(small(tmp_path), tmp_path / "g")
     new = prepare(tmp_path / "t.tsv", tmp_path / "g", seed=1, overwrite=True)
     assert open_graph(tmp_path / "g") == new != old
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["g", "t.tsv"]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_without_an_exchange_an_old_graph_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    train, output = small(tmp_path), tmp_path / "g"
+    old = prepare(train, output)
+    rename = os.rename
+
+    def fail(source: Path, target: Path) -> None:
+        if ".preparing-" in Path(source).name:
+            raise KeyboardInterrupt if killed else OSError(errno.EIO, "Input/output error")
+        rename(source, target)
+
+    monkeypatch.setattr("marius_py.prepare.folder._exchange", lambda first, second: False)
+    monkeypatch.setattr("marius_py.prepare.folder.os.rename", fail)
+    if killed:
+        monkeypatch.setattr("marius_py.prepare.folder._settle", lambda output: None)
+    with pytest.raises(KeyboardInterrupt if killed else StorageError):
+        prepare(train, output, seed=1, overwrite=True)
+    assert output.exists() != killed
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match="holds a prepared graph already"):
+        prepare(train, output, seed=1)
+    assert open_graph(output) == old
     assert sorted(p.name for p in tmp_path.iterdir()) == ["g", "t.tsv"]
 
 
