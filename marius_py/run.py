@@ -24,7 +24,8 @@ from marius_py.storage.protocols import Edges
 class Run(RunReader):
     """A run folder; made by `load`. One thread at a time. Use it in a `with` block, or `close` it.
 
-    What is read is the commit that was the last one at the opening.
+    What is read is the commit that was the last one at the opening. A copy, pickled ones included, is opened
+    anew where it is made or unpickled: it reads the last commit of that time, and has its own `close`.
 
     Attributes:
         path: the run folder, absolute.

@@ -1,5 +1,9 @@
 """An opened run: rows by name, relations, metrics, and clear errors."""
 
+import copy
+import multiprocessing
+import pickle
+
 import numpy as np
 import pytest
 import yaml
@@ -155,6 +159,40 @@ def test_a_run_outlives_a_change_of_the_current_folder(tmp_path, written, graph,
         assert run.embedding("Oslo").shape == (4,)
         assert len(run.predict(head="Oslo", relation="likes", k=3)) == 3
         assert run.evaluate().both.count == 10
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda run: pickle.loads(pickle.dumps(run))])
+def test_a_copy_is_opened_anew(tmp_path, written, duplicate):
+    folder, _, rows, _ = written
+    moved = tmp_path / "moved"
+    (tmp_path / "graph").rename(moved)
+    with load(folder, graph=moved) as run:
+        with duplicate(run) as other:
+            assert (type(other), other.path, other.graph.path) == (type(run), folder, moved)
+            np.testing.assert_array_equal(other.to_numpy(), rows)
+        with load(folder, graph=moved):  # takes the numbers of descriptors that were closed
+            np.testing.assert_array_equal(run.to_numpy(), rows)
+
+
+def test_a_run_goes_to_another_process(written):
+    folder, _, rows, _ = written
+    with load(folder) as run, multiprocessing.get_context("spawn").Pool(1) as pool:
+        np.testing.assert_array_equal(pool.apply(_rows_of, (run,)), rows)
+
+
+def _rows_of(run):
+    with run:
+        return run.to_numpy()
+
+
+def test_what_training_noted_is_not_changed_through_the_run(written):
+    folder, *_ = written
+    with load(folder) as run:
+        run._checkpoint.meta["result"] = {"test": {"mrr": 0.5}}
+        run.result["test"].pop("mrr")
+        run.settings["model.decoder"].clear()
+        assert run.result == {"test": {"mrr": 0.5}}
+        assert run.settings["model.decoder"] == {"_target_": "distmult"}
 
 
 def test_missing_and_wrong_files(tmp_path, written):

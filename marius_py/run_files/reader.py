@@ -7,6 +7,7 @@ for, by name or by id; the whole table only by `to_numpy`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +24,7 @@ from marius_py.graph import Graph, open_graph
 from marius_py.graph.manifest import GRAPH_FILE
 from marius_py.graph.similar import similar_in
 from marius_py.machine import resolve_device
-from marius_py.pipeline.forked import usable_threads
+from marius_py.pipeline.forked import tell_of_fork
 from marius_py.run_files.folder import graph_folder, is_snapshot
 from marius_py.run_files.names import CHECKPOINT_FOLDER, CONFIG_FILE, RESULT_META
 from marius_py.storage.protocols import Checkpoint
@@ -43,7 +44,8 @@ _BLOCK_BYTES = 32 << 20
 class RunReader:
     """A run folder, opened for reading. One thread at a time. Use it in a `with` block, or `close` it.
 
-    What is read is the commit that was the last one at the opening.
+    What is read is the commit that was the last one at the opening. A copy, pickled ones included, is opened
+    anew where it is made or unpickled: it reads the last commit of that time, and has its own `close`.
 
     Attributes:
         path: the run folder, absolute.
@@ -66,6 +68,9 @@ class RunReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open_run, (type(self), self.path, self.graph.path, str(self.model.device))
 
     def __repr__(self) -> str:
         return (
@@ -96,12 +101,12 @@ class RunReader:
     @property
     def history(self) -> list[dict[str, Any]]:
         """Metrics of each committed epoch, as in metrics.jsonl."""
-        return [dict(line) for line in self._checkpoint.meta.get("history", ())]
+        return deepcopy(list(self._checkpoint.meta.get("history", ())))
 
     @property
     def settings(self) -> dict[str, Any]:
         """Settings that the run cannot change: decoder, dim, reciprocal, …"""
-        return dict(self._checkpoint.meta.get("settings", {}))
+        return deepcopy(dict(self._checkpoint.meta.get("settings", {})))
 
     @property
     def result(self) -> dict[str, Any] | None:
@@ -109,8 +114,8 @@ class RunReader:
 
         They are in its last commit, so that nothing depends on the file.
         """
-        found = self._checkpoint.meta.get(RESULT_META)
-        return None if found is None else dict(found)
+        found: dict[str, Any] | None = deepcopy(self._checkpoint.meta.get(RESULT_META))
+        return found
 
     @property
     def unfinished(self) -> str | None:
@@ -129,6 +134,7 @@ class RunReader:
     @property
     def nodes(self) -> NodeReader:
         """The node rows of the commit that is read."""
+        tell_of_fork()  # whatever is computed of a run begins with its rows
         return self._reader
 
     @property
@@ -209,7 +215,7 @@ class RunReader:
 
     def read_rows(self, start: int, stop: int) -> NDArray[np.float32]:
         """Embeddings (stop − start, D) of consecutive node ids, for streaming."""
-        return self._reader.read_rows(start, stop)
+        return self.nodes.read_rows(start, stop)
 
     def node_names(self, start: int = 0, stop: int | None = None) -> list[str]:
         """Names of consecutive node ids, to the last node if `stop` is None."""
@@ -274,9 +280,6 @@ class RunReader:
 def open_run(kind: type[R], path: Path | str, graph: Path | str | None, device: str) -> R:
     """Open a run folder as a `RunReader` of some kind; see `marius_py.load` for arguments and errors."""
     resolved = resolve_device(str(device))
-    threads = torch.get_num_threads()
-    if (usable := usable_threads(threads)) != threads:
-        torch.set_num_threads(usable)  # for all that is asked of the run in this forked process
     folder = Path(path).absolute()  # the current folder may be another one when a file is needed
     if not (folder / CHECKPOINT_FOLDER).is_dir():
         if (folder / CONFIG_FILE).is_file():

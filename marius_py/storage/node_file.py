@@ -12,7 +12,7 @@ import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import h5py
 import numpy as np
@@ -176,6 +176,11 @@ class NodeFile:
             os.close(self._buffered)
             raise
         self._closed = False
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{self.path} is open by descriptors, which cannot be copied or pickled; open it again"
+        )
 
     def read_slot(self, slot: int, rows: int, embeddings: Float32 | None, state: Float32 | None) -> int:
         """Fill the first `rows` rows of slot-shaped arrays (None: leave out); returns bytes read.

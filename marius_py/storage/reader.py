@@ -12,7 +12,7 @@ import os
 import warnings
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 import xxhash
@@ -86,6 +86,12 @@ class NodeReader:
                 f"the node reader of {self.folder} was not closed", ResourceWarning, stacklevel=1, source=self
             )
             self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"the node reader of {self.folder} holds open files: it cannot be copied or pickled; open "
+            "another with open_node_reader"
+        )
 
     @property
     def table(self) -> NodeTable:
