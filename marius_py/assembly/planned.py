@@ -178,6 +178,7 @@ def measure_training(config: TrainConfig, graph: Graph, device: torch.device) ->
     """
     model = make_model(config, make_components(config), graph, device)
     row_bytes = 4 * (model.dim + model.node_state_dim)
+    del model  # its relations may be the largest part
     num_nodes = max(2, min(graph.num_nodes, _PROBE_ROW_BYTES // row_bytes))
     batch = config.training.batch_size
     available = graph.num_edges["train"]

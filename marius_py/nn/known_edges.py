@@ -42,14 +42,21 @@ class KnownEdges:
         self._mean_answers: dict[tuple[Side, float], float] = {}
         self._compiled = compiled_known() if compiled and len(edges) >= _LEAST_EDGES else None
         self._index: dict[Side, Answers] = {}
+        self._searched: dict[Side, SearchedAnswers] = {}
         for side in SIDES:
-            index = group_answers(edges, side, self._num_relations, self._compiled, asking)
-            self._index[side] = with_tables(index) if self._compiled is None else index
+            self._index[side] = group_answers(edges, side, self._num_relations, self._compiled, asking)
+            if self._compiled is None:
+                self._searched[side] = with_tables(self._index[side])
 
     @property
     def nbytes(self) -> int:
         """Bytes of the index."""
-        return sum(answers.nbytes for answers in self._index.values())
+        held = sum(answers.nbytes for answers in (self._searched or self._index).values())
+        for side, searched in self._searched.items():
+            counted = self._index[side]
+            if counted.answers is not searched.answers:  # they have repeats; all else is the same
+                held += counted.starts.nbytes + counted.answers.nbytes
+        return held
 
     def false_negatives(self, edges: np.ndarray, negatives: np.ndarray, side: Side) -> np.ndarray:
         """Where a negative makes a known edge or repeats the edge's own answer.
@@ -62,14 +69,13 @@ class KnownEdges:
         Returns:
             (M,) int64 positions in the flattened (C, P, K), ascending and distinct.
         """
-        index = self._index[side]
         known, answering = ends(side)
         answer = edges[:, answering]
         question = question_of(edges[:, known], edges[:, 1], self._num_relations)
         question[edges[:, 1] >= self._num_relations] = -1
         if self._compiled is None:
-            assert isinstance(index, SearchedAnswers)
-            return find_false_negatives(index, question, answer, negatives)
+            return find_false_negatives(self._searched[side], question, answer, negatives)
+        index = self._index[side]
         if (negatives[:, 1:] >= negatives[:, :-1]).all():
             return self._find(index, question, answer, negatives)
         order = np.argsort(negatives, axis=1, kind="stable")

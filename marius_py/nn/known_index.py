@@ -225,12 +225,28 @@ def _split(packed: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray, np.nd
 
 
 def with_tables(index: Answers) -> SearchedAnswers:
-    """The same answers, made ready for `known_search`."""
+    """The distinct answers, made ready for `known_search`, which would find repeated ones again and again."""
+    index = _without_repeats(index)
     low_bits, tables = index.answers.astype(np.uint16), _tabulate(index.starts[:-1], index.answers)
     index.turned.make()
     return SearchedAnswers(
         index.keys, index.starts, index.answers, index.asked, index.turned, low_bits, tables
     )
+
+
+def _without_repeats(index: Answers) -> Answers:
+    """Each answer of a question once: the index itself where that is so."""
+    starts, answers = index.starts, index.answers
+    is_new = np.ones(len(answers) + 1, np.bool_)
+    np.not_equal(answers[1:], answers[:-1], out=is_new[1:-1])
+    is_new[starts] = True
+    if is_new.all():
+        return index
+    starts = np.concatenate(([0], np.cumsum(is_new)))[starts]
+    answers = answers[is_new[:-1]]
+    low = int(answers.min())
+    turned = TurnedRound(starts, answers, low, int(answers.max()) - low + 1, None)
+    return Answers(index.keys, starts, answers, index.asked, turned)
 
 
 def _tabulate(starts: np.ndarray, answer: np.ndarray) -> Tables:

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 _MAX_EDGES = 500
 _MIN_EDGES = 100
 _MAX_PAIRS = 1 << 28
-"""Scores computed in a pass: a larger graph is fitted to fewer edges, though not to so few that chance decides."""
+"""Scores in a pass: a larger graph is fitted to fewer edges, though not to so few that chance decides."""
 _MAX_STEPS = 20
 _RANGE = (math.log(1e-4), math.log(1e4))
 

@@ -398,8 +398,8 @@ def test_given_edges_are_filtered_too():
     evaluator = Evaluator(HandModel(), ArrayReader(np.eye(5)), edges, 5, 1)
     metrics = evaluator.evaluate(edges=np.array(HAND_TEST))
     assert metrics.mrr == pytest.approx(0.558333, abs=5e-7)
-    for given in (HAND_TEST, np.array(HAND_TEST, np.uint64), np.array(HAND_TEST, ">i4")):
-        assert evaluator.evaluate(edges=given) == metrics
+    for same in (HAND_TEST, np.array(HAND_TEST, np.uint64), np.array(HAND_TEST, ">i4")):
+        assert evaluator.evaluate(edges=same) == metrics
     for bad in (np.array(HAND_TEST, float), [(0, 1)], [("a", "b", "c")]):
         with pytest.raises(ConfigError, match=r"edges have .* expected \(E, 3\) integers"):
             evaluator.evaluate(edges=bad)

@@ -238,6 +238,18 @@ def test_known_edges_of_hubs_are_left_out(
     assert not keep.all()
 
 
+def test_repeated_edges_are_searched_once_and_counted_as_often_as_they_are() -> None:
+    edges = np.array([[0, 0, 1], [0, 0, 1], [0, 0, 1], [0, 0, 2], [1, 0, 2]])
+    known = KnownEdges(edges, compiled=False)
+    assert known._searched["tail"].answers.tolist() == [1, 2, 2]
+    assert known._searched["tail"].starts.tolist() == [0, 2, 3]
+    assert known._searched["head"].answers.tolist() == [0, 0, 1]
+    weights = known.question_weights(edges, "tail")
+    np.testing.assert_allclose(weights, np.array([1, 1, 1, 1, 4]) * weights[0])
+    once = KnownEdges(edges[2:], compiled=False)
+    assert once._searched["tail"].answers is once._index["tail"].answers
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_answers_are_turned_round_once_searching_has_cost_as_much(compiled: bool) -> None:
     kernels = host.compiled_known() if compiled else None
