@@ -149,7 +149,7 @@ def _place_of(graph: Any) -> Path | None:
     if isinstance(graph, Graph):
         return graph.path
     if isinstance(graph, (str, PathLike)):
-        return Path(os.fsdecode(graph))
+        return Path(graph)
     raise ConfigError(
         f"graph is {type(graph).__name__}; allowed: a prepared graph's folder, a Graph, a frame, an "
         "array or list of edges, a NetworkX graph, a PyG Data or HeteroData"

@@ -209,8 +209,8 @@ class Evaluator:
     def _checked(self, given: ArrayLike) -> Edges:
         """Edges to rank as an array of ids; ConfigError for anything else."""
         edges: Edges = np.asarray(given)
-        if edges.size == 0 and edges.ndim:
-            edges = np.empty((0, 3), dtype=np.int64)
+        if edges.ndim and not len(edges):
+            return np.empty((0, 3), dtype=np.int64)
         if edges.ndim != 2 or edges.shape[1] != 3 or edges.dtype.kind not in "iu":
             raise ConfigError(
                 f"edges have shape {edges.shape} and type {edges.dtype}; expected (E, 3) integers: head, "
@@ -221,8 +221,6 @@ class Evaluator:
             (1, self._num_relations, "relation"),
             (2, self._num_nodes, "tail"),
         ):
-            if not len(edges):
-                break
             low, high = int(edges[:, column].min()), int(edges[:, column].max())
             if low < 0 or high >= max(limit, 1):
                 raise ConfigError(f"{what} ids of the edges span {low} to {high}; allowed: 0 to {limit - 1}")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.small_runs import write_run
 
-pytestmark = pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="no fork")
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 
 IN_TRAINING = """
 import os, signal, sys
@@ -104,7 +104,6 @@ def test_a_run_opened_before_the_fork_is_used_with_one_thread(tmp_path: Path) ->
     _check_told(_run(OF_AN_OPENED_RUN, str(write_run(tmp_path)[0])))
 
 
-@pytest.mark.skipif(find_spec("faiss") is None, reason="faiss is not installed")
 def test_an_index_opened_before_the_fork_is_searched_with_one_thread(tmp_path: Path) -> None:
     names = [f"node {i}" for i in range(3000)]
     _run(OF_AN_INDEX, str(write_run(tmp_path, names=names, dim=8)[0]))
