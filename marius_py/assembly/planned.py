@@ -96,6 +96,7 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
         capacity=capacity,
         order=partial(order_of, config, num_edges=graph.num_edges["train"]),
         reads_known=make_batch_settings(config, model.compiled).reads_known,
+        relation_bytes=model.relation_bytes,
     )
     return found, machine
 

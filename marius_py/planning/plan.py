@@ -73,10 +73,11 @@ class Plan:
         order: what an epoch follows, and how often.
         partition_bytes: that reading or writing a partition with its optimizer state moves, at most.
         buffer_bytes: memory of the c + 1 slots (c if everything is in memory).
-        disk_bytes: the run's node file: every slot twice.
+        disk_bytes: the run's node file, every slot twice, and its checkpoint, of which two are there while
+            one replaces the other.
         loads: partitions read an epoch.
         bytes_read: an epoch, of partitions and edges.
-        bytes_written: an epoch, its commit included.
+        bytes_written: of partitions an epoch, those of its commit included.
         compute_s: seconds of training an epoch.
         exposed_s: seconds an epoch waits for the disk, its commit included.
         epoch_s: their sum.
@@ -115,6 +116,7 @@ def plan_epoch(
     batch_size: int,
     order: Callable[[NodeTable, int], EpochOrder] = _fewest_loads,
     reads_known: bool = False,
+    relation_bytes: int = 0,
 ) -> Plan:
     """What an epoch costs with given partitions and capacity; an epoch between others, not the first.
 
@@ -126,6 +128,7 @@ def plan_epoch(
         batch_size: edges a batch.
         order: (table, capacity) → what an epoch follows.
         reads_known: whether all edges between the residents are read too (`BatchSettings.reads_known`).
+        relation_bytes: of the relations and their optimizer state, which every commit writes.
     """
     p = table.partitioning.num_partitions
     sizes = partition_bytes(table)
@@ -150,7 +153,7 @@ def plan_epoch(
         written = int(epoch.bytes_written)
         exposed_s = epoch.idle_s
     commit = sum(sizes[part] for part in committed)
-    exposed_s += commit / machine.write_rate
+    exposed_s += (commit + relation_bytes) / machine.write_rate
     slot = table.slot_bytes
     return Plan(
         partitions=p,
@@ -159,7 +162,7 @@ def plan_epoch(
         order=chosen,
         partition_bytes=max(sizes),
         buffer_bytes=(capacity + (capacity < p)) * slot,
-        disk_bytes=2 * p * slot,
+        disk_bytes=2 * (p * slot + relation_bytes),
         loads=loads,
         bytes_read=read + edges_read,
         bytes_written=written + commit,
@@ -181,6 +184,7 @@ def choose_plan(
     capacity: int | None = None,
     order: Callable[[NodeTable, int], EpochOrder] = _fewest_loads,
     reads_known: bool = False,
+    relation_bytes: int = 0,
 ) -> Plan:
     """The fastest plan that fits in memory.
 
@@ -194,7 +198,7 @@ def choose_plan(
         partitions: p if it is given.
         capacity: c if it is given.
         order: (table, capacity) → what an epoch follows.
-        reads_known: as for `plan_epoch`.
+        reads_known, relation_bytes: as for `plan_epoch`.
 
     Raises:
         ConfigError: a given number is out of range, no order exists for the numbers that come into question,
@@ -217,6 +221,7 @@ def choose_plan(
                     batch_size=batch_size,
                     order=order,
                     reads_known=reads_known,
+                    relation_bytes=relation_bytes,
                 )
             )
         except ScheduleError as error:

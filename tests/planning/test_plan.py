@@ -56,6 +56,16 @@ def test_everything_in_memory():
     assert plan.epoch_s == pytest.approx(10 + plan.bytes_written / 5e8)
 
 
+def test_relations_are_written_by_each_commit_and_stand_twice_on_disk():
+    shape = table(100_000, 8)
+    few, many = (
+        plan_epoch(shape, 4, 1_000_000, MACHINE, batch_size=100, relation_bytes=size) for size in (0, 10**9)
+    )
+    assert many.disk_bytes - few.disk_bytes == 2 * 10**9
+    assert many.exposed_s - few.exposed_s == pytest.approx(10**9 / MACHINE.write_rate)
+    assert many.bytes_written == few.bytes_written  # as metrics.jsonl counts
+
+
 @pytest.mark.parametrize(("rate", "hidden"), [(1e4, True), (1e8, False)])
 def test_swaps(rate, hidden):
     shape = table(1_000_000, 16)
