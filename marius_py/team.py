@@ -50,8 +50,12 @@ class Team:
         ]
 
     def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
         return self
 
     def __exit__(
@@ -60,7 +64,8 @@ class Team:
         for queue in self._queues:
             queue.put(None)
         for thread in self._threads:
-            thread.join(None if error is None else _JOIN_S)
+            if thread.ident is not None:
+                thread.join(None if error is None else _JOIN_S)
 
     def run(self, works: Sequence[Callable[[], T]], name: str = "") -> list[T]:
         """Do all of `works` side by side, the first in the caller's thread; their results, in order.

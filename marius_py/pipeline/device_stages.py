@@ -12,6 +12,7 @@ whatever `max_in_flight` is.
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from marius_py.errors import ScheduleError
 from marius_py.pipeline.device_work import DeviceWork
 from marius_py.pipeline.runner import Stage
 from marius_py.pipeline.stages import Done, diverged
+from marius_py.pipeline.trace import ON_DEVICE, Trace
 
 MOST_UNREAD = 64
 """Batches that the host may run ahead of the device: enough to never let it idle, few enough to stop soon."""
@@ -48,6 +50,7 @@ class DeviceStages:
         work: what the device does with a batch.
         on_done: told of every batch in order, once its loss is there, in the computing thread.
         rate: number of edges → factor of the learning rate, asked once a batch, in the order of batches.
+        trace: told how long the host waited for the device.
     """
 
     def __init__(
@@ -56,8 +59,9 @@ class DeviceStages:
         work: DeviceWork,
         on_done: Callable[[Done], None],
         rate: Callable[[int], float],
+        trace: Trace,
     ) -> None:
-        self._buffer, self._work = buffer, work
+        self._buffer, self._work, self._trace = buffer, work, trace
         self._transfer = buffer.transfer
         self._on_done, self._rate = on_done, rate
         self._unread: deque[tuple[DrawnBatch, Late]] = deque()
@@ -90,7 +94,9 @@ class DeviceStages:
         """Report what has become known; wait only while more than `most` batches are not."""
         while self._unread and (len(self._unread) > most or self._unread[0][1].is_there()):
             drawn, late = self._unread.popleft()
+            asked = time.perf_counter()
             loss, total, lost = late.read()
+            self._trace.add(ON_DEVICE, time.perf_counter() - asked)
             if lost:
                 raise ScheduleError("a batch uses nodes whose partition is not in the buffer on the device")
             if not (math.isfinite(loss) and math.isfinite(total)):

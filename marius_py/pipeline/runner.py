@@ -23,7 +23,7 @@ from typing import Any
 
 from marius_py.errors import MariusError, PipelineError
 from marius_py.pipeline.channel import Channel, InFlight, Stop, StoppedError
-from marius_py.pipeline.trace import Trace
+from marius_py.pipeline.trace import IN_FLIGHT, Trace
 from marius_py.pipeline.watchdog import Watchdog
 
 _JOIN_S = 0.2
@@ -132,12 +132,10 @@ class Run(ABC):
             threading.Thread(target=self._guard, args=(body,), name=f"marius-{title}", daemon=True)
             for title, body in bodies
         ]
-        for thread in threads:
-            thread.start()
         try:
-            self._guard(in_caller)
+            self._guard(partial(_start, threads, in_caller))
         finally:
-            self._join(threads)
+            self._join([thread for thread in threads if thread.ident is not None])
         if isinstance(self._source, Generator) and not self._given_up.is_set():
             self._source.close()
         if self._failures:
@@ -214,7 +212,7 @@ class _ThreadedRun(Run):
                 if item is None:
                     break
                 if number == self._first_in_flight:
-                    with self._trace.span("wait for a place in flight"):
+                    with self._trace.span(IN_FLIGHT):
                         self._limit.acquire()
                 result = work(item)
                 if is_last:
@@ -236,8 +234,6 @@ class _ThreadedRun(Run):
         threads = [
             Thread(target=self._serve, args=(stage, waiting), name=name, daemon=True) for name in names
         ]
-        for thread in threads:
-            thread.start()
 
         def submit(item: Any) -> Future[Any]:
             done: Future[Any] = Future()
@@ -245,11 +241,12 @@ class _ThreadedRun(Run):
             return done
 
         try:
+            _start(threads)
             yield submit
         finally:
             for _ in threads:
                 waiting.put(None)
-            self._join(threads)
+            self._join([thread for thread in threads if thread.ident is not None])
 
     def _serve(self, stage: Stage, waiting: SimpleQueue[tuple[Any, Future[Any]] | None]) -> None:
         """Take waiting items through a stage until None comes; once the run stops, let them go."""
@@ -298,6 +295,16 @@ def work_on(stage: Stage, item: Any, trace: Trace) -> Any:
         raise
     except Exception as error:
         raise _wrapped(stage.name, error) from error
+
+
+def _start(threads: Sequence[Thread], then: Callable[[], None] = lambda: None) -> None:
+    """Start all threads, then go on; PipelineError if the system has no room for one."""
+    for thread in threads:
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise _wrapped(thread.name, error) from error
+    then()
 
 
 def _wrapped(stage: str, error: Exception) -> PipelineError:

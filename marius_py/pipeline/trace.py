@@ -17,6 +17,9 @@ from marius_py.storage.files import replace, write_temporary
 
 log = logging.getLogger(__name__)
 
+IN_FLIGHT, ON_DEVICE = "wait for a place in flight", "wait for the device"
+"""What the host's waits for a device are called: for one of few batches to end, for what it knows of one."""
+
 MOST_EVENTS = 100_000
 """Spans that are kept, of about 12,000 batches: 40 MB, and a file of 15 MB."""
 
@@ -70,6 +73,11 @@ class Trace:
                         "args": facts,
                     }
                 )
+
+    def add(self, name: str, seconds: float) -> None:
+        """Count seconds under `name` that are a part of another span, and no event."""
+        with self._lock:
+            self.seconds[name] += seconds
 
     def write(self, path: Path) -> None:
         """Write the events as Chrome trace JSON (chrome://tracing, Perfetto), replacing `path` atomically.

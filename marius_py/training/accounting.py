@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from marius_py.buffer import PartitionBuffer
 from marius_py.data.batches import BatchSource
-from marius_py.pipeline.trace import Trace, overlap_s
+from marius_py.pipeline.trace import IN_FLIGHT, ON_DEVICE, Trace, overlap_s
 from marius_py.run_state import RunState
 
 
@@ -80,7 +80,7 @@ class Accounting:
             "bytes_written": buffer.bytes_written,
             "loads": buffer.loads,
             "wait_disk_s": self._wait_disk_s,
-            "wait_device_s": self._trace.seconds["wait for a place in flight"],
+            "wait_device_s": self._trace.seconds[IN_FLIGHT] + self._trace.seconds[ON_DEVICE],
             "cpu_s": time.process_time(),
         }
 

@@ -128,7 +128,7 @@ class BatchPath:
         if isinstance(self._buffer, DeviceBuffer):
             if self._device_work is None:
                 self._device_work = DeviceWork(self._buffer, self._model, weigh=self._weigh)
-            on_device = DeviceStages(self._buffer, self._device_work, on_done, rate)
+            on_device = DeviceStages(self._buffer, self._device_work, on_done, rate, self._trace)
             stages, finish = on_device.stages(), on_device.finish
         elif self._device.type == "cpu":
             stages = host_stages(self._buffer, self._model, on_done, rate, team)

@@ -303,6 +303,10 @@ class Lagging(Transfer):
         def is_there(self) -> bool:
             return False
 
+        def read(self) -> list[float]:
+            time.sleep(0.002)
+            return super().read()
+
     def late(self, value: torch.Tensor) -> Late:
         return Lagging.Late(value.clone())
 
@@ -315,6 +319,8 @@ def test_losses_that_are_late_are_counted_all(monkeypatch: pytest.MonkeyPatch) -
     plain = Setup(INLINE)
     assert [line["loss"] for line in history] == [line["loss"] for line in plain.train(2)]
     late.assert_equals(plain)
+    for line in history:
+        assert 0.002 < line["wait_device_s"] < line["seconds"]
 
 
 @pytest.fixture

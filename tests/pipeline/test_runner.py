@@ -257,6 +257,36 @@ def test_error_carries_the_stage_and_its_cause(failing: str, runner: str) -> Non
     assert runner == "inline" or woken == [True]
 
 
+@pytest.mark.parametrize(
+    ("run", "room"),
+    [
+        (partial(run_threaded, max_in_flight=6), 0),
+        (partial(run_threaded, max_in_flight=6), 2),
+        (partial(run_threaded, max_in_flight=6), 4),
+        (partial(run_lanes, lanes=3), 1),
+        (partial(run_lanes, lanes=3, ahead=2), 2),
+        (in_rounds, 1),
+        (partial(in_rounds, ahead=1), 2),
+    ],
+)
+def test_threads_that_cannot_be_started_end_those_that_were(
+    run: Callable[..., None], room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, start, left = threading.active_count(), threading.Thread.start, [room]
+
+    def started(thread: threading.Thread) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", started)
+    stages = [Stage(name, lambda item: item, ahead=name == "draw") for name in ("draw", "work", "end")]
+    with pytest.raises((PipelineError, RuntimeError), match="can't start new thread"):
+        run(iter(int, 1), stages, Trace())
+    assert threading.active_count() == before
+
+
 def test_own_errors_keep_their_class() -> None:
     def fail(item: int) -> int:
         raise StorageError("disk full")
