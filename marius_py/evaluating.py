@@ -19,7 +19,7 @@ from marius_py.evaluation.ranking.scorer import ModelScorer
 from marius_py.graph import Graph
 from marius_py.machine import available_cores, resolve_device
 from marius_py.pipeline.execution import torch_threads
-from marius_py.predict.answers import names_of
+from marius_py.predict.queries import names_of
 from marius_py.run import Run, load
 from marius_py.run_files.names import CHECKPOINT_FOLDER, CONFIG_FILE
 from marius_py.run_files.outputs import check_output

@@ -16,7 +16,7 @@ from marius_py.evaluation.evaluator import Evaluator, Mode, Progress
 from marius_py.evaluation.metrics import DEFAULT_KS, Metrics
 from marius_py.export import export
 from marius_py.predict import Metric, Neighbor, NeighborIndex, Prediction, neighbors, predict, score
-from marius_py.predict.answers import Names
+from marius_py.predict.queries import Names
 from marius_py.run_files.reader import RunReader, open_run
 from marius_py.storage.protocols import Edges
 
@@ -162,12 +162,17 @@ class Run(RunReader):
         """
         return neighbors(self, nodes, k=k, metric=metric, index=index)
 
-    def score(self, triples: Sequence[Sequence[str]] | NDArray[np.integer]) -> NDArray[np.float64]:
+    def score(self, triples: Sequence[Sequence[str | None]] | NDArray[np.integer]) -> NDArray[np.float64]:
         """Scores (n,) float64 of edges given as names (head, relation, tail), or as ids (n, 3).
+
+        A data frame (pandas, polars) holds names, numbers among them, as where a graph is prepared from one.
 
         Raises:
             ConfigError: an unknown name, or another shape.
         """
+        if hasattr(triples, "to_numpy"):
+            rows = triples.to_numpy().astype(object)
+            triples = [[None if one != one else one for one in row] for row in rows.tolist()]
         if len(triples) and isinstance(triples[0], str):
             shown = ", ".join(map(repr, map(str, triples)))
             raise ConfigError(f"triples is the single triple ({shown}); pass a list of triples")

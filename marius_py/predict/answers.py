@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from marius_py.arrays import distinct
 from marius_py.errors import ConfigError
 from marius_py.evaluation.ranking.candidates import Ids
 from marius_py.predict.calibration import fit_temperature
@@ -26,6 +25,7 @@ from marius_py.predict.completion import (
     score_edges,
 )
 from marius_py.predict.neighbors import Metric, find_neighbors
+from marius_py.predict.queries import PARTS, Names, Place, Queries, names_of, numbered
 from marius_py.predict.relations import complete_relations
 from marius_py.predict.topk import TopK
 
@@ -35,22 +35,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Names = str | Sequence[str | None] | None
-"""One name for all queries, or one a query; None: this is what is asked for."""
-
-PARTS = ("head", "relation", "tail")
-_NAME_BLOCK = 1 << 16
 _ANSWER_BYTES = 512
 """What an answer takes at most, with its names and as a line of a file."""
 _CHECKED_ROWS = 1 << 10
 """Rows that are read at a time to see whether they are finite."""
-
-Place = Callable[[int], str]
-"""Number of a query, from 0 → what messages call it."""
-
-
-def _numbered(number: int) -> str:
-    return f"query {number + 1}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +147,7 @@ def predict_in_blocks(
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     progress: Progress | None = None,
     block: int | None = None,
-    place: Place = _numbered,
+    place: Place = numbered,
 ) -> Iterator[list[Prediction]]:
     """As `predict`, the answers to at most `block` queries at a time (None: all), and to fewer where
     `memory_bytes` would not hold them.
@@ -167,7 +155,7 @@ def predict_in_blocks(
     Names and options are checked before a temperature is fitted and before the first block is answered.
     `place` says what messages call a query.
     """
-    queries = _Queries(run, head, relation, tail, place)
+    queries = Queries(run, head, relation, tail, place)
     check_k(k)
     check_memory(memory_bytes)
     allow_self = has_self(run) if allow_self is None else allow_self
@@ -191,48 +179,113 @@ def predict_in_blocks(
     odd: list[int] = []
     for start in range(0, count, block or max(count, 1)):
         stop = count if block is None else min(start + block, count)
-        ids, found = queries.ids, []
-        nodes = np.sort(np.concatenate([queries.asks(part, start, stop) for part in ("head", "tail")]))
-        if nodes.size:
-            is_head = queries.asked[nodes] == 0
-            anchors = np.where(is_head, ids[nodes, 2], ids[nodes, 0])
-            best = complete_nodes(
-                run,
-                anchors,
-                ids[nodes, 1],
-                is_head,
-                k,
-                filter_known=filter_known,
-                allow_self=allow_self,
-                beta=beta,
-                memory_bytes=memory_bytes,
-                progress=progress,
-            )
-            found.append((nodes, best))
-        pairs = queries.asks("relation", start, stop)
-        if pairs.size:
-            best = complete_relations(
-                run,
-                ids[pairs, 0],
-                ids[pairs, 2],
-                k,
-                filter_known=filter_known,
-                beta=beta,
-                memory_bytes=memory_bytes,
-            )
-            found.append((pairs, best))
-        given = queries.asks("nothing", start, stop)
-        if given.size:
-            scores = score_edges(run, ids[given], memory_bytes=memory_bytes)
-            found.append((given, TopK(np.zeros((given.size, 1), np.int64), scores[:, None], None)))
-        odd += queries.without_numbers(found)
-        yield queries.named(found)
+        found = _best(
+            run,
+            queries,
+            range(start, stop),
+            k,
+            filter_known=filter_known,
+            allow_self=allow_self,
+            beta=beta,
+            memory_bytes=memory_bytes,
+            progress=progress,
+        )
+        odd += _without_numbers(run, queries, found)
+        yield _named(run, queries, found)
     if odd:
         logger.warning(
             "%s%s: the embedding of a given name is not finite, and so no answer has a score",
             place(min(odd)),
             f" and {len(odd) - 1} more" if len(odd) > 1 else "",
         )
+
+
+def _best(
+    run: RunReader,
+    queries: Queries,
+    block: range,
+    k: int,
+    *,
+    filter_known: bool,
+    allow_self: bool,
+    beta: float | None,
+    memory_bytes: int,
+    progress: Progress | None,
+) -> list[tuple[Ids, TopK]]:
+    """Numbers of the queries of a block and their best answers, in groups by what is asked for."""
+    ids, found = queries.ids, []
+    nodes = np.sort(np.concatenate([queries.asks(part, block) for part in ("head", "tail")]))
+    if nodes.size:
+        is_head = queries.asked[nodes] == 0
+        best = complete_nodes(
+            run,
+            np.where(is_head, ids[nodes, 2], ids[nodes, 0]),
+            ids[nodes, 1],
+            is_head,
+            k,
+            filter_known=filter_known,
+            allow_self=allow_self,
+            beta=beta,
+            memory_bytes=memory_bytes,
+            progress=progress,
+        )
+        found.append((nodes, best))
+    pairs = queries.asks("relation", block)
+    if pairs.size:
+        best = complete_relations(
+            run,
+            ids[pairs, 0],
+            ids[pairs, 2],
+            k,
+            filter_known=filter_known,
+            beta=beta,
+            memory_bytes=memory_bytes,
+        )
+        found.append((pairs, best))
+    given = queries.asks("nothing", block)
+    if given.size:
+        scores = score_edges(run, ids[given], memory_bytes=memory_bytes)
+        found.append((given, TopK(np.zeros((given.size, 1), np.int64), scores[:, None], None)))
+    return found
+
+
+def _named(run: RunReader, queries: Queries, found: list[tuple[Ids, TopK]]) -> list[Prediction]:
+    """Answers as names, by query and rank."""
+    asks_relation = any((queries.asked[numbers] == 1).any() for numbers, _ in found)
+    relations = run.relation_names if asks_relation else []
+    asks_node = [best.ids[queries.asked[numbers] != 1].reshape(-1) for numbers, best in found]
+    nodes = names_of(run, np.concatenate(asks_node)) if asks_node else {}
+    answers = []
+    for numbers, best in found:
+        for row, number in enumerate(numbers.tolist()):
+            asked = int(queries.asked[number])
+            for rank, (answer, value) in enumerate(
+                zip(best.ids[row].tolist(), best.scores[row].tolist(), strict=True), 1
+            ):
+                if answer < 0:
+                    break
+                names = list(queries.names[number])
+                if asked >= 0:
+                    names[asked] = relations[answer] if asked == 1 else nodes[answer]
+                share = None if best.probabilities is None else float(best.probabilities[row, rank - 1])
+                answers.append(Prediction(number, *map(str, names), rank, value, share))  # type: ignore[call-arg, arg-type]
+    return sorted(answers, key=lambda one: (one.query, one.rank))
+
+
+def _without_numbers(run: RunReader, queries: Queries, found: list[tuple[Ids, TopK]]) -> list[int]:
+    """Queries without a finite score for a node or relation whose embedding is not finite."""
+    odd: list[int] = []
+    for numbers, best in found:
+        suspects = numbers[~np.isfinite(best.scores[:, 0])]
+        nodes, relations = queries.ids[suspects, ::2], queries.ids[suspects, 1]
+        wrong = _not_finite(run, nodes.reshape(-1)).reshape(nodes.shape).any(1)
+        rows = run.model.relations
+        if suspects.size and rows.shape[0]:
+            # A reciprocal run has a second row for each relation, in the second half.
+            finite = torch.isfinite(rows).all(1).reshape(1 + run.model.reciprocal, -1).all(0)
+            wrong |= (relations >= 0) & ~finite.cpu().numpy()[relations]
+        odd += suspects[wrong].tolist()
+    return odd
 
 
 def score(
@@ -271,7 +324,7 @@ def score(
                 f"triple {number} leaves out {' and '.join(missing)}; give all of {', '.join(PARTS)}"
             )
     head, relation, tail = ([row[part] for row in rows] for part in range(3))
-    queries = _Queries(run, head, relation, tail, lambda number: f"triple {number + 1}")
+    queries = Queries(run, head, relation, tail, lambda number: f"triple {number + 1}")
     return score_edges(run, queries.ids, memory_bytes=memory_bytes)
 
 
@@ -324,21 +377,6 @@ def neighbors(
     ]
 
 
-def names_of(run: RunReader, ids: Ids) -> dict[int, str]:
-    """Names of node ids of any shape by ascending id, negative ones left out; only blocks that hold one are
-    read."""
-    wanted = distinct(ids.reshape(-1))
-    wanted = wanted[wanted >= 0]
-    found: dict[int, str] = {}
-    for block in distinct(wanted // _NAME_BLOCK).tolist():
-        start = block * _NAME_BLOCK
-        first, last = np.searchsorted(wanted, (start, start + _NAME_BLOCK))
-        low, high = int(wanted[first]), int(wanted[last - 1]) + 1
-        names = run.node_names(low, high)
-        found.update((node, names[node - low]) for node in wanted[first:last].tolist())
-    return found
-
-
 def _not_finite(run: RunReader, nodes: Ids) -> NDArray[np.bool_]:
     """Which nodes (n,) have a row that is not finite, (n,) bool; false for negative ids."""
     odd = np.zeros(nodes.shape, dtype=np.bool_)
@@ -347,109 +385,6 @@ def _not_finite(run: RunReader, nodes: Ids) -> NDArray[np.bool_]:
         rows = run.embeddings(np.maximum(part, 0))
         odd[start : start + part.size] = (part >= 0) & ~np.isfinite(rows).all(1)
     return odd
-
-
-class _Queries:
-    """Named queries as ids: (Q, 3) with −1 for what is asked."""
-
-    def __init__(
-        self, run: RunReader, head: Names, relation: Names, tail: Names, place: Place = _numbered
-    ) -> None:
-        self._run = run
-        self._place = place
-        if not run.graph.has_relations and not isinstance(relation, str):
-            relation = "" if relation is None else ["" if name is None else name for name in relation]
-        given = (head, relation, tail)
-        lengths = {len(part) for part in given if part is not None and not isinstance(part, str)}
-        if len(lengths) > 1:
-            raise ConfigError(f"head, relation and tail are lists of different lengths: {sorted(lengths)}")
-        count = lengths.pop() if lengths else 1
-        columns = [[part] * count if part is None or isinstance(part, str) else list(part) for part in given]
-        self.names = list(zip(*columns, strict=True))
-        for number, names in enumerate(self.names):
-            if sum(name is None for name in names) > 1:
-                missing = " and ".join(part for part, name in zip(PARTS, names, strict=True) if name is None)
-                raise ConfigError(
-                    f"{place(number)} leaves out {missing}; give two of head, relation and tail, and the "
-                    "third is predicted"
-                )
-        self.ids = np.full((count, 3), -1, dtype=np.int64)
-        self._fill((0, 2), run.node_ids, run.graph.node_ids)
-        self._fill((1,), run.relation_ids, run.graph.relation_ids)
-        has_gap = (self.ids < 0).any(1)
-        self.asked = np.where(has_gap, (self.ids < 0).argmax(1), -1)
-        """(Q,) the part that is asked for, 0 head to 2 tail; −1 for none."""
-
-    def asks(self, part: str, start: int = 0, stop: int | None = None) -> Ids:
-        """Numbers of the queries from start to stop that ask for a part, or for "nothing"."""
-        place = PARTS.index(part) if part in PARTS else -1
-        return np.flatnonzero(self.asked[start:stop] == place) + start
-
-    def named(self, found: list[tuple[Ids, TopK]]) -> list[Prediction]:
-        """Answers as names, by query and rank."""
-        asks_relation = any((self.asked[numbers] == 1).any() for numbers, _ in found)
-        relations = self._run.relation_names if asks_relation else []
-        asks_node = [best.ids[self.asked[numbers] != 1].reshape(-1) for numbers, best in found]
-        nodes = names_of(self._run, np.concatenate(asks_node)) if asks_node else {}
-        answers = []
-        for numbers, best in found:
-            for row, number in enumerate(numbers.tolist()):
-                asked = int(self.asked[number])
-                for rank, (answer, value) in enumerate(
-                    zip(best.ids[row].tolist(), best.scores[row].tolist(), strict=True), 1
-                ):
-                    if answer < 0:
-                        break
-                    names = list(self.names[number])
-                    if asked >= 0:
-                        names[asked] = relations[answer] if asked == 1 else nodes[answer]
-                    share = None if best.probabilities is None else float(best.probabilities[row, rank - 1])
-                    answers.append(Prediction(number, *map(str, names), rank, value, share))  # type: ignore[call-arg, arg-type]
-        return sorted(answers, key=lambda one: (one.query, one.rank))
-
-    def without_numbers(self, found: list[tuple[Ids, TopK]]) -> list[int]:
-        """Queries without a finite score for a node or relation whose embedding is not finite."""
-        odd: list[int] = []
-        for numbers, best in found:
-            suspects = numbers[~np.isfinite(best.scores[:, 0])]
-            nodes, relations = self.ids[suspects, ::2], self.ids[suspects, 1]
-            wrong = _not_finite(self._run, nodes.reshape(-1)).reshape(nodes.shape).any(1)
-            rows = self._run.model.relations
-            if suspects.size and rows.shape[0]:
-                # A reciprocal run has a second row for each relation, in the second half.
-                finite = torch.isfinite(rows).all(1).reshape(1 + self._run.model.reciprocal, -1).all(0)
-                wrong |= (relations >= 0) & ~finite.cpu().numpy()[relations]
-            odd += suspects[wrong].tolist()
-        return odd
-
-    def _fill(
-        self, parts: Sequence[int], find: Callable[[list[str]], Ids], look_up: Callable[[list[str]], Ids]
-    ) -> None:
-        """Write the ids of the given names; of unknown ones the first query is named.
-
-        Args:
-            parts: columns of head, relation and tail.
-            find: names to ids (n,), or a ConfigError.
-            look_up: names to ids (n,), -1 for an unknown one.
-        """
-        given = [
-            (number, part)
-            for number, names in enumerate(self.names)
-            for part in parts
-            if names[part] is not None
-        ]
-        if not given:
-            return
-        numbers, places = np.array(given).T
-        names = [str(self.names[number][part]) for number, part in given]
-        try:
-            self.ids[numbers, places] = find(names)
-        except ConfigError as error:
-            if self._place is _numbered and len(self.names) == 1:
-                raise
-            affected = distinct(numbers[look_up(names) < 0])
-            more = f" and {affected.size - 1} more" if affected.size > 1 else ""
-            raise ConfigError(f"{self._place(int(affected[0]))}{more}: {error}") from error
 
 
 def _fitted(run: RunReader, filter_known: bool, allow_self: bool, memory_bytes: int) -> float:

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from marius_py.errors import ConfigError, FormatError, MissingPathError, StorageError
-from marius_py.predict.answers import PARTS, Neighbor, Prediction
+from marius_py.predict.answers import Neighbor, Prediction
+from marius_py.predict.queries import PARTS
 from marius_py.prepare.columns import WORDS
 from marius_py.storage.files import check_target
 from marius_py.storage.replacing import Replacing

@@ -11,9 +11,8 @@ the exact ones of the best take their places, so that each probability is a shar
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +24,7 @@ from marius_py.arrays import distinct
 from marius_py.evaluation.ranking.candidates import Float32, Ids
 from marius_py.evaluation.ranking.known import KnownAnswers
 from marius_py.evaluation.ranking.scorer import Scorer
+from marius_py.evaluation.ranking.tiles import finish, greater_equal, tile_workers
 
 Float64 = NDArray[np.float64]
 
@@ -88,9 +88,8 @@ def top_k(
                 if softmax is not None:
                     softmax.add(first, scores)
 
-    # Each query belongs to one worker, and each worker has one torch thread: whole tiles in parallel need no
-    # barrier after every operation, which on a busy machine costs more than the operation.
-    with _workers(scorer.device) as pool:
+    # Each query belongs to one worker at a time.
+    with tile_workers(scorer.device) as pool:
         running: list[Future[None]] = []
         for start, rows in blocks:
             block = torch.from_numpy(rows).to(scorer.device)
@@ -98,33 +97,10 @@ def top_k(
                 _Tile(scorer, block[offset : offset + TILE_CANDIDATES], start + offset)
                 for offset in range(0, block.shape[0], TILE_CANDIDATES)
             ]
-            _finish(running)
+            finish(running)
             running = [pool.submit(work, first, tiles) for first in range(0, queries.shape[0], TILE_QUERIES)]
-        _finish(running)
+        finish(running)
     return TopK(best.ids, best.scores, None if softmax is None else softmax.of(best.scores))
-
-
-def _finish(running: list[Future[None]]) -> None:
-    """Wait for all; raise the first error."""
-    for future in running:
-        future.result()
-
-
-@contextmanager
-def _workers(device: torch.device) -> Iterator[ThreadPoolExecutor]:
-    """As many threads as torch has, one torch thread each; one on an accelerator, to queue its kernels."""
-    threads = torch.get_num_threads()
-    pool = ThreadPoolExecutor(
-        1 if device.type == "cuda" else threads,
-        thread_name_prefix="search",
-        initializer=torch.set_num_threads,
-        initargs=(1,),
-    )
-    try:
-        yield pool
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-        torch.set_num_threads(threads)
 
 
 def tile_scores(
@@ -261,7 +237,7 @@ class _Tile:
             worst = torch.maximum(worst, self._first_bound(scores, queries[first:last], k))
         low = self._scorer.band(worst, norms[first:last], self._largest, scores.dtype)[0]
         bound = torch.nextafter(low.to(scores.dtype), scores.new_tensor(-math.inf))
-        maybe = _at_least(scores, bound)
+        maybe = greater_equal(scores, bound)
         if self._odd is not None:
             maybe[:, self._odd] = True
         if left_out is not None:
@@ -298,11 +274,3 @@ class _Tile:
             self._scorer.exact(queries[query.to(device)], self.rows[column.to(device)]).cpu().numpy()
         )
         return found
-
-
-def _at_least(scores: Tensor, bound: Tensor) -> Tensor:
-    """scores (q, n) ≥ bound (q,), bool; numpy's comparison is several times faster than torch's on a CPU."""
-    if scores.device.type != "cpu":
-        return scores >= bound.unsqueeze(1)
-    with np.errstate(invalid="ignore"):
-        return torch.from_numpy(np.greater_equal(scores.numpy(), bound.numpy()[:, None]))

@@ -314,7 +314,7 @@ def _degrees(run: Run, ids: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _map(page: _Page, run: Run, max_nodes: int, method: Method, seed: int) -> None:
-    from marius_py.predict.answers import names_of
+    from marius_py.predict.queries import names_of
 
     count = min(max_nodes, run.num_nodes)
     if count < 3:

@@ -9,6 +9,8 @@ import tempfile
 import tracemalloc
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -229,6 +231,21 @@ def test_a_score_is_of_whole_triples(run):
     ):
         with pytest.raises(ConfigError, match=f"triple 2 leaves out {missing}; give all of head"):
             run.score([whole, odd])
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame], ids=["pandas", "polars"])
+def test_a_score_of_a_frame_is_of_its_names(run, make):
+    names = run.node_names()[:3]
+    frame = make({"head": names, "relation": ["likes"] * 3, "tail": names[::-1]})
+    assert (
+        run.score(frame).tolist()
+        == run.score([*zip(names, ["likes"] * 3, names[::-1], strict=True)]).tolist()
+    )
+    assert run.score(frame[:0]).shape == (0,)
+    with pytest.raises(ConfigError, match="triple 2 leaves out tail; give all of head"):
+        run.score(make({"head": names[:2], "relation": ["likes"] * 2, "tail": [names[0], None]}))
+    with pytest.raises(ConfigError, match="7"):
+        run.score(make({"head": [7], "relation": ["likes"], "tail": [names[0]]}))
 
 
 def test_names_are_checked_before_a_temperature_is_fitted(written, tmp_path, capsys, monkeypatch):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +26,7 @@ from marius_py.evaluation.ranking.known import (
     group_queries,
 )
 from marius_py.evaluation.ranking.scorer import Scorer
+from marius_py.evaluation.ranking.tiles import finish, tile_workers
 from marius_py.storage.protocols import Edges
 
 MIN_MEMORY_BYTES = 1 << 20
@@ -138,7 +138,7 @@ class Ranker:
         """
         queries = group_queries(edges, self._num_nodes, self._num_relations)
         counts = Counts.empty(len(edges))
-        with torch.no_grad(), _workers(self._scorer.device) as pool:
+        with torch.no_grad(), tile_workers(self._scorer.device) as pool:
             for block in self._blocks(queries):
                 self._rank_block(block, pool, counts)
                 if progress is not None:
@@ -238,31 +238,6 @@ class Ranker:
         for start, rows in self._source.blocks(self._block_rows):
             on_device = torch.from_numpy(rows).to(self._scorer.device, non_blocking=True)
             block = CandidateBlock(on_device, start, width)
-            _finish(running)
+            finish(running)
             running = [pool.submit(work, first, block) for first in range(0, num_queries, height)]
-        _finish(running)
-
-
-def _finish(running: list[Future[None]]) -> None:
-    """Wait for all; raise the first error."""
-    for future in running:
-        future.result()
-
-
-@contextmanager
-def _workers(device: torch.device) -> Iterator[ThreadPoolExecutor]:
-    """Threads that count tiles, each with one torch thread; the caller reads the next block meanwhile.
-
-    Whole tiles in parallel need no barrier after each operation, which on a busy machine costs more than the
-    operation. On an accelerator there is one, to queue its kernels.
-    """
-    threads = torch.get_num_threads()
-    count = 1 if device.type == "cuda" else threads
-    pool = ThreadPoolExecutor(
-        count, thread_name_prefix="rank", initializer=torch.set_num_threads, initargs=(1,)
-    )
-    try:
-        yield pool
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-        torch.set_num_threads(threads)
+        finish(running)

@@ -1,0 +1,54 @@
+"""Tiles of scores on all cores (floor 4): workers that take one each, and scores compared with bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@contextmanager
+def tile_workers(device: torch.device) -> Iterator[ThreadPoolExecutor]:
+    """As many threads as torch has, one torch thread each; the caller reads the next block meanwhile.
+
+    Whole tiles in parallel need no barrier after each operation, which on a busy machine costs more than the
+    operation. On an accelerator there is one, to queue its kernels.
+    """
+    threads = torch.get_num_threads()
+    pool = ThreadPoolExecutor(
+        1 if device.type == "cuda" else threads,
+        thread_name_prefix="tile",
+        initializer=torch.set_num_threads,
+        initargs=(1,),
+    )
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        torch.set_num_threads(threads)
+
+
+def finish(running: list[Future[None]]) -> None:
+    """Wait for all; raise the first error."""
+    for future in running:
+        future.result()
+
+
+def greater(scores: Tensor, bound: Tensor) -> Tensor:
+    """scores (T, K) > bound (T,), bool; numpy's comparison is several times faster than torch's on a CPU."""
+    if scores.device.type != "cpu":
+        return scores > bound.unsqueeze(1)
+    with np.errstate(invalid="ignore"):
+        return torch.from_numpy(np.greater(scores.numpy(), bound.numpy()[:, None]))
+
+
+def greater_equal(scores: Tensor, bound: Tensor) -> Tensor:
+    """scores (T, K) ≥ bound (T,), bool; as `greater`."""
+    if scores.device.type != "cpu":
+        return scores >= bound.unsqueeze(1)
+    with np.errstate(invalid="ignore"):
+        return torch.from_numpy(np.greater_equal(scores.numpy(), bound.numpy()[:, None]))
