@@ -8,7 +8,7 @@ grow with the epochs before it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -94,15 +94,25 @@ class RunState:
     def validations(self) -> list[tuple[int, float]]:
         """(epochs done, MRR) of each validation so far, in order."""
         self._settle()
-        return self._validations + _validations(self.history[-1:])
+        return self._validations + validations_of(self.history[-1:])
 
     def _settle(self) -> None:
         """Take what is derived from the lines that do not change any more."""
         settled = self.history[len(self._encoded) : -1]
         self._encoded += map(json.dumps, settled)
-        self._validations += _validations(settled)
+        self._validations += validations_of(settled)
 
 
-def _validations(lines: list[dict[str, Any]]) -> list[tuple[int, float]]:
+def validations_of(lines: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
+    """(epochs done, MRR) of each validation among the lines of epochs, in order."""
     found = [(line["epoch"] + 1, line.get("valid") or {}) for line in lines]
     return [(epochs, float(valid["mrr"])) for epochs, valid in found if "mrr" in valid]
+
+
+def best_of(validations: Sequence[tuple[int, float]]) -> tuple[int, float] | None:
+    """The one of (epochs done, MRR) with the highest MRR, the first of equals; None without any.
+
+    >>> best_of([(1, 0.2), (3, 0.3), (4, 0.3)])
+    (3, 0.3)
+    """
+    return max(validations, key=lambda one: one[1], default=None)

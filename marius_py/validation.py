@@ -20,6 +20,7 @@ from typing import Any, Literal
 from marius_py.config import TrainConfig
 from marius_py.graph import Graph
 from marius_py.run_files.names import CONFIG_META
+from marius_py.run_state import best_of
 from marius_py.types import SIDES
 
 log = logging.getLogger(__name__)
@@ -196,13 +197,14 @@ def decline_of(validations: Sequence[tuple[int, float]]) -> str | None:
     Args:
         validations: (epochs done, MRR) of each, in order.
     """
-    if not validations:
+    best = best_of(validations)
+    if best is None:
         return None
-    (best_epoch, best), (_, last) = max(validations, key=lambda one: one[1]), validations[-1]
-    if last >= best * (1 - DECLINE):
+    (epoch, highest), (_, last) = best, validations[-1]
+    if last >= highest * (1 - DECLINE):
         return None
     return (
-        f"validation MRR was best after epoch {best_epoch} ({best:.4f}) and is {last:.4f} at the end, as of "
+        f"validation MRR was best after epoch {epoch} ({highest:.4f}) and is {last:.4f} at the end, as of "
         "a model that learns the training edges by heart: try fewer training.epochs or a larger "
         "training.regularizer.n3, or keep and test the best epoch with checkpoint.best=true"
     )

@@ -85,7 +85,7 @@ from marius_py.run_files.names import (
     RESULT_META,
 )
 from marius_py.run_files.results import memory_report, peak_rss_bytes, summarize, versions, write_json
-from marius_py.run_state import RunState
+from marius_py.run_state import validations_of
 from marius_py.storage.files import remove
 from marius_py.storage.hdf5_nodes import (
     create_node_store,
@@ -230,7 +230,7 @@ def warn_of_decline(config: TrainConfig, history: list[dict[str, Any]], folder: 
             best,
             history[best - 1]["valid"]["mrr"],
         )
-    declined = decline_of(RunState(history=history).validations())
+    declined = decline_of(validations_of(history))
     if declined is not None and config.training.patience is None and not (config.checkpoint.best and kept):
         log.warning(declined)
 

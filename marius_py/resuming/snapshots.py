@@ -26,6 +26,7 @@ from marius_py.run_files.names import (
     SNAPSHOT_FOLDER,
 )
 from marius_py.run_files.results import write_lines
+from marius_py.run_state import best_of, validations_of
 from marius_py.storage.aligned import allocate
 from marius_py.storage.file_io import os_errors_as_storage
 from marius_py.storage.files import TEMPORARY_SUFFIX, sync_folder
@@ -39,11 +40,12 @@ log = logging.getLogger(__name__)
 def best_epoch(history: Sequence[Mapping[str, Any]]) -> int | None:
     """Number of epochs done when the validation MRR was highest, the first of equals; None without any.
 
-    >>> best_epoch([{"valid": {"mrr": 0.2}}, {"valid": None}, {"valid": {"mrr": 0.3}}])
+    >>> lines = [{"valid": {"mrr": 0.2}}, {"valid": None}, {"valid": {"mrr": 0.3}}]
+    >>> best_epoch([{"epoch": epoch, **line} for epoch, line in enumerate(lines)])
     3
     """
-    validated = [(line["valid"]["mrr"], -i) for i, line in enumerate(history, 1) if line.get("valid")]
-    return -max(validated)[1] if validated else None
+    best = best_of(validations_of(history))
+    return None if best is None else best[0]
 
 
 def update_snapshots(

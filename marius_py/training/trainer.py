@@ -36,7 +36,7 @@ from marius_py.pipeline.runner import stage_of
 from marius_py.pipeline.stages import Done
 from marius_py.pipeline.trace import Trace
 from marius_py.pipeline.watchdog import Watchdog
-from marius_py.run_state import EpochMetrics, RunState
+from marius_py.run_state import EpochMetrics, RunState, best_of
 from marius_py.storage.protocols import EdgeStore, PartitionStore
 from marius_py.training.accounting import Accounting
 from marius_py.training.batch_path import BatchPath
@@ -420,9 +420,8 @@ class Trainer:
             if valid is not None:
                 line = state.history[-1]
                 line["valid"] = valid
-                validations = state.validations()
-                if validations:
-                    line["best_epoch"] = validations[-1 - since_best([mrr for _, mrr in validations])][0]
+                if (best := best_of(state.validations())) is not None:
+                    line["best_epoch"] = best[0]
                 self._commits.commit(state)
         with stage_of("snapshot", self._watchdog):
             self._on_boundary()
