@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from marius_py.assembly.joint import Joint
 from marius_py.errors import PipelineError, StorageError
 from marius_py.resuming.resume import claimed
 from marius_py.resuming.snapshots import best_epoch, best_snapshot, update_snapshots
+from marius_py.storage.files import TEMPORARY_SUFFIX
 from marius_py.storage.hdf5_nodes import open_node_store
 from marius_py.storage.hdf5_store import Hdf5PartitionStore
 from marius_py.testing.system_calls import SystemCallFaults
@@ -42,6 +44,30 @@ def test_the_last_epochs_are_kept(run_train: Train, tmp_path: Path) -> None:
     with open_node_store(run / "snapshots" / "epoch-0003" / "checkpoint") as store:
         assert store.num_slots == 4
     assert not verify(run)
+
+
+def test_a_snapshot_gets_its_name_once_all_of_it_is_on_the_disk(
+    run_train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every file of it, the folders that name them, and then the folder that names the snapshot."""
+    run_train("training.epochs=1")
+    named, rename = [], os.rename
+
+    def checked(source: Path, target: Path) -> None:
+        if Path(target).parent.name == "snapshots":
+            flushed = {call.path for call in system.calls if call.name in ("fsync", "fdatasync")}
+            for path in (source, *Path(source).rglob("*")):
+                other = path.with_name(f"{path.name}{TEMPORARY_SUFFIX}")  # took the file's place once flushed
+                assert {str(path), str(other)} & flushed, path
+            named.append(len(system.calls))
+        rename(source, target)
+
+    monkeypatch.setattr("marius_py.resuming.snapshots.os.rename", checked)
+    with SystemCallFaults() as system:
+        update_snapshots(tmp_path / "run", keep=1, best=False)
+    after = [call.path for call in system.calls[named[0] :] if call.name == "fsync"]
+    assert names(tmp_path / "run") == ["epoch-0001"]
+    assert after == [str(tmp_path / "run" / "snapshots")]
 
 
 @pytest.mark.parametrize("after", ["is_locked", "verify_node_store", "_committed"])

@@ -13,6 +13,7 @@ import pytest
 from marius_py.errors import ConfigError, StorageError
 from marius_py.storage.files import check_target
 from marius_py.storage.replacing import Replacing
+from marius_py.testing.system_calls import SystemCallFaults
 
 
 def test_all_targets_appear_together(tmp_path: Path) -> None:
@@ -25,6 +26,25 @@ def test_all_targets_appear_together(tmp_path: Path) -> None:
         assert not targets[1].exists()
     assert [target.read_text() for target in targets] == ["new a b.csv", "new second"]
     assert sorted(tmp_path.iterdir()) == targets
+
+
+def test_targets_are_replaced_once_their_content_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced, replace = [], Path.replace
+
+    def checked(path: Path, target: Path) -> Path:
+        flushed = {call.path for call in system.calls if call.name == "fdatasync"}
+        assert set(map(str, temporary.values())) <= flushed
+        replaced.append(target)
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", checked)
+    targets = [tmp_path / "first", tmp_path / "second"]
+    with SystemCallFaults() as system, Replacing(targets) as temporary:
+        for path in temporary.values():
+            path.write_text("new")
+    assert replaced == targets
 
 
 def test_of_a_link_the_file_that_it_leads_to_is_replaced(tmp_path: Path) -> None:
