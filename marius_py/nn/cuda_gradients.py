@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from marius_py.nn.closed_query import Query
 from marius_py.nn.cuda_kernels import Kernels, TorchKernels, TritonKernels
 from marius_py.nn.decoders.base import ClosedFormDecoder
 from marius_py.nn.decoders.complex import ComplEx
@@ -87,29 +88,6 @@ class _Use:
         """Take the gradient back through dropout to the rows."""
         if self.mask is not None:
             self.into.addcmul_(self.gradient, self.mask)
-
-
-class _Query:
-    """Queries (B, D) made of uses of known nodes and relations."""
-
-    def __init__(self, decoder: ClosedFormDecoder, side: Side, node: _Use, relation: _Use) -> None:
-        self._decoder, self._side = decoder, side
-        self._node, self._relation = node, relation
-        self.values = torch.empty_like(node.values)
-        decoder.query_into(node.values, relation.values, side, self.values)
-
-    def backward(self, gradient: Tensor) -> None:
-        node, relation = self._node, self._relation
-        self._decoder.query_backward(
-            node.values,
-            relation.values,
-            self._side,
-            gradient,
-            node.gradient,
-            relation.gradient,
-        )
-        node.close()
-        relation.close()
 
 
 def device_gradients(
@@ -188,19 +166,12 @@ def _contrast(
     asked_side = given.query_side(side)
     edges = len(known.values)
     answers = answer.use(masks.answer.take(edges))
-    query = asked = _Query(
-        decoder,
-        asked_side,
-        known.use(masks.node.take(edges)),
-        relation.use(masks.relation.take(edges)),
-    )
+    node, of_relation = known.use(masks.node.take(edges)), relation.use(masks.relation.take(edges))
+    query = asked = Query(decoder, asked_side, node, of_relation, torch.empty_like(node.values))
     if masks.two_queries:
-        asked = _Query(
-            decoder,
-            asked_side,
-            known.use(masks.positive_node.take(edges)),
-            relation.use(masks.positive_relation.take(edges)),
-        )
+        node = known.use(masks.positive_node.take(edges))
+        of_relation = relation.use(masks.positive_relation.take(edges))
+        asked = Query(decoder, asked_side, node, of_relation, torch.empty_like(node.values))
     positive = (asked.values * answers.values).sum(1)
     mask = masks.candidates.take(given.batch.negatives[side].nodes.numel())
     losses, slopes, d_query = _negatives(form, given, side, query.values, positive, d_rows, kernels, mask)

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from marius_py.nn.closed_query import Query
 from marius_py.nn.fused_contrast import ClosedForm, Contrast, divide, extended_rows
-from marius_py.nn.fused_scratch import BlockScratch, Query, Rows
+from marius_py.nn.fused_scratch import BlockScratch, Rows
 from marius_py.nn.gradients import Gradients, StepInput, add_penalty
 from marius_py.nn.kernels.workspace import Workspace
 from marius_py.nn.regularizers import Regularizer

@@ -1,4 +1,4 @@
-"""What the closed-form gradients of a group of chunks work on (floor 1): rows, their uses, queries, scratch.
+"""What the closed-form gradients of a group of chunks work on (floor 1): rows, their uses, scratch.
 
 In: rows of a batch and indices of a group's edges. Out: values, and room for gradients that go back to the
 rows. All of it lies in a `Workspace`, so that a step allocates nothing.
@@ -11,11 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from marius_py.nn.decoders.base import ClosedFormDecoder
 from marius_py.nn.dropout import RowMasks
 from marius_py.nn.kernels.host import add_rows
 from marius_py.nn.kernels.workspace import Workspace
-from marius_py.types import Side
 
 
 class Rows:
@@ -54,25 +52,6 @@ class Use:
         """Take the gradient back through dropout to the rows."""
         if self._mask is not None:
             self._rows.gradient.addcmul_(self.gradient, self._mask)
-
-
-class Query:
-    """A query made of a use of the known node and one of the relation, written into `out` (n, D)."""
-
-    def __init__(self, decoder: ClosedFormDecoder, side: Side, node: Use, relation: Use, out: Tensor) -> None:
-        self._decoder, self._side = decoder, side
-        self._node, self._relation = node, relation
-        self.values = out
-        decoder.query_into(node.values, relation.values, side, out)
-
-    def backward(self, gradient: Tensor) -> None:
-        """Add the gradients of what it was made of, from its own (n, D), which may be overwritten."""
-        node, relation = self._node, self._relation
-        self._decoder.query_backward(
-            node.values, relation.values, self._side, gradient, node.gradient, relation.gradient
-        )
-        node.close()
-        relation.close()
 
 
 class Scratch:
