@@ -54,8 +54,8 @@ class SoftmaxLoss(Loss):
 
     Args:
         smoothing: share of the target, in [0, 1), that goes to the true answer and the kept negatives alike
-            instead of the true answer alone (label smoothing; Szegedy et al., 2016). Above 0 gradients take
-            the slower way through autograd.
+            instead of the true answer alone (label smoothing; Szegedy et al., 2016). Above 0 a step goes
+            over its scores several times and is slower.
         negative_weight: w, how many candidates a negative stands for. The number of nodes over that of
             negatives makes the sampled denominator an unbiased estimate of that over all nodes (Bengio and
             Senécal, 2008); 1 contrasts with the sample alone.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from marius_py.nn.losses import LogisticLoss, Loss, SoftmaxLoss
+from marius_py.nn.losses import LogisticLoss, Loss, MarginLoss, SoftmaxLoss
 
 MOST_WEIGHT = 1e24
 """Largest sum of an edge's softmax weights, e^(s − s⁺), whose products with rows are sure to be finite.
@@ -110,6 +110,45 @@ class SoftmaxObjective:
         return loss, factor, torch.mul(row_sums, factor).neg_()
 
 
+class SmoothedObjective(SoftmaxObjective):
+    """Cross-entropy with label smoothing ε: of log p of each of n kept negatives, − ε / (n + 1) is added.
+
+    loss = log z − ε / (n + 1) Σ_k (s_k − s⁺) with z = 1 + w Σ_k e^(s_k − s⁺), whose weights are
+    w e^(s_k − s⁺) / z − ε / (n + 1): they need whole rows, which are gone over several times.
+
+    Args:
+        log_weight: log w, added to the score of every negative.
+        smoothing: ε, in (0, 1).
+    """
+
+    def __init__(self, log_weight: float, smoothing: float) -> None:
+        super().__init__(log_weight)
+        self.smoothing = smoothing
+
+    def weigh(
+        self, scores: Tensor, counts: Tensor | None, dropped: Tensor | None, scratch: Tensor
+    ) -> Tensor | None:
+        """Probabilities less the target's share; sums of whole losses."""
+        _leave_out(scores, counts, dropped)
+        kept = scores != -math.inf
+        number = kept.sum(-1, keepdim=True)
+        share = self.smoothing / (number + 1)
+        torch.mul(kept, share, out=scratch)
+        gaps = number * self.log_weight - scores.masked_fill(~kept, 0).sum(-1, keepdim=True)
+        largest = scores.amax(-1, keepdim=True).clamp_min_(0)
+        scores.sub_(largest).exp_()
+        total = scores.sum(-1, keepdim=True) + torch.exp(-largest)
+        scores.div_(total).sub_(scratch)
+        return (largest + total.log() + share * gaps).squeeze(-1)
+
+    def reduce(
+        self, positive: Tensor, row_sums: Tensor, losses: Tensor | None, kept: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Nothing is left to divide by; all gradients of a row add up to 0."""
+        assert losses is not None
+        return losses, torch.ones_like(positive), -row_sums
+
+
 class LogisticObjective:
     """Binary cross-entropy with a margin, negatives averaged.
 
@@ -176,14 +215,7 @@ class AdversarialObjective(LogisticObjective):
         self, scores: Tensor, counts: Tensor | None, dropped: Tensor | None, scratch: Tensor
     ) -> Tensor | None:
         """Sigmoids by the softmax; the losses that they are of, softplus(x) = x − log σ(x), are summed."""
-        torch.mul(scores, self.temperature, out=scratch)
-        if counts is not None:
-            scratch.add_(counts.to(scratch.dtype).log())
-        if dropped is not None:
-            scratch.view(-1).index_fill_(0, dropped, -math.inf)
-        largest = scratch.amax(-1, keepdim=True).clamp_min_(torch.finfo(scratch.dtype).min)
-        weights = scratch.sub_(largest).exp_()
-        weights.div_(weights.sum(-1, keepdim=True).clamp_min_(torch.finfo(scratch.dtype).tiny))
+        weights = _softmax(scores, self.temperature, counts, dropped, scratch)
         losses = (functional.softplus(scores) * weights).sum(-1)
         scores.sigmoid_().mul_(weights)
         return losses
@@ -199,10 +231,107 @@ class AdversarialObjective(LogisticObjective):
         return loss, torch.ones_like(positive), shifted.sigmoid_().neg_()
 
 
+class MarginObjective:
+    """Margin ranking, negatives averaged: loss = average_k max(0, margin − s⁺ + s_k).
+
+    Args:
+        margin: gap wanted.
+    """
+
+    averages = True
+    exponential = False
+
+    def __init__(self, margin: float) -> None:
+        self.margin = margin
+
+    def shift(self, positive: Tensor) -> Tensor | float:
+        """The margin less the positive scores."""
+        return self.margin - positive
+
+    def weigh(
+        self, scores: Tensor, counts: Tensor | None, dropped: Tensor | None, scratch: Tensor
+    ) -> Tensor | None:
+        """What a negative counts where it comes too near, 0 elsewhere; sums of by how much."""
+        torch.clamp_min(scores, 0, out=scratch)
+        scores.copy_(scores > 0)
+        if counts is not None:
+            scratch.mul_(counts)
+            scores.mul_(counts)
+        if dropped is not None:
+            scratch.view(-1).index_fill_(0, dropped, 0)
+            scores.view(-1).index_fill_(0, dropped, 0)
+        return scratch.sum(-1)
+
+    def reduce(
+        self, positive: Tensor, row_sums: Tensor, losses: Tensor | None, kept: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Averages over the kept negatives."""
+        assert losses is not None
+        assert kept is not None
+        factor = torch.zeros_like(positive).add_(kept)
+        factor.masked_fill_(factor == 0, 1).reciprocal_()
+        return losses * factor, factor, -row_sums * factor
+
+
+class AdversarialMarginObjective(MarginObjective):
+    """Margin ranking, negatives weighted as in `AdversarialObjective`.
+
+    Args:
+        margin: gap wanted.
+        temperature: above 0.
+    """
+
+    averages = False
+
+    def __init__(self, margin: float, temperature: float) -> None:
+        super().__init__(margin)
+        self.temperature = temperature
+
+    def weigh(
+        self, scores: Tensor, counts: Tensor | None, dropped: Tensor | None, scratch: Tensor
+    ) -> Tensor | None:
+        """The softmax's weight where a negative comes too near, 0 elsewhere; sums of by how much."""
+        weights = _softmax(scores, self.temperature, counts, dropped, scratch)
+        losses = (scores.clamp_min(0) * weights).sum(-1)
+        scores.copy_(scores > 0).mul_(weights)
+        return losses
+
+    def reduce(
+        self, positive: Tensor, row_sums: Tensor, losses: Tensor | None, kept: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Nothing is left to divide by."""
+        assert losses is not None
+        return losses, torch.ones_like(positive), -row_sums
+
+
+def _leave_out(scores: Tensor, counts: Tensor | None, dropped: Tensor | None) -> None:
+    """Add the logarithm of what negatives count to scores in place: −∞ where they must not."""
+    if counts is not None:
+        scores.add_(counts.to(scores.dtype).log())
+    if dropped is not None:
+        scores.view(-1).index_fill_(0, dropped, -math.inf)
+
+
+def _softmax(
+    scores: Tensor, temperature: float, counts: Tensor | None, dropped: Tensor | None, scratch: Tensor
+) -> Tensor:
+    """Softmax of temperature · scores over the negatives of each edge that count, in `scratch`; else 0."""
+    _leave_out(torch.mul(scores, temperature, out=scratch), counts, dropped)
+    largest = scratch.amax(-1, keepdim=True).clamp_min_(torch.finfo(scratch.dtype).min)
+    weights = scratch.sub_(largest).exp_()
+    return weights.div_(weights.sum(-1, keepdim=True).clamp_min_(torch.finfo(scratch.dtype).tiny))
+
+
 def closed_form(loss: Loss) -> Objective | None:
     """The objective that equals `loss`; None if there is none. Subclasses may compute something else."""
     if type(loss) is SoftmaxLoss and loss.smoothing == 0:
         return SoftmaxObjective(math.log(loss.negative_weight))
+    if type(loss) is SoftmaxLoss:
+        return SmoothedObjective(math.log(loss.negative_weight), loss.smoothing)
+    if type(loss) is MarginLoss and loss.adversarial_temperature == 0:
+        return MarginObjective(loss.margin)
+    if type(loss) is MarginLoss:
+        return AdversarialMarginObjective(loss.margin, loss.adversarial_temperature)
     if type(loss) is LogisticLoss and loss.adversarial_temperature == 0:
         return LogisticObjective(loss.margin)
     if type(loss) is LogisticLoss:
