@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,14 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from marius_py.assembly import build
+from marius_py.assembly.interrupts import Interrupts
+from marius_py.assembly.joint import Passing
 from marius_py.config import EvaluateConfig, TrainConfig, compose, load_config, words_of
 from marius_py.convert import graph_from, is_graph_data
-from marius_py.errors import ConfigError
+from marius_py.errors import ConfigError, InterruptedRunError
 from marius_py.graph import Graph, open_graph
 from marius_py.graph.manifest import GRAPH_FILE
 from marius_py.run import Run, load
 from marius_py.run_files.results import write_json
 from marius_py.tracking import training
+from marius_py.training.trainer import Trainer
 
 GRAPH_SUFFIX = "-graph"
 
@@ -55,6 +59,9 @@ def train(
         ConfigError: an unknown key, a wrong value, an object that is no graph or not the one in
         OUTPUT-graph, an argument that `settings` contradict, or with `resume` no run and no graph.
         StorageError, FormatError, PipelineError: the run failed; its last commit is intact.
+        KeyboardInterrupt: Ctrl-C, or a notebook's interrupt, in the main thread. The state is committed
+        before, and `resume` goes on with it; a second one does not wait for that. Where the program has a
+        handler of its own for SIGINT, that is called instead.
 
     >>> import tempfile
     >>> edges = [(f"node {i}", f"node {(i * i + 1) % 20}") for i in range(60)]
@@ -66,17 +73,49 @@ def train(
     if isinstance(graph, TrainConfig):
         if output is not None or settings or resume:
             raise ConfigError("a TrainConfig says everything: change output, settings and resume in it")
-        return load(training.train(graph, watcher)["output"])
+        return _trained(graph, watcher)
     prepares = is_graph_data(graph)
     # The demo's settings are for no other graph, also where that has no folder yet.
     place = f"({type(graph).__name__})" if prepares else _place_of(graph)
     words = _words(TrainConfig, settings, graph=place, output=output)
     config = load_config([*words, "resume=true"] if resume else words)
     if not prepares:
-        return load(training.train(config, watcher)["output"])
+        return _trained(config, watcher)
     build.check(config)
     with build.named(config) as config, _prepared(graph, build.run_folder(config)) as place:
-        return load(training.train(replace(config, graph=str(place)), watcher)["output"])
+        return _trained(replace(config, graph=str(place)), watcher)
+
+
+def _trained(config: TrainConfig, watcher: build.Watcher | None) -> Run:
+    """The run that a configuration makes, opened; an interrupt commits its state first."""
+    heeding = _Heeding(watcher or build.Watcher())
+    try:
+        return load(training.train(config, heeding)["output"])
+    except InterruptedRunError as error:
+        if not heeding.interrupts.came:
+            raise
+        raise KeyboardInterrupt(str(error)) from error
+    finally:
+        heeding.interrupts.end()
+
+
+class _Heeding(Passing):
+    """Passes everything on, and turns the interrupts that Python knows into a commit."""
+
+    def __init__(self, inner: build.Watcher) -> None:
+        super().__init__(inner)
+        is_own = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+        self.interrupts = Interrupts([] if is_own else [signal.SIGINT])
+
+    def on_start(self, trainer: Trainer, num_edges: int, epochs_done: int) -> None:
+        """Take over the signal once there is something to commit."""
+        super().on_start(trainer, num_edges, epochs_done)
+        self.interrupts.begin(trainer)
+
+    def on_stage(self, stage: str, done: int, total: int | None, unit: str) -> None:
+        """Stop where a signal came while the epoch before was committed."""
+        super().on_stage(stage, done, total, unit)
+        self.interrupts.check()
 
 
 def evaluate(
@@ -170,7 +209,14 @@ def _prepared(graph: Any, folder: Path) -> Iterator[Path]:
         _check_same(graph, beside)
         yield beside
         return
-    graph_from(graph, beside)
+    try:
+        graph_from(graph, beside)
+    except ConfigError:
+        if not (beside / GRAPH_FILE).exists():  # by another thread or process since it was looked for
+            raise
+        _check_same(graph, beside)
+        yield beside
+        return
     try:
         yield beside
     finally:

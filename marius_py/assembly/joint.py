@@ -75,6 +75,33 @@ class Watcher:
         """`done` of `total` units of a stage other than training (preparing, ranking) are done."""
 
 
+class Passing(Watcher):
+    """Passes everything on to another watcher."""
+
+    def __init__(self, inner: Watcher) -> None:
+        self.inner = inner
+
+    def on_hang(self, message: str) -> None:
+        """Pass on."""
+        self.inner.on_hang(message)
+
+    def on_start(self, trainer: Trainer, num_edges: int, epochs_done: int) -> None:
+        """Pass on."""
+        self.inner.on_start(trainer, num_edges, epochs_done)
+
+    def on_progress(self, edges: int) -> None:
+        """Pass on."""
+        self.inner.on_progress(edges)
+
+    def on_epoch(self, line: Mapping[str, Any]) -> None:
+        """Pass on."""
+        self.inner.on_epoch(line)
+
+    def on_stage(self, stage: str, done: int, total: int | None, unit: str) -> None:
+        """Pass on."""
+        self.inner.on_stage(stage, done, total, unit)
+
+
 @dataclass(frozen=True, slots=True)
 class Joint:
     """The parts of a run, and what is made of several of them."""

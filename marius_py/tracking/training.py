@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from marius_py.assembly import build
+from marius_py.assembly.joint import Passing
 from marius_py.config import TrainConfig, plain
 from marius_py.tracking.trackers import Trackers, make_trackers
 from marius_py.training.trainer import Trainer
@@ -32,35 +33,23 @@ def train(config: TrainConfig, watcher: build.Watcher | None = None) -> dict[str
         return result
 
 
-class _Tracked(build.Watcher):
+class _Tracked(Passing):
     """Passes everything on, and epochs to the trackers too."""
 
     def __init__(self, inner: build.Watcher, trackers: Trackers, config: TrainConfig) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._trackers = trackers
         self._config = config
         self.started = False
 
-    def on_hang(self, message: str) -> None:
-        """Pass on."""
-        self._inner.on_hang(message)
-
     def on_start(self, trainer: Trainer, num_edges: int, epochs_done: int) -> None:
         """Start the trackers once the run folder is there."""
-        self._inner.on_start(trainer, num_edges, epochs_done)
+        super().on_start(trainer, num_edges, epochs_done)
         if not self.started:  # a run that ends an epoch of other settings first makes two trainers
             self.started = True
             self._trackers.start(build.run_folder(self._config), plain(self._config), epochs_done)
 
-    def on_progress(self, edges: int) -> None:
-        """Pass on."""
-        self._inner.on_progress(edges)
-
     def on_epoch(self, line: Mapping[str, Any]) -> None:
         """Pass on and log."""
-        self._inner.on_epoch(line)
+        super().on_epoch(line)
         self._trackers.log(line)
-
-    def on_stage(self, stage: str, done: int, total: int | None, unit: str) -> None:
-        """Pass on."""
-        self._inner.on_stage(stage, done, total, unit)

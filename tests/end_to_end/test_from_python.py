@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -10,14 +12,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.version import VersionBase
 
 import marius_py
+from marius_py import api
+from marius_py.assembly.build import Watcher
 from marius_py.config import load_config
-from marius_py.errors import ConfigError, MissingPathError
+from marius_py.errors import ConfigError, InterruptedRunError, MissingPathError
+from marius_py.storage.hdf5_nodes import open_node_store
 
 SMALL: dict[str, Any] = {
     "device": "cpu",
@@ -228,3 +234,78 @@ def test_a_file_is_no_graph(tmp_path: Path) -> None:
     assert f"graph={file} is a file" in str(caught.value)
     assert f"marius-prepare input.train={file} output=graphs/NAME" in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+class Interrupting(Watcher):
+    """Interrupts the program after some batches, as Ctrl-C or a notebook does."""
+
+    def __init__(self, after: int, times: int = 1) -> None:
+        self.after, self.times = after, times
+
+    def on_progress(self, edges: int) -> None:
+        self.after -= 1
+        if self.after <= 0 and self.times > 0:
+            self.times -= 1
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interrupt_commits_and_goes_on_with_resume(tmp_path: Path) -> None:
+    settings = {**SMALL, "training.epochs": 3, "training.batch_size": 10, "negatives.chunks": 2}
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt, match="resume=true") as caught:
+            marius_py.train(TRIPLES, tmp_path / "run", settings, watcher=Interrupting(8))
+        assert isinstance(caught.value.__cause__, InterruptedRunError)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        with open_node_store(tmp_path / "run" / "checkpoint") as store:
+            assert store.meta is not None
+            assert store.meta["position"][0] == 1
+            assert store.meta["position"] != [1, 0, 0]
+        with marius_py.train(TRIPLES, tmp_path / "run", resume=True) as run:
+            resumed = run.to_numpy()
+        with marius_py.train(TRIPLES, tmp_path / "whole", settings) as run:
+            np.testing.assert_array_equal(run.to_numpy(), resumed)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_handler_of_the_programs_own_is_called_instead(tmp_path: Path) -> None:
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        with marius_py.train(TRIPLES, tmp_path / "run", SMALL, watcher=Interrupting(1)) as run:
+            assert run.epochs == 1
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert came == [signal.SIGINT]
+
+
+def test_a_graph_that_appears_while_it_is_prepared_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another thread that was given the same edges and output."""
+    prepare = api.graph_from
+
+    def late(graph: Any, output: Path) -> Any:
+        if output.name == "run-graph":
+            prepare(graph, output)
+        return prepare(graph, output)
+
+    monkeypatch.setattr(api, "graph_from", late)
+    with marius_py.train(TRIPLES, tmp_path / "run", SMALL) as run:
+        assert run.epochs == 1
+
+
+@pytest.mark.parametrize("kind", [UnboundLocalError, ValueError])
+def test_what_hydra_makes_of_an_interrupt_is_one(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*words: Any, **named: Any) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise kind("instead")
+
+    monkeypatch.setattr("hydra.compose", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        load_config(["model.dim=8"])
