@@ -27,6 +27,7 @@ def test_peaks_outlive_what_is_held():
 def test_bytes_of_arrays_wherever_they_are():
     ids = np.zeros(10, np.int64)
     batch = EdgeBatch(
+        here=Position(0, 0, 0),
         position=Position(0, 0, 1),
         index=ids,
         head=ids[:2],

@@ -109,6 +109,7 @@ class BatchDrawing:
             edges = leased.edges.astype(np.int64) if reads else leased.edges
             negatives, dropped = self._negatives(edges, leased)
             return DrawnBatch(
+                here=leased.here,
                 position=leased.after,
                 edges=leased.edges,
                 negatives=negatives,
@@ -174,6 +175,7 @@ class BatchDrawing:
                 importance[side] = SlotWeights(slot, weights.reshape(len(slot), -1, weights.shape[1]))
             offset += size
         return EdgeBatch(
+            here=leased.here,
             position=leased.after,
             index=index,
             head=local[:edges],

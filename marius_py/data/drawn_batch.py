@@ -30,7 +30,7 @@ class DrawnBatch:
     """Ids of a batch, drawn and leased, not yet located.
 
     Attributes:
-        position: where the run stands when this batch is done.
+        here: position of the batch. position: where the run stands when it is done.
         edges: (B, 3) head, relation, tail, the store's integer type.
         negatives: corrupted side → (C, K) node ids.
         dropped: corrupted side → positions in the flattened (C, P, K) that do not count; the last one may
@@ -40,6 +40,7 @@ class DrawnBatch:
         lease: released when the batch's update has been handed to the device.
     """
 
+    here: Position
     position: Position
     edges: Edges
     negatives: dict[Side, Ids]

@@ -30,7 +30,7 @@ class EdgeBatch:
     """Ids of a batch, drawn and indexed; its partitions are leased.
 
     Attributes:
-        position: where the run stands when this batch is done (its index within the step, plus one).
+        here: position of the batch. position: where the run stands when it is done.
         index: (U,) buffer rows of the batch's distinct nodes.
         head, tail: (B,) indices into `index`. relation: (B,) relation ids.
         negatives: corrupted side → (C, K) indices into `index`.
@@ -42,6 +42,7 @@ class EdgeBatch:
         lease: released when the batch's update has been added.
     """
 
+    here: Position
     position: Position
     index: Ids
     head: Ids

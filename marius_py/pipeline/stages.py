@@ -229,12 +229,12 @@ def diverged(ids: EdgeBatch | DrawnBatch, loss: float, gradients: Tensor | None 
         norms = gradients.norm(dim=1).nan_to_num(nan=float("inf"))
         values = norms.topk(min(3, len(norms))).values.tolist()
         largest = f"; largest row gradients {', '.join(f'{value:.3g}' for value in values)}"
-    epoch, step, batch = ids.position
+    epoch, step, batch = (number + 1 for number in ids.here)
     what = f"the loss became {loss}"
     if math.isfinite(loss):
         what = f"gradients became infinite or NaN at a loss of {loss:.4g}"
     message = (
-        f"{what} in epoch {epoch + 1}, step {step}, batch {batch} ({ids.num_edges} edges{largest}); "
+        f"{what} in epoch {epoch}, step {step}, batch {batch} ({ids.num_edges} edges{largest}); "
         "the last commit is intact. Lower optimizer.lr, or change the initialization"
     )
     return PipelineError(message, stage="compute")

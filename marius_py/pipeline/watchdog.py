@@ -67,7 +67,11 @@ class Watchdog:
     def __enter__(self) -> Self:
         if self._seconds is not None:
             self._thread = threading.Thread(target=self._watch, name="marius-watchdog", daemon=True)
-            self._thread.start()
+            try:
+                self._thread.start()
+            except BaseException:  # an interrupt may come while it starts
+                self._ended.set()
+                raise
         return self
 
     def __exit__(

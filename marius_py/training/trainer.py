@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -25,7 +26,7 @@ from marius_py.buffer.device import DeviceBuffer
 from marius_py.buffer.swap import IOThread
 from marius_py.buffer.transfer import transfer_to
 from marius_py.data.batches import BatchSettings, BatchSource
-from marius_py.errors import ConfigError, InterruptedRunError, StalledError
+from marius_py.errors import ConfigError, InterruptedRunError, StalledError, StorageError
 from marius_py.memory import MemoryMeter
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.negatives import NegativeSampler
@@ -227,7 +228,9 @@ class Trainer:
         try:
             with self._watchdog.listening(self._give_up):
                 self._start()
-                self._validate_pending()
+                if self._validate_pending():
+                    self._on_epoch(self.state.history[-1])
+                self._snapshot()
                 while self.state.position.epoch < epochs and not self._is_exhausted():
                     self._run_epoch()
                 if self.is_interrupted:
@@ -242,9 +245,19 @@ class Trainer:
             self._io.shutdown()
             self._path.close()  # the trainer itself may live on, by way of what it calls
             self._buffer.close()
-            if self._settings.trace is not None:
-                self._trace.write(self._settings.trace)
+            self._write_trace(is_failing=sys.exc_info()[0] is not None)
         return self.state.history
+
+    def _write_trace(self, *, is_failing: bool) -> None:
+        """Write the trace, if there is to be one; an error that ends the run is not hidden by another."""
+        if self._settings.trace is None:
+            return
+        try:
+            self._trace.write(self._settings.trace)
+        except StorageError as error:
+            if not is_failing:
+                raise
+            log.warning("the trace is not written: %s", error)
 
     def _is_exhausted(self) -> bool:
         """Whether an epoch is over and validation has not improved for as long as patience lasts."""
@@ -398,6 +411,7 @@ class Trainer:
         self._commits.commit(state)
         self._validate_pending()
         self._on_epoch(state.history[-1])
+        self._snapshot()
         if not self._quiet:
             log.info(
                 "epoch %d: loss %.4f, %.0f edges/s, %.1f s, %d loads, %.2f s waiting on disk",
@@ -409,19 +423,30 @@ class Trainer:
                 line.wait_disk_s,
             )
 
-    def _validate_pending(self) -> None:
-        """Validate the epoch just finished, also where a run ended between its commit and its validation."""
+    def _validate_pending(self) -> bool:
+        """Validate the epoch just finished, also where a run ended between its commit and its validation.
+
+        Returns:
+            Whether its line has a validation now that it did not have.
+        """
         state = self.state
         if not state.is_between_epochs or not state.history:
-            return
-        if self._validate is not None and not state.history[-1].get("valid"):
-            with stage_of("validate", self._watchdog):
-                valid = self._validate(state.position.epoch)
-            if valid is not None:
-                line = state.history[-1]
-                line["valid"] = valid
-                if (best := best_of(state.validations())) is not None:
-                    line["best_epoch"] = best[0]
-                self._commits.commit(state)
-        with stage_of("snapshot", self._watchdog):
-            self._on_boundary()
+            return False
+        if self._validate is None or state.history[-1].get("valid"):
+            return False
+        with stage_of("validate", self._watchdog):
+            valid = self._validate(state.position.epoch)
+        if valid is None:
+            return False
+        line = state.history[-1]
+        line["valid"] = valid
+        if (best := best_of(state.validations())) is not None:
+            line["best_epoch"] = best[0]
+        self._commits.commit(state)
+        return True
+
+    def _snapshot(self) -> None:
+        """Give a chance to copy the last commit, where it is between epochs."""
+        if self.state.is_between_epochs and self.state.history:
+            with stage_of("snapshot", self._watchdog):
+                self._on_boundary()

@@ -234,7 +234,7 @@ class Diverging(LinkPredictionModel):
 
 def test_a_loss_that_is_not_finite_names_its_batch() -> None:
     model = Diverging(ComplEx(DIM), SoftmaxLoss(), Adagrad(0.2), num_relations=RELATIONS, seed=5)
-    with pytest.raises(PipelineError, match="loss became nan in epoch 1, step 0, batch 3"):
+    with pytest.raises(PipelineError, match="loss became nan in epoch 1, step 1, batch 3 "):
         Setup(ON_DEVICE, model=model).train(1)
 
 
@@ -264,7 +264,7 @@ def test_gradients_that_are_not_finite_reach_no_commit(way: str, monkeypatch: py
     if way == "bus":
         _by_way_of_a_device(run, monkeypatch)
     message = (
-        r"infinite or NaN at a loss of 11\.\d+ in epoch 1, step 1, batch 0 \(3000 edges.*commit is intact"
+        r"infinite or NaN at a loss of 11\.\d+ in epoch 1, step 1, batch 1 \(3000 edges.*commit is intact"
     )
     with pytest.raises(PipelineError, match=message):
         run.train(1)
@@ -347,6 +347,7 @@ def drawn_batch(
     edges = rng.choice(nodes, (12, 3)).astype(dtype)
     edges[:, 1] = rng.integers(0, 5, 12)
     return DrawnBatch(
+        here=Position(0, 0, 0),
         position=Position(0, 0, 1),
         edges=edges,
         negatives={"head": rng.choice(nodes, (2, 9)), "tail": rng.choice(nodes, (2, 5))},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -426,7 +427,7 @@ def test_nan_loss_stops_with_the_position_and_keeps_the_commit() -> None:
     model.loss = NanLoss()
     model.fused = False
     broken = Setup(INLINE, store=run.store, model=model)
-    with pytest.raises(PipelineError, match=r"loss became nan in epoch 2, step 0, batch 1"):
+    with pytest.raises(PipelineError, match=r"loss became nan in epoch 2, step 1, batch 1 "):
         broken.train(2)
     run.store.rollback()
     np.testing.assert_array_equal(run.table(), committed)
@@ -658,6 +659,36 @@ def test_an_interrupt_after_the_last_batch_is_not_forgotten(when: str) -> None:
     resumed = Setup(INLINE, store=run.store)
     assert len(resumed.train(2)) == 2
     resumed.assert_equals(whole)
+
+
+@pytest.mark.parametrize("ends_in", ["validate", "on_boundary"])
+def test_each_epoch_is_told_once_wherever_a_run_ends(ends_in: str) -> None:
+    told: list[int] = []
+
+    def end(*epochs: int) -> dict[str, Any]:
+        if len(run.trainer.state.history) == 2:
+            raise OSError("gone")
+        return {"mrr": 0.5}
+
+    named = {"validate": lambda epochs: {"mrr": 0.5}, "on_epoch": lambda line: told.append(line["epoch"])}
+    run = Setup(INLINE, **{**named, ends_in: end})
+    with pytest.raises(PipelineError, match="gone"):
+        run.train(3)
+    Setup(INLINE, store=run.store, **named).train(3)
+    Setup(INLINE, store=run.store, **named).train(3)
+    assert told == [0, 1, 2]
+
+
+def test_a_trace_that_cannot_be_written_hides_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = replace(INLINE, trace=tmp_path / "none" / "trace.json")
+    with pytest.raises(StorageError, match=r"none/trace\.json"):
+        Setup(settings).train(1)
+    run = Setup(settings, on_progress=lambda edges: run.trainer.interrupt())
+    with pytest.raises(InterruptedRunError):
+        run.train(1)
+    assert "the trace is not written: " in caplog.text
 
 
 @pytest.mark.parametrize("mask_known", [False, True])
