@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import importlib
+import io
 import json
 import logging
 import os
@@ -743,6 +744,26 @@ def test_a_signal_waits_for_omegaconf() -> None:
 
     assert console.guarded(run) == 130
     assert made == ["value"]
+
+
+def test_a_signal_waits_for_what_hydra_reads() -> None:
+    """Which closes a file that an interrupt has kept from being opened."""
+    from hydra._internal.core_plugins import importlib_resources_config_source as source
+
+    read, sent = source.ImportlibResourcesConfigSource._read_config, []
+
+    class Opened:
+        def open(self, **named: Any) -> Any:
+            os.kill(os.getpid(), signal.SIGTERM)
+            sent.append("opened")
+            return io.StringIO("key: value")
+
+    def run() -> None:
+        read(source.ImportlibResourcesConfigSource("hydra", "pkg://marius_py"), Opened())
+        time.sleep(5)
+
+    assert console.guarded(run) == 130
+    assert sent == ["opened"]
 
 
 def test_a_signal_while_an_object_goes_is_not_lost() -> None:

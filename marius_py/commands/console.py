@@ -158,8 +158,9 @@ class _Signals:
     """A handler of SIGINT and SIGTERM that interrupts the command.
 
     It does not interrupt an import, which would leave modules half made, or be swallowed by a library that
-    can do without what it imports, nor omegaconf, which makes other errors of it, nor what Python calls
-    when an object goes, where errors are lost: the signal is sent again until they are over.
+    can do without what it imports, nor omegaconf and hydra where it reads, which make other errors of it,
+    nor what Python calls when an object goes, where errors are lost: the signal is sent again until they are
+    over.
 
     Attributes:
         settled: the exit code is; signals do nothing.
@@ -206,15 +207,24 @@ def _interrupts(leaves: bool) -> Iterator[_Signals]:
             signal.signal(one, signal.SIG_IGN if leaves else handler)
 
 
-_BRITTLE = ("omegaconf", "weakref", "_weakrefset")
+_BRITTLE = (
+    "omegaconf",
+    "weakref",
+    "_weakrefset",
+    "hydra._internal.core_plugins.importlib_resources_config_source",
+)
 
 
 def _is_brittle(frame: FrameType | None) -> bool:
     """Whether `frame` is part of what is not to be interrupted, begun by the command."""
     while frame is not None and frame.f_code is not _outcome.__code__:
-        package = str(frame.f_globals.get("__name__")).partition(".")[0]
-        code = frame.f_code
-        if package in _BRITTLE or code.co_name == "__del__" or "<frozen importlib" in code.co_filename:
+        module, code = str(frame.f_globals.get("__name__")), frame.f_code
+        if (
+            module in _BRITTLE
+            or module.partition(".")[0] in _BRITTLE
+            or code.co_name == "__del__"
+            or "<frozen importlib" in code.co_filename
+        ):
             return True
         frame = frame.f_back
     return False

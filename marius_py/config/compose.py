@@ -47,8 +47,20 @@ def load_config(overrides: Sequence[str] = (), *, config_dir: str | Path | None 
 
 def compose(kind: type[T], overrides: Sequence[str] = (), *, config_dir: str | Path | None = None) -> T:
     """Compose the settings of any command; see `load_config`."""
-    given = prepare_overrides(kind, overrides, config_dir=config_dir)
-    return config_from(kind, _compose_plain(NAMES[kind], given, config_dir), given, config_dir=config_dir)
+    try:
+        given = prepare_overrides(kind, overrides, config_dir=config_dir)
+        return config_from(kind, _compose_plain(NAMES[kind], given, config_dir), given, config_dir=config_dir)
+    except Exception as error:
+        if _is_of_interrupt(error):
+            raise KeyboardInterrupt from error
+        raise
+
+
+def _is_of_interrupt(error: BaseException | None) -> bool:
+    """Whether a library made the error of an interrupt that came upon it."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def config_from(
