@@ -5,7 +5,7 @@ What it has learnt is read as `RunReader` does; what is asked of it is answered 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -170,6 +170,8 @@ class Run(RunReader):
         Raises:
             ConfigError: an unknown name, or another shape.
         """
+        if isinstance(triples, Iterator):
+            triples = list(triples)
         if hasattr(triples, "to_numpy"):
             rows = triples.to_numpy().astype(object)
             triples = [[None if one != one else one for one in row] for row in rows.tolist()]

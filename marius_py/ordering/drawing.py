@@ -43,6 +43,7 @@ def plot(
 
     Raises:
         ScheduleError: matplotlib is not installed.
+        ValueError: the ending of `path` is no format that it writes. OSError: the file cannot be written.
     """
     try:
         from matplotlib.figure import Figure

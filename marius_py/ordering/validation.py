@@ -21,8 +21,9 @@ def validate(schedule: Schedule) -> None:
     p, c = check_sizes(schedule.p, schedule.c)
     if not schedule.steps:
         raise ScheduleError("the schedule has no step; allowed: at least the initial state")
-    if check_start(schedule.initial, p, c, "initial") != schedule.initial:
-        raise ScheduleError(f"initial is {schedule.initial}; allowed: ascending")
+    ascending = check_start(schedule.initial, p, c, "initial")
+    if ascending != schedule.initial:
+        raise ScheduleError(f"initial is {schedule.initial!r}; allowed: the tuple {ascending}")
     resident = set(schedule.initial)
     done: set[tuple[int, int]] = set()
     for index, step in enumerate(schedule.steps):

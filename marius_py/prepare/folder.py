@@ -142,7 +142,7 @@ def temporary_folders(output: Path) -> Iterator[tuple[Path, bool]]:
 
 
 def _in_use(output: Path) -> StorageError:
-    return StorageError(f"another process is preparing {output} right now; wait for it")
+    return StorageError(f"another process or thread is preparing {output} right now; wait for it")
 
 
 def _holds_current(folder: Path) -> bool:

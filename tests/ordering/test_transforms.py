@@ -136,7 +136,8 @@ def _edit(schedule: Schedule, index: int, **change: object) -> Schedule:
     [
         (lambda s: replace(s, steps=()), "no step"),
         (lambda s: replace(s, c=7), "is 7; allowed: 2 to p = 6"),
-        (lambda s: replace(s, initial=(2, 1, 0)), "ascending"),
+        (lambda s: replace(s, initial=(2, 1, 0)), r"is \(2, 1, 0\); allowed: the tuple \(0, 1, 2\)"),
+        (lambda s: replace(s, initial=[0, 1, 2]), r"is \[0, 1, 2\]; allowed: the tuple \(0, 1, 2\)"),
         (lambda s: replace(s, initial=(0, 1)), r"^initial is \[0, 1\]"),
         (lambda s: _edit(s, 0, evict=(0,), admit=(5,)), "step 0: .* none"),
         (lambda s: _edit(s, 1, evict=(5,)), r"step 1: evicts \(5,\), not resident"),

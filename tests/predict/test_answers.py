@@ -242,6 +242,7 @@ def test_a_score_of_a_frame_is_of_its_names(run, make):
         == run.score([*zip(names, ["likes"] * 3, names[::-1], strict=True)]).tolist()
     )
     assert run.score(frame[:0]).shape == (0,)
+    assert run.score(row for row in frame.to_numpy().tolist()).tolist() == run.score(frame).tolist()
     with pytest.raises(ConfigError, match="triple 2 leaves out tail; give all of head"):
         run.score(make({"head": names[:2], "relation": ["likes"] * 2, "tail": [names[0], None]}))
     with pytest.raises(ConfigError, match="7"):

@@ -150,7 +150,7 @@ def test_a_killed_prepare_leaves_the_old_graph_and_the_next_one_cleans_up(tmp_pa
     train, output = small(tmp_path), tmp_path / "g"
     old = prepare(train, output)
     process = start_and_stop_at(stage, train, output, 1)
-    with pytest.raises(StorageError, match="another process is preparing"):
+    with pytest.raises(StorageError, match="another process or thread is preparing"):
         prepare(train, output, overwrite=True)
     process.send_signal(signal.SIGKILL)
     process.communicate()

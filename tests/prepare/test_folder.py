@@ -114,7 +114,7 @@ def test_without_flock_the_process_in_the_name_decides(
     build(tmp_path / "g")
     assert [path.name for path in tmp_path.iterdir()] == ["g"]
     live.mkdir()
-    with pytest.raises(StorageError, match=r"another process is preparing .*; wait for it"):
+    with pytest.raises(StorageError, match=r"another process or thread is preparing .*; wait for it"):
         build(tmp_path / "g", overwrite=True)
     assert live.exists()
 
