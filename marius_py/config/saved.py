@@ -38,9 +38,9 @@ def yaml_text(values: Mapping[str, Any]) -> str:
 
 def write_yaml(values: Mapping[str, Any], path: Path) -> None:
     """Write plain values as YAML, in the order given, replacing `path` atomically. Raises StorageError."""
-    from marius_py.storage.files import replace, write_temporary
+    from marius_py.storage.file_io import replace_file
 
-    replace(write_temporary(path, yaml_text(values).encode()), path)
+    replace_file(path, yaml_text(values).encode())
 
 
 def saved_settings(folder: Path) -> dict[str, Any] | None:

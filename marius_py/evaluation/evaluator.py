@@ -37,6 +37,7 @@ from marius_py.evaluation.ranking.candidates import (
     SampledNodes,
     gather_rows,
 )
+from marius_py.evaluation.ranking.known import edge_blocks, edges_at_once
 from marius_py.evaluation.ranking.precision import RoundedReader
 from marius_py.evaluation.ranking.ranker import Counts, Ranker
 from marius_py.evaluation.ranking.scorer import ModelScorer, RankedModel, Scorer
@@ -52,8 +53,6 @@ logger = logging.getLogger(__name__)
 Mode = Literal["full", "sampled"]
 Progress = Callable[[int, int], None]
 DEFAULT_MEMORY_BYTES = 256 << 20
-_EDGE_BYTES = 64
-"""Bytes an edge needs while it is matched: three ids, two keys, hashes."""
 
 
 class DegreeReader(Protocol):
@@ -201,7 +200,8 @@ class Evaluator:
     def _read_at(self, split: str, positions: Ids) -> Edges:
         """Edges (n, 3) of a split at ascending positions (n,), read a block at a time."""
         parts: list[NDArray[Any]] = []
-        for part in np.split(positions, np.flatnonzero(np.diff(positions // self._block_edges)) + 1):
+        block = positions // edges_at_once(self._memory_bytes)
+        for part in np.split(positions, np.flatnonzero(np.diff(block)) + 1):
             low, high = int(part[0]), int(part[-1]) + 1
             parts.append(self._edges.read_range(split, low, high)[part - low])
         return np.concatenate(parts)
@@ -261,26 +261,15 @@ class Evaluator:
     def _block_rows(self) -> int:
         return max(1, self._memory_bytes // 8 // (4 * self._dim))
 
-    @property
-    def _block_edges(self) -> int:
-        return max(1024, self._memory_bytes // 8 // _EDGE_BYTES)
-
-    def _blocks(self, split: str) -> Iterator[Edges]:
-        step = self._block_edges
-        count = self._edges.num_edges(split)
-        for start in range(0, count, step):
-            yield self._edges.read_range(split, start, min(start + step, count))
-
     def _known(self, extra: Edges | None) -> Iterator[Edges]:
-        for split in SPLITS:
-            yield from self._blocks(split)
+        yield from edge_blocks(self._edges, SPLITS, self._memory_bytes)
         if extra is not None:
             yield extra
 
     def _details(self, counts: Counts, edges: Edges, degrees: DegreeReader | None) -> dict[str, Any]:
         if self._category is None:
             tails, heads = count_multiplicity(
-                self._blocks("train"),
+                edge_blocks(self._edges, ("train",), self._memory_bytes),
                 self._edges.num_edges("train"),
                 self._num_nodes,
                 self._num_relations,
@@ -296,17 +285,24 @@ class Evaluator:
             },
         }
         if degrees is not None:
-            extra["bands"] = by_degree(counts, self._degrees_of(edges[:, ::2], degrees), self._ks)
+            of_ends = degrees_of(edges[:, ::2], degrees, self._num_nodes, self._memory_bytes)
+            extra["bands"] = by_degree(counts, of_ends, self._ks)
         return extra
 
-    def _degrees_of(self, nodes: NDArray[np.integer], degrees: DegreeReader) -> NDArray[np.int64]:
-        """Train degrees of node ids of any shape, read in blocks."""
-        ids, inverse = np.unique(nodes, return_inverse=True)
-        found = np.empty(ids.size, dtype=np.int64)
-        step = max(1024, self._memory_bytes // 8 // 8)
-        for start in range(0, self._num_nodes, step):
-            stop = min(start + step, self._num_nodes)
-            first, last = np.searchsorted(ids, (start, stop))
-            if first < last:
-                found[first:last] = degrees.degrees(start, stop)[ids[first:last] - start]
-        return found[inverse].reshape(nodes.shape)
+
+def degrees_of(
+    nodes: NDArray[np.integer],
+    degrees: DegreeReader,
+    num_nodes: int,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+) -> NDArray[np.int64]:
+    """Train degrees of node ids of any shape, read in blocks of an eighth of the budget."""
+    ids, inverse = np.unique(nodes, return_inverse=True)
+    found = np.empty(ids.size, dtype=np.int64)
+    step = max(1024, memory_bytes // 8 // 8)
+    for start in range(0, num_nodes, step):
+        stop = min(start + step, num_nodes)
+        first, last = np.searchsorted(ids, (start, stop))
+        if first < last:
+            found[first:last] = degrees.degrees(start, stop)[ids[first:last] - start]
+    return found[inverse].reshape(nodes.shape)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from marius_py.storage.files import replace, write_temporary
+from marius_py.storage.file_io import replace_file
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class Trace:
             )
         facts = {"displayTimeUnit": "ms", "otherData": {"spans_left_out": self._left_out}}
         content = json.dumps({"traceEvents": self._events, **facts})
-        replace(write_temporary(path, content.encode()), path)
+        replace_file(path, content.encode())
 
 
 def overlap_s(first: Sequence[tuple[float, float]], second: Sequence[tuple[float, float]]) -> float:

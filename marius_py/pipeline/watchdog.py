@@ -18,12 +18,12 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
+from marius_py.buffer.swap import NAME as IO_THREAD
 from marius_py.errors import StalledError
 from marius_py.team import TEAM_THREAD
 
 log = logging.getLogger(__name__)
 
-IO_THREAD = "marius-io"
 GRACE_S = 5.0
 """Seconds that a run has to end after the alarm, before `on_hang` is called."""
 

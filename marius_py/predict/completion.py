@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError
 from marius_py.evaluation.ranking.candidates import AllNodes, Float32, Ids
-from marius_py.evaluation.ranking.known import KnownAnswers, KnownFinder, QueryBlock
+from marius_py.evaluation.ranking.known import KnownAnswers, KnownFinder, QueryBlock, edge_blocks
 from marius_py.evaluation.ranking.scorer import ModelScorer
 from marius_py.predict.topk import TILE_CANDIDATES, Float64, TopK, top_k
 from marius_py.storage.protocols import Edges, EdgeStore
@@ -29,7 +29,6 @@ DEFAULT_MEMORY_BYTES = 256 << 20
 MIN_MEMORY_BYTES = 16 << 20
 Progress = Callable[[int, int], None]
 
-_EDGE_BYTES = 64
 _PAIR_BYTES = 48
 _ENTRY_BYTES = 64
 """Bytes an entry of the best needs at the peak, when candidates are merged."""
@@ -93,19 +92,10 @@ def known_finder(run: RunReader, edges: EdgeStore, memory_bytes: int) -> KnownFi
     """Finds the nodes that complete a query to an edge of any split."""
     return KnownFinder(
         AllNodes(run, run.num_nodes),
-        lambda: edge_blocks(edges, memory_bytes),
+        lambda: edge_blocks(edges, SPLITS, memory_bytes),
         run.num_nodes,
         run.graph.num_relations,
     )
-
-
-def edge_blocks(edges: EdgeStore, memory_bytes: int) -> Iterator[Edges]:
-    """The edges of all splits in blocks (n, 3), an eighth of the budget each."""
-    step = max(1024, memory_bytes // 8 // _EDGE_BYTES)
-    for split in SPLITS:
-        count = edges.num_edges(split)
-        for start in range(0, count, step):
-            yield edges.read_range(split, start, min(start + step, count))
 
 
 def complete_nodes(

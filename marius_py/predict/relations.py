@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from marius_py.evaluation.ranking.candidates import Ids
-from marius_py.evaluation.ranking.known import KnownAnswers
+from marius_py.evaluation.ranking.known import KnownAnswers, edge_blocks
 from marius_py.evaluation.ranking.scorer import OVERFLOW, ModelScorer, similarity_of
 from marius_py.evaluation.ranking.trained import TrainedModel
 from marius_py.nn.decoders.base import Decoder, written_together
@@ -24,10 +24,10 @@ from marius_py.predict.completion import (
     check_k,
     check_memory,
     cut,
-    edge_blocks,
     score_edges,
 )
 from marius_py.predict.topk import TILE_CANDIDATES, Softmax, TopK, top_k
+from marius_py.types import SPLITS
 
 if TYPE_CHECKING:
     from marius_py.run_files.reader import RunReader
@@ -82,7 +82,7 @@ def _known_relations(run: RunReader, asked: Ids, memory_bytes: int) -> _Known:
     """Edges of all splits between pairs (Q,), ascending head · N + tail."""
     places, relations = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     with run.graph.edges() as edges:
-        for part in edge_blocks(edges, memory_bytes):
+        for part in edge_blocks(edges, SPLITS, memory_bytes):
             pair = part[:, 0].astype(np.int64) * run.num_nodes + part[:, 2]
             place = np.minimum(np.searchsorted(asked, pair), asked.size - 1)
             hit = asked[place] == pair

@@ -61,7 +61,6 @@ td:first-child { white-space: normal; overflow-wrap: anywhere; }
 figure { margin: 1.2rem 0; } img { width: 100%; max-width: 50rem; height: auto; }
 """
 _MAX_RELATIONS = 40
-_DEGREE_BLOCK = 1 << 20
 
 
 def _escape(text: str) -> str:
@@ -302,15 +301,11 @@ def _ranking(page: _Page, run: Run, max_edges: int, seed: int, progress: Progres
 
 
 def _degrees(run: Run, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Train degrees (n,) of node ids (n,), read in blocks."""
-    degrees = np.empty(ids.shape, dtype=np.int64)
+    """Train degrees (n,) of node ids (n,)."""
+    from marius_py.evaluation.evaluator import degrees_of
+
     with run.graph.edges() as store:
-        for start in range(0, run.num_nodes, _DEGREE_BLOCK):
-            stop = min(start + _DEGREE_BLOCK, run.num_nodes)
-            chosen = (ids >= start) & (ids < stop)
-            if chosen.any():
-                degrees[chosen] = store.degrees(start, stop)[ids[chosen] - start]
-    return degrees
+        return degrees_of(ids, store, run.num_nodes)
 
 
 def _map(page: _Page, run: Run, max_nodes: int, method: Method, seed: int) -> None:

@@ -28,7 +28,7 @@ from marius_py.nn.micro_batches import is_out_of_memory
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.product_units import HostPrecision
 from marius_py.run_files.names import CHECKPOINT_FOLDER
-from marius_py.storage.files import replace, write_temporary
+from marius_py.storage.file_io import replace_file
 from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.storage.reader import NodeReader, open_node_reader
 
@@ -222,7 +222,7 @@ def versions() -> dict[str, str]:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write `value` as JSON, replacing `path` atomically. Raises StorageError."""
-    replace(write_temporary(path, (json.dumps(value, indent=2) + "\n").encode()), path)
+    replace_file(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
 def write_lines(path: Path, lines: Iterable[Mapping[str, Any] | str]) -> None:
@@ -233,4 +233,4 @@ def write_lines(path: Path, lines: Iterable[Mapping[str, Any] | str]) -> None:
         lines: objects, or their JSON.
     """
     texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
-    replace(write_temporary(path, "".join(f"{text}\n" for text in texts).encode()), path)
+    replace_file(path, "".join(f"{text}\n" for text in texts).encode())

@@ -17,6 +17,7 @@ from marius_py.errors import FormatError, StorageError
 from marius_py.partitioning import Partitioning
 from marius_py.storage.checkpoint_file import copy_checkpoint
 from marius_py.storage.checks import check_arrays, check_part, check_table
+from marius_py.storage.edge_writer import edge_dtype
 from marius_py.storage.protocols import Checkpoint, Edges, Float32, NodeTable
 from marius_py.storage.slots import EMPTY, SlotTable
 from marius_py.types import SPLITS, Bucket
@@ -128,7 +129,7 @@ class MemoryEdgeStore:
         test: NDArray[np.integer] | None = None,
     ) -> None:
         self._partitioning = partitioning
-        dtype = np.int32 if partitioning.num_nodes <= 1 << 31 else np.int64  # as in a graph's file
+        dtype = edge_dtype(partitioning.num_nodes)
         empty = np.empty((0, 3), dtype)
         self._edges: dict[str, Edges] = {
             split: _checked_edges(split, empty if edges is None else edges, partitioning, dtype)
@@ -183,7 +184,7 @@ class MemoryEdgeStore:
 
 
 def _checked_edges(
-    split: str, edges: NDArray[np.integer], partitioning: Partitioning, dtype: type[np.int32] | type[np.int64]
+    split: str, edges: NDArray[np.integer], partitioning: Partitioning, dtype: np.dtype[Any]
 ) -> Edges:
     if edges.ndim != 2 or edges.shape[1] != 3 or edges.dtype.kind not in "iu":
         raise FormatError(f"{split} edges must be integers of shape (E, 3), got {edges.dtype} {edges.shape}")

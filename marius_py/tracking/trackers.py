@@ -22,7 +22,7 @@ from marius_py.config import Component
 from marius_py.config.registry import make
 from marius_py.errors import ConfigError
 from marius_py.run_files.names import CSV_FILE
-from marius_py.storage.files import replace, write_temporary
+from marius_py.storage.file_io import replace_file
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class CsvTracker(Tracker):
         writer = self._writer(text)
         writer.writeheader()
         writer.writerows(self._rows)
-        replace(write_temporary(self._path, text.getvalue().encode()), self._path)
+        replace_file(self._path, text.getvalue().encode())
         self._appends = True
 
     def _writer(self, file: IO[str]) -> csv.DictWriter[str]:

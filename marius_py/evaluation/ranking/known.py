@@ -7,15 +7,18 @@ found by sorted keys and never by a loop over edges.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from marius_py.evaluation.ranking.candidates import CandidateSource, Ids
-from marius_py.storage.protocols import Edges
+from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.types import Side
+
+_EDGE_BYTES = 64
+"""Bytes an edge needs while it is matched: three ids, two keys, hashes."""
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _SIEVE_BITS = 22
@@ -186,3 +189,17 @@ class KnownFinder:
 def _bucket_of(keys: Ids) -> NDArray[np.uint64]:
     """Multiplicative hash of keys into 2²² buckets."""
     return (keys.view(np.uint64) * _MULTIPLIER) >> np.uint64(64 - _SIEVE_BITS)
+
+
+def edges_at_once(memory_bytes: int) -> int:
+    """Edges of a block that takes an eighth of the budget while it is matched."""
+    return max(1024, memory_bytes // 8 // _EDGE_BYTES)
+
+
+def edge_blocks(edges: EdgeStore, splits: Sequence[str], memory_bytes: int) -> Iterator[Edges]:
+    """The edges of splits in blocks (n, 3), an eighth of the budget each."""
+    step = edges_at_once(memory_bytes)
+    for split in splits:
+        count = edges.num_edges(split)
+        for start in range(0, count, step):
+            yield edges.read_range(split, start, min(start + step, count))

@@ -15,7 +15,11 @@ from torch import Tensor
 from marius_py.nn.kernels.host import compiled_distance
 
 SQUARE_FLOOR = 1e-12
-"""Squared distances below this are rounding noise of the expansion: they count as zero, without gradient."""
+"""Squared distances below this count as zero, without gradient.
+
+Rounding hides larger ones, too: the expansion's noise is some 1e-7 of ‖q‖² + ‖k‖², so that of candidates
+nearer than a thousandth of the rows' norms neither distance nor the size of the gradient, 1 where it is exact
+and up to 3 here, can be relied on. Pairs of a query and its own answer are computed from differences."""
 
 _BLOCK_FLOATS = 1 << 20
 """Floats of a block's differences on the CPU: they stay in its cache."""
