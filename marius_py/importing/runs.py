@@ -7,7 +7,6 @@ memory. The run stands before its first epoch: it can be used at once, or traine
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ from marius_py.errors import FormatError
 from marius_py.graph import Graph
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.parts import identity, make_model
+from marius_py.prepare.folder import building
 from marius_py.prepare.progress import ProgressHook
 from marius_py.resuming.resume import check_free, plain_json
 from marius_py.run_files.names import CHECKPOINT_FOLDER, CONFIG_FILE, CONFIG_META, RESULT_FILE, RESULT_META
@@ -89,7 +89,8 @@ def write_run(
 
     Raises:
         ConfigError: `output` is not empty. FormatError: a node or relation has no row, or a shape is wrong.
-        StorageError: reading or writing failed. Nothing is then left at `output`.
+        StorageError: reading or writing failed, or another process makes a run there. Nothing is then left
+        of this one, and what another made at `output` stays.
     """
     folder = Path(output).absolute()
     check_free(folder, resume=False)
@@ -114,16 +115,13 @@ def write_run(
         CONFIG_META: settings,
         RESULT_META: plain_json(result),
     }
-    try:
+    with building(folder, overwrite=False) as temporary:
         spare = table.partitioning.num_partitions
-        with create_node_store(folder / CHECKPOINT_FOLDER, table, spare_slots=spare) as store:
+        with create_node_store(temporary / CHECKPOINT_FOLDER, table, spare_slots=spare) as store:
             _fill(store, model, place, empty, memory_bytes, progress)
             store.commit(Checkpoint(arrays=arrays, meta=meta))
-        write_yaml(settings, folder / CONFIG_FILE)
-        write_json(folder / RESULT_FILE, result)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)  # it was empty or missing before
-        raise
+        write_yaml(settings, temporary / CONFIG_FILE)
+        write_json(temporary / RESULT_FILE, result)
     logger.info("%s: %d nodes, %d relations", folder, graph.num_nodes, graph.num_relations)
     return folder
 
