@@ -203,6 +203,33 @@ def test_training_is_measured_with_the_buffer_where_the_run_has_it(device, tmp_p
     assert all((settings.capacity, settings.threads) == (2, 1) for settings in used)
 
 
+def test_a_measurement_reads_its_sample_of_a_bucket_and_no_more(tmp_path, monkeypatch):
+    class Instant(Trainer):
+        def train(self, epochs):
+            pass
+
+    probed, read = [], []
+
+    def trainer(*parts, **named):
+        probed.append(parts[2].num_edges("train"))
+        return Instant(*parts, **named)
+
+    def note(call, path, size):
+        read.append(size * path.endswith("edges.h5"))
+        return size
+
+    monkeypatch.setattr("marius_py.assembly.planned.Trainer", trainer)
+    monkeypatch.setattr("marius_py.assembly.planned._PROBE_S", 0.0)
+    prepare_arrays(random_edges(500, 40_000), tmp_path / "graph", partitions=1)
+    words = ["model.decoder=distmult", "model.dim=16", "training.batch_size=50"]
+    config = load_config([f"graph={tmp_path / 'graph'}", *words])
+    graph = open_graph(tmp_path / "graph")
+    monkeypatch.setattr("marius_py.storage.files._hook", note)
+    measure_training(config, graph, torch.device("cpu"))
+    assert probed == [800]
+    assert sum(read) == 800 * 12
+
+
 def test_measuring_is_quiet_and_leaves_the_log_of_other_runs(tmp_path, caplog, monkeypatch):
     class Beside(Trainer):
         def _finish_epoch(self, *parts):
