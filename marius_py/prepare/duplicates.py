@@ -1,15 +1,19 @@
 """Counts repeated edges in bounded memory (floor 4). In: an edge store. Out: repeats by split.
 
 Equal edges lie in the same bucket. The edges of a bucket that is larger than `max_rows` go to a temporary
-file, block by block, each sorted into bins by hash, and are counted bin by bin: an edge is written once and
-read twice whatever the bucket's size, and memory does not grow with it.
+file, block by block, each sorted into bins by hash, and are counted bin by bin. Whatever the bucket's size,
+an edge is written once and read three times: to verify the bucket, to sort the edge into a bin, to count it.
+All copies of an edge lie in one bin and are dropped while that is read: memory is its distinct edges, about
+`max_rows` at most, and a few times `max_rows` of others that have yet to be compared with them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,9 +72,31 @@ def _repeats(store: Hdf5EdgeStore, split: str, start: int, stop: int, folder: Pa
             first = spill.append(edges[np.argsort(bin_of, kind="stable")])
             ends.append(first + np.concatenate([[0], np.cumsum(sizes)]))
         return sum(
-            _repeats_of(np.concatenate([spill.read(*block[one : one + 2].tolist()) for block in ends]))
+            _repeats_in((spill.read(*block[one : one + 2].tolist()) for block in ends), max_rows)
             for one in range(bins)
         )
+
+
+def _repeats_in(parts: Iterable[Edges], max_rows: int) -> int:
+    """Repeats among the edges of a bin, which come in parts; its distinct ones are held."""
+    held: list[Edges] = []
+    repeats = waiting = 0
+    for part in parts:
+        held.append(part)
+        waiting += len(part)
+        if waiting > max_rows + max_rows // 4:  # more than a bin without many copies has
+            edges = cast(Edges, np.concatenate(held))
+            held, waiting = [_distinct(edges)], 0
+            repeats += len(edges) - len(held[0])
+    return repeats + _repeats_of(cast(Edges, np.concatenate(held)))
+
+
+def _distinct(edges: Edges) -> Edges:
+    """Each edge (n, 3) once."""
+    ordered = edges[np.argsort(edge_keys(edges), kind="stable")]
+    first = np.ones(len(ordered), dtype=np.bool_)
+    first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    return ordered[first]
 
 
 def _repeats_of(edges: Edges) -> int:
@@ -80,9 +106,7 @@ def _repeats_of(edges: Edges) -> int:
     if keys is not None:
         keys.sort()
         return int(np.count_nonzero(keys[1:] == keys[:-1]))
-    order = np.argsort(edge_keys(edges), kind="stable")
-    ordered = edges[order]
-    return int(np.count_nonzero((ordered[1:] == ordered[:-1]).all(axis=1)))
+    return len(edges) - len(_distinct(edges))
 
 
 def _packed(edges: Edges) -> NDArray[np.uint64] | None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -256,7 +257,23 @@ def test_duplicates_are_counted_exactly_in_bounded_memory(
         assert duplicates.count_duplicates(store, tmp_path, max_rows=100) == expected
 
 
-def test_counting_duplicates_of_a_large_bucket_reads_it_twice(
+def test_copies_of_one_edge_are_counted_in_memory_that_does_not_grow_with_them(tmp_path: Path) -> None:
+    count, max_rows = 400_000, 10_000
+    rows = np.concatenate([np.full((count, 3), 7), np.arange(600).reshape(200, 3)])
+    graph = prepare_arrays(rows, tmp_path / "g", split=(1, 0, 0), partitions=1)
+    with graph.edges() as store:
+        store.read("train")  # verified beforehand, which takes larger blocks
+        tracemalloc.start()
+        try:
+            found = duplicates.count_duplicates(store, tmp_path, max_rows=max_rows)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert found["train"] == count - 1
+    assert peak < 12 * count
+
+
+def test_counting_duplicates_of_a_large_bucket_reads_it_three_times(
     tmp_path: Path, calls: Callable[[int | None, int], list[str]]
 ) -> None:
     rows = np.random.default_rng(0).integers(0, 40, (20_000, 3))
@@ -265,9 +282,11 @@ def test_counting_duplicates_of_a_large_bucket_reads_it_twice(
     folder.mkdir()
     with graph.edges() as store:
         read: list[int] = []
+        verified: list[int] = []
 
         def hook(call: str, path: str, size: int) -> int:
             read.append(size * path.endswith("duplicates.tmp"))
+            verified.append(size * path.endswith("edges.h5"))
             return size
 
         set_call_hook(hook)
@@ -275,6 +294,7 @@ def test_counting_duplicates_of_a_large_bucket_reads_it_twice(
         assert found == graph.report["duplicate_edges"]
         assert found["train"] == len(rows) - len(np.unique(rows, axis=0))
         assert sum(read) == 2 * len(rows) * 12  # written and read once
+        assert sum(verified) == 2 * len(rows) * 12  # verified, then sorted into bins
         assert list(folder.iterdir()) == []
         seen = calls(None, errno.ENOSPC)
         duplicates.count_duplicates(store, folder, max_rows=500)
