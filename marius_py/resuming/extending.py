@@ -7,6 +7,7 @@ unchanged, new ones are initialised. Then `marius-train output=… resume=true` 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -31,7 +32,8 @@ from marius_py.prepare.extend import IdShift, shift_of
 from marius_py.prepare.folder import building
 from marius_py.resuming.resume import BEFORE_META, EPOCH_META, check_free
 from marius_py.run import Run, load
-from marius_py.run_files.names import CHECKPOINT_FOLDER, CONFIG_FILE, CONFIG_META, RESULT_META
+from marius_py.run_files.names import CHECKPOINT_FOLDER, CONFIG_FILE, CONFIG_META, METRICS_FILE, RESULT_META
+from marius_py.run_files.results import write_lines
 from marius_py.run_state import EpochMetrics, RunState
 from marius_py.storage.aligned import allocate
 from marius_py.storage.edge_writer import edge_dtype
@@ -99,7 +101,8 @@ def extend_run(
         model = make_model(config, components, graph, torch.device("cpu"))
         fresh = _Fresh(old, model, graph, shift, config.training.seed, init, memory_bytes)
         with building(folder, overwrite=False) as temporary:
-            _rewrite(old, temporary, graph, shift, fresh, model, config, settings)
+            meta = _rewrite(old, temporary, graph, shift, fresh, model, config, settings)
+            write_lines(temporary / METRICS_FILE, meta["history"])
             write_yaml(settings, temporary / CONFIG_FILE)
     logger.info("%s: %d nodes, %d of them new", folder, graph.num_nodes, len(shift.new))
     return folder
@@ -143,8 +146,8 @@ def _rewrite(
     model: LinkPredictionModel,
     config: TrainConfig,
     settings: dict[str, Any],
-) -> None:
-    """Write the new node store, partition by partition, and commit it."""
+) -> Mapping[str, Any]:
+    """Write the new node store, partition by partition, and commit it; returns the commit's meta."""
     with open_node_reader(old.path / CHECKPOINT_FOLDER) as reader:
         p = reader.table.partitioning.num_partitions
         table = replace(reader.table, partitioning=Partitioning(graph.num_nodes, p))
@@ -152,7 +155,9 @@ def _rewrite(
             source = _OldRows(reader)
             for part in range(p):
                 store.write(part, *_partition(table, part, source, shift, fresh, model))
-            store.commit(_checkpoint(reader.checkpoint(), model, graph, config, settings, table))
+            checkpoint = _checkpoint(reader.checkpoint(), model, graph, config, settings, table)
+            store.commit(checkpoint)
+    return checkpoint.meta
 
 
 def _partition(

@@ -19,7 +19,7 @@ from marius_py.prepare.extend import IdShift, extend_graph, shift_of
 from marius_py.resuming.extending import extend_run
 from marius_py.run_files.reader import RunReader
 from marius_py.storage.reader import open_node_reader
-from marius_py.verify import verify_graph
+from marius_py.verify import verify, verify_graph
 
 SETTINGS = {
     "model.decoder": "complex",
@@ -126,6 +126,7 @@ def test_run(files, tmp_path, init):
         before, names = old.to_numpy(), old.node_names()
         relation_names, relations = old.relations()
     folder = extend_run(tmp_path / "run", graph, tmp_path / "longer", init=init)
+    assert verify(folder) == []
     with marius_py.load(folder) as run:
         assert (run.epochs, run.result) == (2, None)
         np.testing.assert_array_equal(run.embeddings(names), before)
