@@ -19,7 +19,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 NAME = "marius-io"
-_Task = tuple[Future[Any], str, Callable[[], Any]]
 
 
 class IOThread:

@@ -166,8 +166,7 @@ def pbg_run(
     if config is not None:
         check_file(Path(config), "config", f"the {CONFIG_NAME} of PyTorch-BigGraph")
     schema, folder = _schema_and_entities(source / CONFIG_NAME if config is None else config, entities)
-    if schema.dimension is None:
-        raise ConfigError(f"config={config} has no dimension")
+    assert schema.dimension is not None  # read_schema refuses a configuration without it
     number = _version(source) if version is None else version
     counts = read_entities(schema, folder)
     names = relation_names(schema, folder)

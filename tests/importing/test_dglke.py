@@ -1,6 +1,7 @@
 """DGL-KE's files become graphs with the same triples and runs with the same scores."""
 
 import json
+import tracemalloc
 from functools import partial
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import marius_py
 from marius_py import cli
 from marius_py.errors import ConfigError, FormatError, StorageError
-from marius_py.importing import dglke, dglke_graph, dglke_run
+from marius_py.importing import dglke, dglke_graph, dglke_run, mappings
 from marius_py.importing.mappings import read_mapping
 from marius_py.verify import is_sound, verify
 from tests.importing.peers import dglke_score, write_dglke
@@ -302,3 +303,17 @@ def test_blocks_of_names_are_as_large_as_all_names(tmp_path, monkeypatch):
     dglke_graph(data / "train.txt", tmp_path / "g", split=(1, 0, 0))
     names = read_mapping(next(data.glob("entities.*")), "\t")
     assert dict(sizes)["train.txt"] >= sum(map(len, names))
+
+
+def test_names_are_compared_without_a_table_of_them(monkeypatch):
+    names = [f"entity {number}" for number in range(100_000)]
+    tracemalloc.start()
+    try:
+        assert not mappings._repeats(names)
+        assert tracemalloc.get_traced_memory()[1] < 20 * len(names)
+    finally:
+        tracemalloc.stop()
+    assert mappings._repeats([*names, "entity 7"])
+    monkeypatch.setattr(mappings, "hash", len, raising=False)  # all are alike but for their length
+    assert not mappings._repeats(["a", "b", "cc"])
+    assert mappings._repeats(["a", "b", "cc", "b"])

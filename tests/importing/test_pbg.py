@@ -171,6 +171,30 @@ def test_a_plain_graph(tmp_path):
         assert len(run.predict(head="a0 1", k=3)) == 3
 
 
+@pytest.mark.parametrize(
+    ("decoder", "reciprocal"), [("dot", False), ("distmult", False), ("complex", True), ("transe", False)]
+)
+def test_what_was_exported_of_a_graph_without_relations(tmp_path, decoder, reciprocal):
+    edges = np.array([[i, (5 * i + 1) % 12] for i in range(12)])
+    graph = marius_py.graph_from(edges, tmp_path / "g", split=(1, 0, 0))
+    settings = {
+        "model.decoder": decoder,
+        "model.dim": 4,
+        "model.reciprocal": reciprocal,
+        "training.epochs": 1,
+        "training.valid_every": 0,
+    }
+    pbg = tmp_path / "pbg"
+    with marius_py.train(graph.path, tmp_path / "r", settings) as run:
+        export(run, pbg, "pbg")
+        dynamic = json.loads((pbg / "config.json").read_text())["dynamic_relations"]
+        assert dynamic == (decoder != "dot")
+        assert len([*pbg.glob("dynamic_rel_*")]) == 2 * dynamic
+        with marius_py.load(pbg_run(pbg, graph, tmp_path / "back")) as back:
+            for asked in ({"head": "5"}, {"tail": "5"}):
+                assert back.predict(**asked, k=12) == run.predict(**asked, k=12)
+
+
 @pytest.mark.parametrize("comparator", COMPARATORS)
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_scores_of_dynamic_relations(tmp_path, operator, comparator):
