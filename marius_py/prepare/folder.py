@@ -106,7 +106,7 @@ def building(output: Path, overwrite: bool) -> Iterator[Path]:
         with os_errors_as_storage("write", output):
             check_output(output, overwrite)
             sync_folder(folder)
-            _move_into_place(folder, output)
+            _move_into_place(folder, output, overwrite)
             sync_folder(output.parent)
     finally:
         os.close(lock)
@@ -169,8 +169,9 @@ def _mount_of(folder: Path) -> str:
         os.close(descriptor)
 
 
-def _move_into_place(folder: Path, output: Path) -> None:
-    if not output.exists() or not any(output.iterdir()):
+def _move_into_place(folder: Path, output: Path, overwrite: bool) -> None:
+    """Rename, which fails where another program has put something since, or exchange with what is there."""
+    if not overwrite or not output.exists() or not any(output.iterdir()):
         os.rename(folder, output)
         return
     if not _exchange(folder, output):

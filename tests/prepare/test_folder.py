@@ -100,6 +100,25 @@ def test_mount_points_of_this_machine(tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setattr(folders, "_mount_of", unknown)
 
 
+def test_what_appears_at_the_last_moment_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the last look at the output and the rename."""
+    flush = folders.sync_folder
+
+    def flushed(folder: Path) -> None:
+        flush(folder)
+        if not (tmp_path / "g").exists():
+            (tmp_path / "g").mkdir()
+            (tmp_path / "g" / "theirs").write_text("whole")
+
+    monkeypatch.setattr(folders, "sync_folder", flushed)
+    with pytest.raises(StorageError, match=r"write .*/g: Directory not empty"):
+        build(tmp_path / "g")
+    assert (tmp_path / "g" / "theirs").read_text() == "whole"
+    assert [path.name for path in tmp_path.iterdir()] == ["g"]
+
+
 def test_without_flock_the_process_in_the_name_decides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
