@@ -33,6 +33,7 @@ Float32 = NDArray[np.float32]
 Blocks = Iterable[tuple[Sequence[str], Float32]]
 
 _ENTITY = "all"
+_RELATION = "all_edges"
 _VERSION = 1
 
 _OPERATORS: dict[str, tuple[str, str]] = {
@@ -130,7 +131,8 @@ def write_pbg(folder: Path, run: RunReader, blocks: Blocks, *, with_relations: b
     """Write entities and a checkpoint as PyTorch-BigGraph lays them out, with one entity type in one part.
 
     Relations become dynamic relations: the left-hand operator asks for tails and the right-hand one for
-    heads, which is what the two rows of a reciprocal relation do.
+    heads, which is what the two rows of a reciprocal relation do. The relation of a graph without relations
+    is static where its operator is none, and else the only dynamic one.
 
     Raises:
         ConfigError: PyTorch-BigGraph has no operator that scores like the run's decoder.
@@ -151,16 +153,18 @@ def write_pbg(folder: Path, run: RunReader, blocks: Blocks, *, with_relations: b
                 for name, values in _parameters(operator, rows).items():
                     data = group.create_dataset(f"relations/0/operator/{side}/{name}", data=values)
                     data.attrs["state_dict_key"] = f"{side}_operators.0.{name}"
-    names = run.relation_names
-    _write_json(folder / "dynamic_rel_names.json", names)
-    (folder / "dynamic_rel_count.txt").write_text(f"{len(names)}\n", encoding="ascii")
+    dynamic = run.graph.has_relations or operator != "none"
+    if dynamic:
+        names = run.relation_names if run.graph.has_relations else [_RELATION]
+        _write_json(folder / "dynamic_rel_names.json", names)
+        (folder / "dynamic_rel_count.txt").write_text(f"{len(names)}\n", encoding="ascii")
     config = {
         "entity_path": ".",
         "edge_paths": [],
         "checkpoint_path": ".",
         "entities": {_ENTITY: {"num_partitions": 1}},
-        "relations": [{"name": "all_edges", "lhs": _ENTITY, "rhs": _ENTITY, "operator": operator}],
-        "dynamic_relations": True,
+        "relations": [{"name": _RELATION, "lhs": _ENTITY, "rhs": _ENTITY, "operator": operator}],
+        "dynamic_relations": dynamic,
         "dimension": run.dim,
         "global_emb": False,
         "comparator": comparator,
