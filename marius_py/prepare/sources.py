@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from marius_py.errors import ConfigError, MissingPathError
 from marius_py.prepare.blocks import EdgeSource
@@ -12,9 +11,8 @@ from marius_py.prepare.columns import ColumnKey, Header, elsewhere
 from marius_py.prepare.text import TextSource
 from marius_py.prepare.typed import NumpySource, ParquetSource
 
-Format = Literal["auto", "tsv", "csv", "parquet", "npy", "npz"]
-
-_COMPRESSED = (".gz", ".zst", ".zstd")
+_COMPRESSED = (".gz", ".zst", ".zstd", ".bz2", ".xz", ".lz4")
+"""Endings to look behind; which compression is read the first bytes decide."""
 _SUFFIXES = {
     ".tsv": "tsv",
     ".tab": "tsv",
@@ -80,7 +78,7 @@ def open_source(
 
 
 def format_of(path: Path, format: str = "auto") -> str:
-    """The format of a file: as given, or by its name without .gz, .zst, .zstd.
+    """The format of a file: as given, or by its name without an ending such as .gz or .zst.
 
     Raises:
         ConfigError: the format is unknown or the name tells none.

@@ -17,7 +17,9 @@ the longest line) and an error can be traced to its line.
 
 from __future__ import annotations
 
+import gzip
 import re
+import zlib
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -39,7 +41,12 @@ _AFTER_FIRST = 5
 """Lines after the first that help to tell whether it is a header."""
 
 _BOM = b"\xef\xbb\xbf"
-_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_MAGIC = re.compile(
+    rb"(?P<gzip>\x1f\x8b)|(?P<zstd>\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18)|"
+    rb"(?P<bzip2>BZh[1-9](?:1AY&SY|\x17rE8P\x90))|(?P<xz>\xfd7zXZ\0)|(?P<lz4>\x04\x22\x4d\x18)"
+)
+"""What compressed files begin with; files of pzstd with a frame that readers of zstd skip."""
+_MAGIC_BYTES = 10
 
 
 class TextSource:
@@ -173,7 +180,7 @@ class TextSource:
     def _read(self, stream: Any) -> bytes:
         try:
             return bytes(stream.read(self._block_bytes))
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
             if getattr(error, "errno", None):
                 raise StorageError(f"reading {self.path} failed: {error}") from error
             raise FormatError(f"{self.path} is damaged: it cannot be decompressed ({error})") from error
@@ -228,13 +235,23 @@ class _open:  # noqa: N801 - used like a function
 
     def __init__(self, path: Path) -> None:
         try:
-            self._raw = pa.OSFile(str(path), "rb")
-            magic = self._raw.read(4)
+            self._raw = path.open("rb")
+            magic = _MAGIC.match(self._raw.read(_MAGIC_BYTES))
             self._raw.seek(0)
         except OSError as error:
             raise StorageError(f"opening {path} failed: {error}") from error
-        compression = next((name for start, name in _MAGIC.items() if magic.startswith(start)), None)
-        self._stream = pa.CompressedInputStream(self._raw, compression) if compression else self._raw
+        compression = None if magic is None else magic.lastgroup
+        if compression is None:
+            self._stream: Any = self._raw
+        elif compression == "gzip":  # not by Arrow, which takes zeros that pad the end for damage
+            self._stream = gzip.GzipFile(fileobj=self._raw, mode="rb")
+        elif compression == "zstd":
+            self._stream = pa.CompressedInputStream(self._raw, compression)
+        else:
+            self._raw.close()
+            raise FormatError(
+                f"{path} is compressed with {compression}; only gzip and zstd are read: recompress it"
+            )
 
     def __enter__(self) -> tuple[Any, Any]:
         return self._raw, self._stream

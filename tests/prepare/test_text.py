@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import bz2
 import contextlib
 import csv
 import gzip
 import io
 import logging
+import lzma
 import re
 from collections import Counter
 from pathlib import Path
@@ -42,6 +44,8 @@ def put(folder: Path, content: bytes, name: str = "e.tsv") -> Path:
 
 ROWS: Rows = [("a b", 'r"', "c"), ("é", "NA", "日本"), ("x", "null", "\ufeffy")]
 PLAIN = "".join("\t".join(row) + "\n" for row in ROWS).encode()
+SKIPPED = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"\x10\0\0\0"
+"""A frame that readers of zstd skip; pzstd writes one before each of its own."""
 
 
 @pytest.mark.parametrize("block_bytes", [1, 2, 3, 7, 10, 1 << 20])
@@ -56,9 +60,27 @@ PLAIN = "".join("\t".join(row) + "\n" for row in ROWS).encode()
         b"\n\n" + PLAIN.replace(b"\n", b"\n\n\r\n"),
         gzip.compress(PLAIN, mtime=0),
         gzip.compress(PLAIN[:9], mtime=0) + gzip.compress(PLAIN[9:]),
+        gzip.compress(PLAIN, mtime=0) + bytes(1000),
+        gzip.compress(PLAIN[:9], mtime=0) + bytes(5) + gzip.compress(PLAIN[9:]) + bytes(1),
         pa.compress(PLAIN, codec="zstd", asbytes=True),
+        SKIPPED + pa.compress(PLAIN, codec="zstd", asbytes=True),
+        b"".join(SKIPPED + pa.compress(part, codec="zstd", asbytes=True) for part in (PLAIN[:9], PLAIN[9:])),
     ],
-    ids=["plain", "no-end", "crlf", "crlf-no-end", "bom", "blank-lines", "gzip", "gzip-members", "zstd"],
+    ids=[
+        "plain",
+        "no-end",
+        "crlf",
+        "crlf-no-end",
+        "bom",
+        "blank-lines",
+        "gzip",
+        "gzip-members",
+        "gzip-padded",
+        "gzip-members-padded",
+        "zstd",
+        "pzstd",
+        "pzstd-frames",
+    ],
 )
 def test_the_same_rows_whatever_the_wrapping(tmp_path: Path, content: bytes, block_bytes: int) -> None:
     assert read(put(tmp_path, content), block_bytes=block_bytes) == ROWS
@@ -127,6 +149,9 @@ def test_misplaced_quotes_are_errors(tmp_path: Path, row: bytes, text: str) -> N
         (b"\xef\xbb\xbf", r"is empty"),
         (gzip.compress(b"", mtime=0), r"is empty"),
         (gzip.compress(PLAIN, mtime=0)[:-9], r"cannot be decompressed|columns instead"),
+        (gzip.compress(PLAIN, mtime=0)[:-8] + bytes(8), r"is damaged: it cannot be decompressed"),
+        (gzip.compress(PLAIN, mtime=0) + b"\0\0junk", r"is damaged: it cannot be decompressed"),
+        (gzip.compress(PLAIN * 99, mtime=0)[:40] + b"\xff" * 40, r"is damaged: it cannot be decompressed"),
         (b"\x28\xb5\x2f\xfd" + b"junk" * 20, r"cannot be decompressed"),
         (b"head\trelation\ttail\n", r"holds no edges, only a header"),
     ],
@@ -139,6 +164,24 @@ def test_malformed_files_name_line_and_content(
     with pytest.raises(FormatError, match=rf"e\.tsv.*{text}"):
         prepare(path, tmp_path / "g")
     assert [p.name for p in tmp_path.iterdir()] == ["e.tsv"]
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "ending"),
+    [
+        (bz2.compress(PLAIN), "bzip2", ".bz2"),
+        (bz2.compress(b""), "bzip2", ".bz2"),
+        (lzma.compress(PLAIN), "xz", ".xz"),
+        (b"\x04\x22\x4d\x18" + b"\x60\x40\x82" + PLAIN, "lz4", ".lz4"),
+    ],
+    ids=["bzip2", "bzip2-empty", "xz", "lz4"],
+)
+def test_other_compressions_are_named(tmp_path: Path, content: bytes, kind: str, ending: str) -> None:
+    for name in ("e.tsv", f"e.tsv{ending}"):
+        with pytest.raises(FormatError, match=rf"is compressed with {kind}; only gzip and zstd are read"):
+            read(put(tmp_path, content, name))
+        rows: Rows = [("BZh91", "r", "b")]
+        assert read(write_rows(tmp_path / name, rows)) == rows
 
 
 def test_long_lines_are_read_and_absurd_ones_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
