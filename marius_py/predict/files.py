@@ -33,7 +33,8 @@ ENDINGS: dict[str, AnswerFormat] = {
 }
 Column = list[str | None] | None
 
-_ASKED = ("", "?")
+_SIGN = "?"
+_ASKED = (None, "", _SIGN)
 _ARROW = {"int": pa.int64(), "str": pa.string(), "float": pa.float64(), "float | None": pa.float64()}
 
 
@@ -46,16 +47,19 @@ class Queries:
         columns: names by "head", "relation" and "tail", None where one is asked for; None for a column that
             the file lacks.
         lines: the line that each query begins in, from 1; of a Parquet file its row.
+        doubtful: numbers, from 0, of queries that leave out more than one part, one of them by "?".
     """
 
     path: Path
     columns: dict[str, Column]
     lines: Sequence[int]
+    doubtful: frozenset[int]
 
     def place(self, number: int) -> str:
         """What messages call a query, counted from 0."""
         unit = "row" if _is_parquet(self.path) else "line"
-        return f"{self.path} {unit} {self.lines[number]}"
+        sign = f" ({_SIGN!r} stands for what is asked for)" if number in self.doubtful else ""
+        return f"{self.path} {unit} {self.lines[number]}{sign}"
 
 
 def read_queries(path: Path | str) -> Queries:
@@ -89,10 +93,25 @@ def read_queries(path: Path | str) -> Queries:
     for number, cells in rows:
         if len(cells) != len(columns):
             raise _wrong_count(file, number, cells, rows[0][1] if columns is PARTS else None, len(columns))
-    found: dict[str, Column] = dict.fromkeys(PARTS)
-    for place, column in enumerate(columns):
-        found[str(column)] = [None if cells[place] in _ASKED else cells[place] for _, cells in rows]
-    return Queries(file, found, [number for number, _ in rows])
+    cells_of: dict[str, Column] = {
+        str(column): [cells[place] for _, cells in rows] for place, column in enumerate(columns)
+    }
+    return _queries(file, cells_of, [number for number, _ in rows])
+
+
+def _queries(file: Path, cells: dict[str, Column], lines: Sequence[int]) -> Queries:
+    """Queries of the cells of each part that has a column."""
+    columns: dict[str, Column] = {
+        part: None if (column := cells.get(part)) is None else [None if c in _ASKED else c for c in column]
+        for part in PARTS
+    }
+    doubtful = frozenset(
+        number
+        for number in range(len(lines))
+        if sum(column is None or column[number] is None for column in columns.values()) > 1
+        and any(column is not None and column[number] == _SIGN for column in cells.values())
+    )
+    return Queries(file, columns, lines, doubtful)
 
 
 def _is_parquet(file: Path) -> bool:
@@ -163,13 +182,7 @@ def _read_parquet(file: Path) -> Queries:
         columns = {part: table.column(name).cast(pa.string()).to_pylist() for part, name in present.items()}
     except (pa.ArrowException, OSError) as error:
         raise StorageError(f"queries {file} cannot be read: {error}") from error
-    found: dict[str, Column] = {
-        part: [None if cell is None or cell in _ASKED else cell for cell in columns[part]]
-        if part in columns
-        else None
-        for part in PARTS
-    }
-    return Queries(file, found, range(1, table.num_rows + 1))
+    return _queries(file, columns, range(1, table.num_rows + 1))
 
 
 def _column_of(file: Path, part: str, names: Sequence[str]) -> str | None:

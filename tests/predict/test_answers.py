@@ -267,7 +267,8 @@ def test_names_are_checked_before_a_temperature_is_fitted(written, tmp_path, cap
     queries = tmp_path / "queries.tsv"
     queries.write_text("".join(f"{names[i]}\tlikes\t?\n" for i in range(4)) + f"{names[0]}\t?\t?\n")
     assert cli.predict([folder, "--probabilities", "--queries", str(queries)]) == 2
-    assert f"{queries} line 5 leaves out relation and tail" in capsys.readouterr().err
+    place = f"{queries} line 5 ('?' stands for what is asked for)"
+    assert f"{place} leaves out relation and tail" in capsys.readouterr().err
 
 
 def test_queries_of_a_file_are_answered_in_blocks(written, tmp_path, monkeypatch):
@@ -489,10 +490,33 @@ def test_query_file_of_parquet_with_other_names(tmp_path):
     pq.write_table(pa.table({"Object": ["A", "?"], "relation": ["x", "y"], "type": ["p", "q"]}), file)
     found = read_queries(file)
     assert found.columns == {"head": None, "relation": ["x", "y"], "tail": ["A", None]}
-    assert found.place(1) == f"{file} row 2"
+    assert found.place(0) == f"{file} row 1"
+    assert found.place(1) == f"{file} row 2 ('?' stands for what is asked for)"
     pq.write_table(pa.table({"source": ["A"], "from": ["A"], "tail": ["B"]}), file)
     with pytest.raises(FormatError, match="more than one column for the head: source, from"):
         read_queries(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("q.tsv", "head\trelation\n{0}\tlikes\n?\tlikes\n"),
+        ("q.csv", "{0},likes,\n{0},?,{0}\n?,likes,\n"),
+        ("q.parquet", "?"),
+    ],
+)
+def test_a_sign_that_may_be_a_name_is_named(written, tmp_path, capsys, name, text):
+    folder, first = str(written[0]), written[1].node_names(0, 1)[0]
+    file = tmp_path / name
+    if name == "q.parquet":
+        columns = {"head": [first, None, text], "relation": ["likes"] * 3, "tail": [text, first, None]}
+        pq.write_table(pa.table(columns), file)
+    else:
+        file.write_text(text.format(first), encoding="utf-8")
+    assert cli.predict([folder, "--queries", str(file)]) == 2
+    place = f"{file} {'row' if name == 'q.parquet' else 'line'} 3"
+    assert f"{place} ('?' stands for what is asked for) leaves out head and tail" in capsys.readouterr().err
+    assert "stands for" not in read_queries(file).place(0)
 
 
 @pytest.mark.parametrize(
