@@ -31,7 +31,8 @@ def test_an_index_for_few_edges_finds_what_one_of_all_finds(share: float, compil
     own = loaded[rng.permutation(len(loaded))[: int(share * len(loaded))]]
     found = known.index(resident, loaded, own)
     whole = KnownEdges(loaded, compiled)
-    assert (found.nbytes < whole.nbytes) == (share < 0.2)
+    # Compiled, questions that none asks are left out, else nodes: of 400 a few edges ask for all.
+    assert (found.nbytes < whole.nbytes) == (share < (0.5 if compiled else 0.2))
     asked = own[:200]
     negatives = np.sort(rng.choice(NODES, (4, 30)), axis=1)
     for side in SIDES if len(asked) else ():
