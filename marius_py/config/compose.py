@@ -7,6 +7,7 @@ functions: `--help` and the library work without waiting for it.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -47,20 +48,21 @@ def load_config(overrides: Sequence[str] = (), *, config_dir: str | Path | None 
 
 def compose(kind: type[T], overrides: Sequence[str] = (), *, config_dir: str | Path | None = None) -> T:
     """Compose the settings of any command; see `load_config`."""
+    handled = sys.exc_info()[1]  # what the caller is about, in an except block, is not to be told again
     try:
         given = prepare_overrides(kind, overrides, config_dir=config_dir)
         return config_from(kind, _compose_plain(NAMES[kind], given, config_dir), given, config_dir=config_dir)
     except Exception as error:
-        if _is_of_interrupt(error):
+        if _is_of_interrupt(error, handled):
             raise KeyboardInterrupt from error
         raise
 
 
-def _is_of_interrupt(error: BaseException | None) -> bool:
-    """Whether a library made the error of an interrupt that came upon it."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
+def _is_of_interrupt(error: BaseException | None, handled: BaseException | None) -> bool:
+    """Whether a library made the error of an interrupt that came upon it, not of one `handled` before."""
+    while error is not None and error is not handled and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
-    return error is not None
+    return error is not None and error is not handled
 
 
 def config_from(

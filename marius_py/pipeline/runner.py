@@ -303,7 +303,10 @@ def _start(threads: Sequence[Thread], then: Callable[[], None] = lambda: None) -
         try:
             thread.start()
         except RuntimeError as error:
-            raise _wrapped(thread.name, error) from error
+            message = (
+                f"the thread {thread.name!r} cannot be started: {error}; does a limit of processes apply?"
+            )
+            raise PipelineError(message, stage=thread.name) from error
     then()
 
 

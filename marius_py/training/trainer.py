@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -225,6 +224,7 @@ class Trainer:
             InterruptedRunError: `interrupt` was called; the state is committed.
             PipelineError, StorageError: a stage or the disk failed; the last commit is intact.
         """
+        is_failing = False
         try:
             with self._watchdog.listening(self._give_up):
                 self._start()
@@ -239,16 +239,17 @@ class Trainer:
                         "go on with resume=true"
                     )
         except BaseException:
+            is_failing = True
             self._buffer.abort()
             raise
         finally:
             self._io.shutdown()
             self._path.close()  # the trainer itself may live on, by way of what it calls
             self._buffer.close()
-            self._write_trace(is_failing=sys.exc_info()[0] is not None)
+            self._write_trace(is_failing)
         return self.state.history
 
-    def _write_trace(self, *, is_failing: bool) -> None:
+    def _write_trace(self, is_failing: bool) -> None:
         """Write the trace, if there is to be one; an error that ends the run is not hidden by another."""
         if self._settings.trace is None:
             return

@@ -309,3 +309,11 @@ def test_what_hydra_makes_of_an_interrupt_is_one(
     monkeypatch.setattr("hydra.compose", interrupted)
     with pytest.raises(KeyboardInterrupt):
         load_config(["model.dim=8"])
+
+
+def test_an_error_while_an_interrupt_is_handled_is_that_error() -> None:
+    with pytest.raises(ConfigError, match="dimm"):  # noqa: PT012
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            load_config(["model.dimm=8"])
