@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from marius_py.convert.named import from_frame
 from marius_py.errors import ConfigError
 from marius_py.evaluation.evaluator import Evaluator, Mode, Progress
 from marius_py.evaluation.metrics import DEFAULT_KS, Metrics
@@ -165,16 +166,18 @@ class Run(RunReader):
     def score(self, triples: Sequence[Sequence[str | None]] | NDArray[np.integer]) -> NDArray[np.float64]:
         """Scores (n,) float64 of edges given as names (head, relation, tail), or as ids (n, 3).
 
-        A data frame (pandas, polars) holds names, numbers among them, as where a graph is prepared from one.
+        A data frame (pandas, polars, Arrow) holds names, numbers among them; its columns are told apart as
+        where a graph is prepared from one.
 
         Raises:
             ConfigError: an unknown name, or another shape.
         """
         if isinstance(triples, Iterator):
             triples = list(triples)
-        if hasattr(triples, "to_numpy"):
-            rows = triples.to_numpy().astype(object)
-            triples = [[None if one != one else one for one in row] for row in rows.tolist()]
+        if hasattr(triples, "columns"):
+            named = from_frame(triples, None)
+            parts = (named.heads, named.relations, named.tails)
+            triples = list(zip(*(map(str, part) for part in parts if part is not None), strict=True))
         if len(triples) and isinstance(triples[0], str):
             shown = ", ".join(map(repr, map(str, triples)))
             raise ConfigError(f"triples is the single triple ({shown}); pass a list of triples")

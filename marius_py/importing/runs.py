@@ -22,7 +22,7 @@ from marius_py.errors import FormatError
 from marius_py.graph import Graph
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.parts import identity, make_model
-from marius_py.prepare.folder import building
+from marius_py.prepare.folder import building, check_output
 from marius_py.prepare.progress import ProgressHook
 from marius_py.resuming.resume import check_free, plain_json
 from marius_py.run_files.names import CHECKPOINT_FOLDER, CONFIG_FILE, CONFIG_META, RESULT_FILE, RESULT_META
@@ -88,12 +88,14 @@ def write_run(
         The run folder.
 
     Raises:
-        ConfigError: `output` is not empty. FormatError: a node or relation has no row, or a shape is wrong.
+        ConfigError: `output` is not empty, the current folder or a mount point. FormatError: a node or
+        relation has no row, or a shape is wrong.
         StorageError: reading or writing failed, or another process makes a run there. Nothing is then left
         of this one, and what another made at `output` stays.
     """
     folder = Path(output).absolute()
     check_free(folder, resume=False)
+    check_output(folder, overwrite=False)
     place = _places(model, graph)
     config = config_from(
         TrainConfig,

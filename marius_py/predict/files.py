@@ -108,7 +108,11 @@ def _queries(file: Path, cells: dict[str, Column], lines: Sequence[int]) -> Quer
     doubtful = frozenset(
         number
         for number in range(len(lines))
-        if sum(column is None or column[number] is None for column in columns.values()) > 1
+        if sum(
+            part != "relation" if column is None else column[number] is None
+            for part, column in columns.items()
+        )
+        > 1
         and any(column is not None and column[number] == _SIGN for column in cells.values())
     )
     return Queries(file, columns, lines, doubtful)
