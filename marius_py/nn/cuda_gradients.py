@@ -33,6 +33,7 @@ def takes(form: ClosedForm | None) -> bool:
         form is not None
         and isinstance(form.similarity, DotSimilarity)
         and type(form.objective) in (SoftmaxObjective, LogisticObjective)
+        and getattr(form.objective, "temperature", 0) == 0
     )
 
 

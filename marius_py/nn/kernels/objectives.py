@@ -8,6 +8,7 @@ operand of a matrix product, so that the (P, K) block is touched once.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 import torch
@@ -149,159 +150,109 @@ class SmoothedObjective(SoftmaxObjective):
         return losses, torch.ones_like(positive), -row_sums
 
 
-class LogisticObjective:
-    """Binary cross-entropy with a margin, negatives averaged.
+class AveragedObjective(ABC):
+    """A loss whose negatives, each on its own, are averaged for an edge.
+
+    Evenly, or weighted by softmax(temperature · score), detached (self-adversarial sampling; Sun et al.,
+    2019). These weights add up to 1, so that no number of negatives is needed; an edge without a kept
+    negative has none.
 
     Args:
-        margin: added to every score.
+        margin: see the subclass.
+        temperature: 0 averages evenly.
     """
 
-    averages = True
     exponential = False
 
-    def __init__(self, margin: float) -> None:
-        self.margin = margin
+    def __init__(self, margin: float, temperature: float = 0.0) -> None:
+        self.margin, self.temperature = margin, temperature
+        self.averages = temperature == 0
+
+    @abstractmethod
+    def shift(self, positive: Tensor) -> Tensor | float:
+        """What is added to the scores of an edge's negatives, given positive scores (B,)."""
+
+    @abstractmethod
+    def values(self, scores: Tensor, out: Tensor) -> Tensor:
+        """Write the loss of each negative, given shifted scores, to `out`, which is returned."""
+
+    @abstractmethod
+    def slopes_(self, scores: Tensor) -> Tensor:
+        """Replace shifted scores by the derivatives of `values`."""
+
+    @abstractmethod
+    def of_positive(self, positive: Tensor, average: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss and gradient of positive scores, given averages of `values` and `slopes_`; all (g, P, 1)."""
+
+    def weigh(
+        self, scores: Tensor, counts: Tensor | None, dropped: Tensor | None, scratch: Tensor
+    ) -> Tensor | None:
+        """Derivatives by what their negatives count; sums of the losses."""
+        if not self.averages:
+            weights = _softmax(scores, self.temperature, counts, dropped, scratch)
+            losses = self.values(scores, torch.empty_like(scores)).mul_(weights).sum(-1)
+            self.slopes_(scores).mul_(weights)
+            return losses
+        for one in (self.values(scores, scratch), self.slopes_(scores)):
+            if counts is not None:
+                one.mul_(counts)
+            if dropped is not None:
+                one.view(-1).index_fill_(0, dropped, 0)
+        return scratch.sum(-1)
+
+    def reduce(
+        self, positive: Tensor, row_sums: Tensor, losses: Tensor | None, kept: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Averages over the kept negatives."""
+        assert losses is not None
+        factor = torch.ones_like(positive)
+        if self.averages:
+            assert kept is not None
+            factor.mul_(kept)
+            factor.masked_fill_(factor == 0, 1).reciprocal_()
+        loss, gradient = self.of_positive(positive, losses * factor, row_sums * factor)
+        return loss, factor, gradient
+
+
+class LogisticObjective(AveragedObjective):
+    """Binary cross-entropy; the margin is added to every score."""
 
     def shift(self, positive: Tensor) -> Tensor | float:
         """The margin."""
         return self.margin
 
-    def weigh(
-        self, scores: Tensor, counts: Tensor | None, dropped: Tensor | None, scratch: Tensor
-    ) -> Tensor | None:
-        """Sigmoids; softplus(x) = max(x, 0) + log1p(e^−|x|) is summed on the way."""
-        torch.abs(scores, out=scratch).neg_().exp_().log1p_().add_(torch.clamp_min(scores, 0))
-        scores.sigmoid_()
-        if counts is not None:
-            scratch.mul_(counts)
-            scores.mul_(counts)
-        if dropped is not None:
-            scratch.view(-1).index_fill_(0, dropped, 0)
-            scores.view(-1).index_fill_(0, dropped, 0)
-        return scratch.sum(-1)
+    def values(self, scores: Tensor, out: Tensor) -> Tensor:
+        """softplus(x) = max(x, 0) + log1p(e^−|x|)."""
+        return torch.abs(scores, out=out).neg_().exp_().log1p_().add_(torch.clamp_min(scores, 0))
 
-    def reduce(
-        self, positive: Tensor, row_sums: Tensor, losses: Tensor | None, kept: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Averages over the kept negatives."""
+    def slopes_(self, scores: Tensor) -> Tensor:
+        """Sigmoids."""
+        return scores.sigmoid_()
+
+    def of_positive(self, positive: Tensor, average: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
+        """Those of −log σ of the positive score besides."""
         shifted = -(positive + self.margin)
-        loss = functional.softplus(shifted)
-        factor = torch.zeros_like(positive)
-        if losses is not None and kept is not None:
-            factor = factor.add_(kept)
-            factor.masked_fill_(factor == 0, 1).reciprocal_()
-            loss = loss.addcmul_(losses, factor)
-        return loss, factor, shifted.sigmoid_().neg_()
+        return functional.softplus(shifted) + average, shifted.sigmoid().neg_()
 
 
-class AdversarialObjective(LogisticObjective):
-    """Binary cross-entropy with a margin, negatives weighted by softmax(temperature · score), detached.
-
-    The average needs no number of negatives, since the weights of each row add up to 1; none of a row without
-    a kept negative count (self-adversarial sampling; Sun et al., 2019).
-
-    Args:
-        margin: added to every score.
-        temperature: above 0.
-    """
-
-    averages = False
-
-    def __init__(self, margin: float, temperature: float) -> None:
-        super().__init__(margin)
-        self.temperature = temperature
-
-    def weigh(
-        self, scores: Tensor, counts: Tensor | None, dropped: Tensor | None, scratch: Tensor
-    ) -> Tensor | None:
-        """Sigmoids by the softmax; the losses that they are of, softplus(x) = x − log σ(x), are summed."""
-        weights = _softmax(scores, self.temperature, counts, dropped, scratch)
-        losses = (functional.softplus(scores) * weights).sum(-1)
-        scores.sigmoid_().mul_(weights)
-        return losses
-
-    def reduce(
-        self, positive: Tensor, row_sums: Tensor, losses: Tensor | None, kept: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Nothing is left to divide by."""
-        shifted = -(positive + self.margin)
-        loss = functional.softplus(shifted)
-        if losses is not None:
-            loss += losses
-        return loss, torch.ones_like(positive), shifted.sigmoid_().neg_()
-
-
-class MarginObjective:
-    """Margin ranking, negatives averaged: loss = average_k max(0, margin − s⁺ + s_k).
-
-    Args:
-        margin: gap wanted.
-    """
-
-    averages = True
-    exponential = False
-
-    def __init__(self, margin: float) -> None:
-        self.margin = margin
+class MarginObjective(AveragedObjective):
+    """Margin ranking: max(0, margin − s⁺ + s_k); the margin is the gap wanted."""
 
     def shift(self, positive: Tensor) -> Tensor | float:
         """The margin less the positive scores."""
         return self.margin - positive
 
-    def weigh(
-        self, scores: Tensor, counts: Tensor | None, dropped: Tensor | None, scratch: Tensor
-    ) -> Tensor | None:
-        """What a negative counts where it comes too near, 0 elsewhere; sums of by how much."""
-        torch.clamp_min(scores, 0, out=scratch)
-        scores.copy_(scores > 0)
-        if counts is not None:
-            scratch.mul_(counts)
-            scores.mul_(counts)
-        if dropped is not None:
-            scratch.view(-1).index_fill_(0, dropped, 0)
-            scores.view(-1).index_fill_(0, dropped, 0)
-        return scratch.sum(-1)
+    def values(self, scores: Tensor, out: Tensor) -> Tensor:
+        """By how much a negative comes too near."""
+        return torch.clamp_min(scores, 0, out=out)
 
-    def reduce(
-        self, positive: Tensor, row_sums: Tensor, losses: Tensor | None, kept: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Averages over the kept negatives."""
-        assert losses is not None
-        assert kept is not None
-        factor = torch.zeros_like(positive).add_(kept)
-        factor.masked_fill_(factor == 0, 1).reciprocal_()
-        return losses * factor, factor, -row_sums * factor
+    def slopes_(self, scores: Tensor) -> Tensor:
+        """1 where it does, else 0."""
+        return scores.copy_(scores > 0)
 
-
-class AdversarialMarginObjective(MarginObjective):
-    """Margin ranking, negatives weighted as in `AdversarialObjective`.
-
-    Args:
-        margin: gap wanted.
-        temperature: above 0.
-    """
-
-    averages = False
-
-    def __init__(self, margin: float, temperature: float) -> None:
-        super().__init__(margin)
-        self.temperature = temperature
-
-    def weigh(
-        self, scores: Tensor, counts: Tensor | None, dropped: Tensor | None, scratch: Tensor
-    ) -> Tensor | None:
-        """The softmax's weight where a negative comes too near, 0 elsewhere; sums of by how much."""
-        weights = _softmax(scores, self.temperature, counts, dropped, scratch)
-        losses = (scores.clamp_min(0) * weights).sum(-1)
-        scores.copy_(scores > 0).mul_(weights)
-        return losses
-
-    def reduce(
-        self, positive: Tensor, row_sums: Tensor, losses: Tensor | None, kept: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Nothing is left to divide by."""
-        assert losses is not None
-        return losses, torch.ones_like(positive), -row_sums
+    def of_positive(self, positive: Tensor, average: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
+        """The positive score counts against each negative."""
+        return average, -slopes
 
 
 def _leave_out(scores: Tensor, counts: Tensor | None, dropped: Tensor | None) -> None:
@@ -328,12 +279,8 @@ def closed_form(loss: Loss) -> Objective | None:
         return SoftmaxObjective(math.log(loss.negative_weight))
     if type(loss) is SoftmaxLoss:
         return SmoothedObjective(math.log(loss.negative_weight), loss.smoothing)
-    if type(loss) is MarginLoss and loss.adversarial_temperature == 0:
-        return MarginObjective(loss.margin)
-    if type(loss) is MarginLoss:
-        return AdversarialMarginObjective(loss.margin, loss.adversarial_temperature)
-    if type(loss) is LogisticLoss and loss.adversarial_temperature == 0:
-        return LogisticObjective(loss.margin)
     if type(loss) is LogisticLoss:
-        return AdversarialObjective(loss.margin, loss.adversarial_temperature)
+        return LogisticObjective(loss.margin, loss.adversarial_temperature)
+    if type(loss) is MarginLoss:
+        return MarginObjective(loss.margin, loss.adversarial_temperature)
     return None
