@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from marius_py.nn.kernels.host import compiled_known
+from marius_py.nn.kernels.host import compiled_index, compiled_known
 from marius_py.nn.known_index import (
     Answers,
     Questions,
@@ -41,10 +41,11 @@ class KnownEdges:
         self._asking = asking
         self._mean_answers: dict[tuple[Side, float], float] = {}
         self._compiled = compiled_known() if compiled and len(edges) >= _LEAST_EDGES else None
+        making = None if self._compiled is None else compiled_index()
         self._index: dict[Side, Answers] = {}
         self._searched: dict[Side, SearchedAnswers] = {}
         for side in SIDES:
-            self._index[side] = group_answers(edges, side, self._num_relations, self._compiled, asking)
+            self._index[side] = group_answers(edges, side, self._num_relations, making, asking)
             if self._compiled is None:
                 self._searched[side] = with_tables(self._index[side])
 

@@ -164,7 +164,7 @@ def group_answers(
         edges: (E, 3) integers, head, relation, tail.
         side: the end that answers.
         num_relations: more than any relation of `edges`.
-        compiled: `kernels.numba_known`, if its loops are to be used.
+        compiled: `kernels.numba_index`, if its loops are to be used.
         asking: (B, 3) edges that will ask: most or all of what none of them asks for is left out.
     """
     known, answering = ends(side)
@@ -198,7 +198,7 @@ def group_answers(
 def _sieve_of(
     asking: np.ndarray | None, known: int, num_relations: int, compiled: ModuleType
 ) -> tuple[int, np.ndarray]:
-    """What `kernels.numba_known.pack` tells the questions of edges (B, 3) by; None: it takes all."""
+    """What `kernels.numba_index.pack` tells the questions of edges (B, 3) by; None: it takes all."""
     if asking is None:
         return 0, np.zeros(0, np.uint64)
     shift = 58 - (_SIEVE * len(asking) >> 6).bit_length()
@@ -229,7 +229,7 @@ def _first_of_each(key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _split(packed: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """As `kernels.numba_known.split`."""
+    """As `kernels.numba_index.split`."""
     return *_first_of_each(packed >> bits), packed & ((1 << bits) - 1)
 
 
@@ -274,7 +274,7 @@ def _tabulate(starts: np.ndarray, answer: np.ndarray) -> Tables:
 
 
 def _turn_round(starts: np.ndarray, answer: np.ndarray, low: int, span: int) -> tuple[np.ndarray, np.ndarray]:
-    """As `kernels.numba_known.turn_round`."""
+    """As `kernels.numba_index.turn_round`."""
     pairs = (answer - low) << 32
     pairs |= np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     pairs.sort()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from marius_py.nn.kernels.host import compiled_known
+from marius_py.nn.kernels.host import compiled_index
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5000])
 @pytest.mark.parametrize("bits", [1, 11, 12, 40, 62])
 def test_numbers_in_order(count: int, bits: int) -> None:
-    known = compiled_known()
+    known = compiled_index()
     assert known is not None
     numbers = np.random.default_rng(bits).integers(0, 1 << bits, count)
     np.testing.assert_array_equal(known.ordered(numbers.copy(), bits), np.sort(numbers))
@@ -19,7 +19,7 @@ def test_numbers_in_order(count: int, bits: int) -> None:
 
 @pytest.mark.parametrize("asking", [0, 1, 700])
 def test_a_sieve_keeps_all_that_is_asked_and_little_else(asking: int) -> None:
-    known = compiled_known()
+    known = compiled_index()
     assert known is not None
     rng = np.random.default_rng(asking)
     edges = np.stack([rng.integers(0, size, 30_000) for size in (2**30, 7, 2**30)], 1)

@@ -252,7 +252,7 @@ def test_repeated_edges_are_searched_once_and_counted_as_often_as_they_are() -> 
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_answers_are_turned_round_once_searching_has_cost_as_much(compiled: bool) -> None:
-    kernels = host.compiled_known() if compiled else None
+    kernels = host.compiled_index() if compiled else None
     edges = np.stack([np.arange(20) // 2, np.zeros(20, np.int64), np.arange(20) % 5 + 100], 1)
     turned = known_index.group_answers(edges, "tail", 1, kernels).turned
     assert turned.by_node is None

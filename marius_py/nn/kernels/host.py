@@ -72,6 +72,11 @@ def compiled_levels() -> ModuleType | None:
     return _kernels("numba_levels")
 
 
+def compiled_index() -> ModuleType | None:
+    """`numba_index`, or None."""
+    return _kernels("numba_index")
+
+
 def compiled_known() -> ModuleType | None:
     """`numba_known`, or None."""
     return _kernels("numba_known")
