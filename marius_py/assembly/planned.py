@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import statistics
 import time
 from dataclasses import replace
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from marius_py.assembly.checks import check_components, check_validation
 from marius_py.config import AUTO, TrainConfig, make_components, saved_settings
@@ -41,9 +39,6 @@ from marius_py.planning.plan import (
     free_bytes,
     measure_disk,
 )
-from marius_py.storage.edge_layout import read_layout
-from marius_py.storage.file_io import read_array
-from marius_py.storage.files import open_file
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
 from marius_py.storage.protocols import NodeTable
 from marius_py.training.trainer import Trainer
@@ -205,7 +200,9 @@ def _epoch_seconds(
     """
     components = make_components(config)
     model = make_model(config, components, graph, device)
-    edges = _sample(graph, count)
+    with graph.edges() as store:
+        start = (store.num_edges("train") - count) // 2
+        edges = store.read_unverified("train", start, start + count).astype(np.int64)
     edges %= num_nodes, graph.num_relations, num_nodes
     degrees = np.ones(num_nodes, dtype=np.int64)
     partitioning = Partitioning(num_nodes, 2)
@@ -227,18 +224,3 @@ def _epoch_seconds(
     started = time.perf_counter()
     trainer.train(1 + PROBES)
     return statistics.median(lines[1:]) if lines else time.perf_counter() - started
-
-
-def _sample(graph: Graph, count: int) -> NDArray[np.int64]:
-    """Edges (count, 3) from the middle of train, as they lie in the file.
-
-    They are only timed, so no checksum is compared: that takes whole buckets, and one may be the whole file.
-    """
-    with graph.edges() as store:  # which is the graph's own, or this raises
-        path = store.path
-    layout = read_layout(path)
-    edges = np.empty((count, 3), dtype=layout.dtype)
-    first = (layout.counts["train"] - count) // 2
-    with os.fdopen(open_file(path, os.O_RDONLY), "rb", buffering=0) as file:
-        read_array(file.fileno(), edges, layout.data_offsets["train"] + first * edges.strides[0], path)
-    return edges.astype(np.int64)

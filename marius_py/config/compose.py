@@ -60,9 +60,11 @@ def compose(kind: type[T], overrides: Sequence[str] = (), *, config_dir: str | P
 
 def _is_of_interrupt(error: BaseException | None, handled: BaseException | None) -> bool:
     """Whether a library made the error of an interrupt that came upon it, not of one `handled` before."""
-    while error is not None and error is not handled and not isinstance(error, KeyboardInterrupt):
+    while error is not None and error is not handled:
+        if isinstance(error, KeyboardInterrupt):
+            return True
         error = error.__context__
-    return error is not None and error is not handled
+    return False
 
 
 def config_from(

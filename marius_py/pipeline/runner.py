@@ -135,15 +135,15 @@ class Run(ABC):
         try:
             self._guard(partial(_start, threads, in_caller))
         finally:
-            self._join([thread for thread in threads if thread.ident is not None])
+            self._join(threads)
         if isinstance(self._source, Generator) and not self._given_up.is_set():
             self._source.close()
         if self._failures:
             raise self._failures[0]
 
     def _join(self, threads: Sequence[threading.Thread]) -> None:
-        """Wait for all threads; once the run is given up, only a moment for each."""
-        for thread in threads:
+        """Wait for all threads that were started; once the run is given up, only a moment for each."""
+        for thread in (one for one in threads if one.ident is not None):
             while thread.is_alive() and not self._given_up.is_set():
                 thread.join(_JOIN_S)
             thread.join(_JOIN_S)
@@ -246,7 +246,7 @@ class _ThreadedRun(Run):
         finally:
             for _ in threads:
                 waiting.put(None)
-            self._join([thread for thread in threads if thread.ident is not None])
+            self._join(threads)
 
     def _serve(self, stage: Stage, waiting: SimpleQueue[tuple[Any, Future[Any]] | None]) -> None:
         """Take waiting items through a stage until None comes; once the run stops, let them go."""

@@ -44,21 +44,30 @@ class Queries:
 
     Attributes:
         path: the file.
-        columns: names by "head", "relation" and "tail", None where one is asked for; None for a column that
-            the file lacks.
+        cells: by "head", "relation" and "tail" what stands in the file; a column that it lacks is left out.
         lines: the line that each query begins in, from 1; of a Parquet file its row.
-        doubtful: numbers, from 0, of queries that leave out more than one part, one of them by "?".
     """
 
     path: Path
-    columns: dict[str, Column]
+    cells: dict[str, list[str | None]]
     lines: Sequence[int]
-    doubtful: frozenset[int]
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        """Names by "head", "relation" and "tail", None where one is asked for; None for a column that the
+        file lacks."""
+        found: dict[str, Column] = dict.fromkeys(PARTS)
+        for part, cells in self.cells.items():
+            found[part] = [None if cell in _ASKED else cell for cell in cells]
+        return found
 
     def place(self, number: int) -> str:
-        """What messages call a query, counted from 0."""
+        """What messages call a query, counted from 0, and what "?" means where it leaves out too much."""
         unit = "row" if _is_parquet(self.path) else "line"
-        sign = f" ({_SIGN!r} stands for what is asked for)" if number in self.doubtful else ""
+        row = {part: cells[number] for part, cells in self.cells.items()}
+        given = {"head": None, "tail": None} | row
+        doubtful = _SIGN in row.values() and sum(cell in _ASKED for cell in given.values()) > 1
+        sign = f" ({_SIGN!r} stands for what is asked for)" if doubtful else ""
         return f"{self.path} {unit} {self.lines[number]}{sign}"
 
 
@@ -93,29 +102,10 @@ def read_queries(path: Path | str) -> Queries:
     for number, cells in rows:
         if len(cells) != len(columns):
             raise _wrong_count(file, number, cells, rows[0][1] if columns is PARTS else None, len(columns))
-    cells_of: dict[str, Column] = {
+    cells_of: dict[str, list[str | None]] = {
         str(column): [cells[place] for _, cells in rows] for place, column in enumerate(columns)
     }
-    return _queries(file, cells_of, [number for number, _ in rows])
-
-
-def _queries(file: Path, cells: dict[str, Column], lines: Sequence[int]) -> Queries:
-    """Queries of the cells of each part that has a column."""
-    columns: dict[str, Column] = {
-        part: None if (column := cells.get(part)) is None else [None if c in _ASKED else c for c in column]
-        for part in PARTS
-    }
-    doubtful = frozenset(
-        number
-        for number in range(len(lines))
-        if sum(
-            part != "relation" if column is None else column[number] is None
-            for part, column in columns.items()
-        )
-        > 1
-        and any(column is not None and column[number] == _SIGN for column in cells.values())
-    )
-    return Queries(file, columns, lines, doubtful)
+    return Queries(file, cells_of, [number for number, _ in rows])
 
 
 def _is_parquet(file: Path) -> bool:
@@ -186,7 +176,7 @@ def _read_parquet(file: Path) -> Queries:
         columns = {part: table.column(name).cast(pa.string()).to_pylist() for part, name in present.items()}
     except (pa.ArrowException, OSError) as error:
         raise StorageError(f"queries {file} cannot be read: {error}") from error
-    return _queries(file, columns, range(1, table.num_rows + 1))
+    return Queries(file, columns, range(1, table.num_rows + 1))
 
 
 def _column_of(file: Path, part: str, names: Sequence[str]) -> str | None:

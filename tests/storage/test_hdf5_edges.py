@@ -272,14 +272,14 @@ def test_a_bucket_is_verified_once_for_all_of_its_shares(
     store: Hdf5EdgeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[int] = []
-    read_rows = store._read_rows
+    read_rows = store.read_unverified
 
     def counting(split: str, start: int, stop: int) -> np.ndarray:
         reads.append(stop - start)
         return read_rows(split, start, stop)
 
     size = int(store.bucket_counts()[0, 0])
-    monkeypatch.setattr(store, "_read_rows", counting)
+    monkeypatch.setattr(store, "read_unverified", counting)
     for start in range(0, 12, 3):
         store.read_range("train", start, start + 3)
     assert reads == [3, size, 3, 3, 3]
