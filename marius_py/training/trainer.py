@@ -30,7 +30,7 @@ from marius_py.memory import MemoryMeter
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.negatives import NegativeSampler
 from marius_py.nn.product_units import HostPrecision
-from marius_py.nn.schedules import RateSchedule, since_best
+from marius_py.nn.schedules import RateSchedule
 from marius_py.pipeline.execution import Execution
 from marius_py.pipeline.runner import stage_of
 from marius_py.pipeline.stages import Done
@@ -41,6 +41,7 @@ from marius_py.storage.protocols import EdgeStore, PartitionStore
 from marius_py.training.accounting import Accounting
 from marius_py.training.batch_path import BatchPath
 from marius_py.training.commits import CommitRhythm, Commits
+from marius_py.training.patience import is_exhausted
 from marius_py.types import Position, Schedule
 
 log = logging.getLogger(__name__)
@@ -231,7 +232,8 @@ class Trainer:
                 if self._validate_pending():
                     self._on_epoch(self.state.history[-1])
                 self._snapshot()
-                while self.state.position.epoch < epochs and not self._is_exhausted():
+                patience = self._settings.patience
+                while self.state.position.epoch < epochs and not is_exhausted(self.state, patience):
                     self._run_epoch()
                 if self.is_interrupted:
                     raise InterruptedRunError(
@@ -259,26 +261,6 @@ class Trainer:
             if not is_failing:
                 raise
             log.warning("the trace is not written: %s", error)
-
-    def _is_exhausted(self) -> bool:
-        """Whether an epoch is over and validation has not improved for as long as patience lasts."""
-        state, patience = self.state, self._settings.patience
-        if patience is None or not state.is_between_epochs:
-            return False
-        validations = state.validations()
-        waited = since_best([mrr for _, mrr in validations])
-        if waited < patience:
-            return False
-        best = validations[-1 - waited]
-        log.info(
-            "stopping after epoch %d: %svalidation MRR was best after epoch %d (%.4f) and has not been "
-            "higher in %d validations since (training.patience)",
-            state.position.epoch,
-            "sampled " if any((line.get("valid") or {}).get("sampled") for line in state.history) else "",
-            *best,
-            waited,
-        )
-        return True
 
     def _give_up(self, error: StalledError) -> None:
         """Wake whoever waits for the disk or for a batch; from the watchdog's thread."""
