@@ -23,9 +23,9 @@ FLOP_PER_BYTE = {"cpu": 400.0, "cuda": 10_000.0}
 """Operations an epoch computes for each byte it moves, at least: 100 GFLOP/s beside half of 0.5 GB/s, and on
 a device 20 TFLOP/s beside half of 4 GB/s."""
 
-FLOP_PER_KNOWN_EDGE = {"cpu": 60_000.0, "cuda": 1e7}
-"""Operations of training for each known edge that a step indexes, at least. Indexing one takes about 0.1 µs
-of a core, in which that core computes 12,000: a fifth of the time of training at most, in another thread."""
+FLOP_PER_KNOWN_EDGE = {"cpu": 15_000.0, "cuda": 2.5e6}
+"""Operations of training for each known edge that a step indexes, at least. Indexing one takes 0.006 to 0.03
+µs of a core where few of them are asked for, as with many steps: in 0.025 µs it computes 3,000, a fifth."""
 
 FLOP_PER_EDGE = {"cpu": 300_000.0, "cuda": 0.0}
 """Operations in whose time an edge is drawn, gathered and written back, beside its products: 3 µs of a core
@@ -37,10 +37,6 @@ the mixed order, and under several rounds."""
 
 MANY_BATCHES, HALF_FILLED = 100, 0.5
 """An epoch of at least so many batches, filled to less than this, is worth a warning."""
-
-INDEX_SHARE = 4.0
-"""How far the masks of one round of the mixed order may exceed `FLOP_PER_KNOWN_EDGE`: they are indexed by the
-thread that draws batches, beside computing, and the order is worth it."""
 
 MOST_ROUNDS = 16
 
@@ -99,7 +95,7 @@ class EpochWork:
         """The mixed order if a round of it fits, else the one with the fewest loads, and its rounds."""
         if c < p:
             swaps, steps = _size(MIXED, p, c)
-            hides = swaps <= self._hidden_swaps() and steps <= INDEX_SHARE * self._hidden_indices()
+            hides = swaps <= self._hidden_swaps() and steps <= self._hidden_indices()
             if hides and self._filling(steps) >= LEAST_FILLING:
                 return EpochOrder(MIXED, self.rounds(MIXED, p, c))
         return EpochOrder(FEWEST, self.rounds(FEWEST, p, c))

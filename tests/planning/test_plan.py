@@ -197,7 +197,7 @@ def test_training_is_measured_with_the_buffer_where_the_run_has_it(device, tmp_p
     prepare_arrays(random_edges(500, 4000), tmp_path / "graph", partitions=4)
     words = ["model.decoder=distmult", "model.dim=16", "negatives.count=8", "pipeline.compute_threads=1"]
     config = load_config([f"graph={tmp_path / 'graph'}", f"storage.device={device}", *words])
-    assert measure_training(config, open_graph(tmp_path / "graph"), torch.device("cpu")) > 0
+    assert measure_training(config, open_graph(tmp_path / "graph"), torch.device("cpu"), 128) > 0
     assert used
     assert all(settings.device_buffer is (device == "cuda") for settings in used)
     assert all((settings.capacity, settings.threads) == (2, 1) for settings in used)
@@ -225,7 +225,7 @@ def test_a_measurement_reads_its_sample_of_a_bucket_and_no_more(tmp_path, monkey
     config = load_config([f"graph={tmp_path / 'graph'}", *words])
     graph = open_graph(tmp_path / "graph")
     monkeypatch.setattr("marius_py.storage.files._hook", note)
-    measure_training(config, graph, torch.device("cpu"))
+    measure_training(config, graph, torch.device("cpu"), 128)
     assert probed == [800]
     assert sum(read) == 800 * 12
 
@@ -242,7 +242,7 @@ def test_measuring_is_quiet_and_leaves_the_log_of_other_runs(tmp_path, caplog, m
     prepare_arrays(random_edges(500, 4000), tmp_path / "graph", partitions=4)
     words = ["model.decoder=distmult", "model.dim=16", "negatives.count=8", "pipeline.compute_threads=1"]
     config = load_config([f"graph={tmp_path / 'graph'}", *words])
-    measure_training(config, open_graph(tmp_path / "graph"), torch.device("cpu"))
+    measure_training(config, open_graph(tmp_path / "graph"), torch.device("cpu"), 128)
     of_trainer = [one.message for one in caplog.records if one.name == "marius_py.training.trainer"]
     assert set(of_trainer) == {"of another run"}
 
