@@ -16,6 +16,8 @@ from threading import Thread
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from marius_py.threads import start_thread
+
 T = TypeVar("T")
 
 Span = Callable[[str], AbstractContextManager[None]]
@@ -52,7 +54,7 @@ class Team:
     def __enter__(self) -> Self:
         try:
             for thread in self._threads:
-                thread.start()
+                start_thread(thread)
         except BaseException as error:
             self.__exit__(type(error), error, None)
             raise

@@ -23,6 +23,7 @@ FLOORS: dict[str, int] = {
     "arrays": 0,
     "pool": 0,
     "team": 0,
+    "threads": 0,
     "ordering": 0,
     "partitioning": 1,
     "graph": 1,

@@ -15,6 +15,8 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
+from marius_py.threads import start_thread
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -43,16 +45,21 @@ class IOThread:
         self._thread: threading.Thread | None = None
 
     def submit(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Queue `task(*args, **kwargs)`. After a failure every later task fails with the same cause."""
+        """Queue `task(*args, **kwargs)`. After a failure every later task fails with the same cause.
+
+        Raises:
+            PipelineError: the system has no room for the thread; nothing is queued.
+        """
         future: Future[T] = Future()
         with self._lock:
             if self._ended:
                 future.set_exception(self._error or RuntimeError("the I/O thread has been shut down"))
                 return future
-            self._open.add(future)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name=NAME, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name=NAME, daemon=True)
+                start_thread(thread)
+                self._thread = thread
+            self._open.add(future)
         what = getattr(task, "__name__", "task").strip("_<>")
         self._tasks.put((future, what, lambda: task(*args, **kwargs)))
         return future

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from marius_py.pipeline.channel import Channel, StoppedError
-from marius_py.pipeline.runner import Bodies, Run, Stage, draw, work_on
+from marius_py.pipeline.runner import LOAD, Bodies, Run, Stage, draw, work_on
 from marius_py.pipeline.trace import Trace
 from marius_py.pipeline.watchdog import Watchdog
 
@@ -30,7 +30,6 @@ def run_lanes(
     *,
     lanes: int,
     ahead: int = 0,
-    name: str = "load",
     on_error: Callable[[], None] = lambda: None,
     watchdog: Watchdog | None = None,
 ) -> None:
@@ -42,19 +41,18 @@ def run_lanes(
     `lanes` before it. One lane is the thread of the caller.
 
     Args:
-        source: drawn in whatever lane is free, or in a thread of its own, called `name`.
+        source: drawn in whatever lane is free, or in a thread of its own.
         stages: in order, two at least.
         trace: spans by stage, waits as "wait for …".
         lanes: how many.
         ahead: items that a thread of the source's own draws ahead; 0: there is none, lanes draw.
-        name: what the source is called in errors and traces.
         on_error: called once when a stage fails, to wake what waits outside the lanes.
         watchdog: its alarm ends the run; a thread that hangs is then left behind.
 
     Raises:
         PipelineError, MariusError, StalledError: as `run_threaded`.
     """
-    run = _LanesRun(source, stages, trace, lanes, ahead, name, on_error)
+    run = _LanesRun(source, stages, trace, lanes, ahead, on_error)
     with (watchdog or Watchdog()).listening(run.give_up):
         run.run()
 
@@ -69,10 +67,9 @@ class _LanesRun(Run):
         trace: Trace,
         lanes: int,
         ahead: int,
-        name: str,
         on_error: Callable[[], None],
     ) -> None:
-        super().__init__(source, stages, trace, name, on_error)
+        super().__init__(source, stages, trace, on_error)
         self._lanes = lanes
         self._channel: Channel[Any] | None = Channel(ahead, self._stop) if ahead else None
         self._ahead = sum(stage.ahead for stage in stages)
@@ -87,14 +84,14 @@ class _LanesRun(Run):
         lanes: list[tuple[str, Callable[[], None]]] = [
             (f"lane-{number}", partial(self._lane, number)) for number in range(1, self._lanes)
         ]
-        source = [] if self._channel is None else [(self._name, partial(self._produce, self._channel))]
+        source = [] if self._channel is None else [(LOAD, partial(self._produce, self._channel))]
         return partial(self._lane, 0), [*source, *lanes]
 
     def _take(self) -> Any | None:
         """The next item, None at the end."""
         if self._channel is None:
-            return draw(self._source, self._trace, self._name)
-        with self._trace.span(f"wait for {self._name}"):
+            return draw(self._source, self._trace, LOAD)
+        with self._trace.span(f"wait for {LOAD}"):
             return self._channel.get()
 
     def _lane(self, lane: int) -> None:
@@ -102,7 +99,7 @@ class _LanesRun(Run):
         while True:
             asked = time.perf_counter()
             number = next(self._asked)
-            with self._turn(self._name, number):
+            with self._turn(LOAD, number):
                 item = None if self._ended else self._take()
                 if lane == 0:
                     self._trace.idle.append((asked, time.perf_counter()))

@@ -16,7 +16,7 @@ from itertools import takewhile
 from typing import Any
 
 from marius_py.pipeline.channel import Channel
-from marius_py.pipeline.runner import Bodies, Run, Stage, draw, work_on
+from marius_py.pipeline.runner import LOAD, Bodies, Run, Stage, draw, work_on
 from marius_py.pipeline.trace import Trace
 from marius_py.pipeline.watchdog import Watchdog
 from marius_py.team import Team
@@ -29,26 +29,24 @@ def run_rounds(
     *,
     team: Team,
     ahead: int = 0,
-    name: str = "load",
     on_error: Callable[[], None] = lambda: None,
     watchdog: Watchdog | None = None,
 ) -> None:
     """Take items through the stages, one after the other; only stages that are `ahead` see several at once.
 
     Args:
-        source: drawn in the caller's thread, or in one of its own, called `name`.
+        source: drawn in the caller's thread, or in one of its own.
         stages: in order; all see the items in the source's order.
         trace: spans by stage, waits as "wait for …".
         team: draws side by side; what else it does the stages know.
         ahead: items that a thread of the source's own draws ahead; 0: there is none.
-        name: what the source is called in errors and traces.
         on_error: called once when a stage fails, to wake what waits outside.
         watchdog: its alarm ends the run; a thread that hangs is then left behind.
 
     Raises:
         PipelineError, MariusError, StalledError: as `run_threaded`.
     """
-    run = _RoundsRun(source, stages, trace, team, ahead, name, on_error)
+    run = _RoundsRun(source, stages, trace, team, ahead, on_error)
     with (watchdog or Watchdog()).listening(run.give_up):
         run.run()
 
@@ -63,10 +61,9 @@ class _RoundsRun(Run):
         trace: Trace,
         team: Team,
         ahead: int,
-        name: str,
         on_error: Callable[[], None],
     ) -> None:
-        super().__init__(source, stages, trace, name, on_error)
+        super().__init__(source, stages, trace, on_error)
         self._team = team
         self._channel: Channel[Any] | None = Channel(ahead, self._stop) if ahead else None
 
@@ -74,7 +71,7 @@ class _RoundsRun(Run):
         """The rounds, and the source if it draws ahead."""
         if self._channel is None:
             return self._rounds, []
-        return self._rounds, [(self._name, partial(self._produce, self._channel))]
+        return self._rounds, [(LOAD, partial(self._produce, self._channel))]
 
     def _rounds(self) -> None:
         num_ahead = sum(stage.ahead for stage in self._stages)
@@ -98,9 +95,9 @@ class _RoundsRun(Run):
         asked = time.perf_counter()
         try:
             if self._channel is None:
-                drawn = (draw(self._source, self._trace, self._name) for _ in range(self._team.size))
+                drawn = (draw(self._source, self._trace, LOAD) for _ in range(self._team.size))
                 return list(takewhile(lambda item: item is not None, drawn))
-            with self._trace.span(f"wait for {self._name}"):
+            with self._trace.span(f"wait for {LOAD}"):
                 first = self._channel.get()
             return [] if first is None else [first, *self._channel.waiting(self._team.size - 1)]
         finally:

@@ -25,8 +25,11 @@ from marius_py.errors import MariusError, PipelineError
 from marius_py.pipeline.channel import Channel, InFlight, Stop, StoppedError
 from marius_py.pipeline.trace import IN_FLIGHT, Trace
 from marius_py.pipeline.watchdog import Watchdog
+from marius_py.threads import start_thread
 
 _JOIN_S = 0.2
+LOAD = "load"
+"""What the source is called in errors and traces."""
 AHEAD_THREADS = 3
 """Items that a stage ahead of those in flight works on at once: drawing is the longest that the host does."""
 
@@ -51,11 +54,11 @@ class Stage:
     ahead: bool = False
 
 
-def run_inline(source: Iterable[Any], stages: Sequence[Stage], trace: Trace, *, name: str = "load") -> None:
+def run_inline(source: Iterable[Any], stages: Sequence[Stage], trace: Trace) -> None:
     """Take each item through all stages before the next one is drawn: one item in flight, one thread."""
     items = iter(source)
     while True:
-        item = draw(items, trace, name)
+        item = draw(items, trace, LOAD)
         if item is None:
             return
         for stage in stages:
@@ -68,7 +71,6 @@ def run_threaded(
     trace: Trace,
     *,
     max_in_flight: int,
-    name: str = "load",
     on_error: Callable[[], None] = lambda: None,
     watchdog: Watchdog | None = None,
 ) -> None:
@@ -77,11 +79,10 @@ def run_threaded(
     Stages that are `ahead` have `AHEAD_THREADS`.
 
     Args:
-        source: drawn in its own thread, called `name`.
+        source: drawn in its own thread.
         stages: in order; all see the items in the source's order.
         trace: spans by stage, waits as "wait for …".
         max_in_flight: items between the entry of the first stage that is not `ahead` and the end of the last.
-        name: what the source is called in errors and traces.
         on_error: called once when a stage fails, to wake what waits outside the channels.
         watchdog: its alarm ends the run; a thread that hangs is then left behind.
 
@@ -89,7 +90,7 @@ def run_threaded(
         PipelineError: a stage failed with a foreign error. MariusError: it failed with one of ours.
         StalledError: a stage hangs.
     """
-    run = _ThreadedRun(source, stages, trace, max_in_flight, name, on_error)
+    run = _ThreadedRun(source, stages, trace, max_in_flight, on_error)
     with (watchdog or Watchdog()).listening(run.give_up):
         run.run()
 
@@ -102,13 +103,11 @@ class Run(ABC):
         source: Iterable[Any],
         stages: Sequence[Stage],
         trace: Trace,
-        name: str,
         on_error: Callable[[], None],
     ) -> None:
         self._source = iter(source)
         self._stages = stages
         self._trace = trace
-        self._name = name
         self._on_error = on_error
         self._stop = Stop()
         self._failures: list[BaseException] = []
@@ -150,7 +149,7 @@ class Run(ABC):
 
     def _produce(self, channel: Channel[Any]) -> None:
         """Draw the source to its end, each item into the channel."""
-        while (item := draw(self._source, self._trace, self._name)) is not None:
+        while (item := draw(self._source, self._trace, LOAD)) is not None:
             channel.put(item)
         channel.close()
 
@@ -175,10 +174,9 @@ class _ThreadedRun(Run):
         stages: Sequence[Stage],
         trace: Trace,
         max_in_flight: int,
-        name: str,
         on_error: Callable[[], None],
     ) -> None:
-        super().__init__(source, stages, trace, name, on_error)
+        super().__init__(source, stages, trace, on_error)
         self._limit = InFlight(max_in_flight, self._stop)
         self._first_in_flight = sum(stage.ahead for stage in stages)
         self._channels: list[Channel[Any]] = [Channel(max_in_flight + 1, self._stop) for _ in stages]
@@ -186,7 +184,7 @@ class _ThreadedRun(Run):
     def bodies(self) -> Bodies:
         """The source and each stage; the caller's thread has the stage that asks for it, if one does."""
         source = partial(self._produce, self._channels[0])
-        bodies: list[tuple[str, Callable[[], None]]] = [(self._name, source)]
+        bodies: list[tuple[str, Callable[[], None]]] = [(LOAD, source)]
         in_caller: Callable[[], None] = lambda: None  # noqa: E731
         for number, stage in enumerate(self._stages):
             body = partial(self._consume, number)
@@ -198,7 +196,7 @@ class _ThreadedRun(Run):
 
     def _consume(self, number: int) -> None:
         stage = self._stages[number]
-        before = self._stages[number - 1].name if number else self._name
+        before = self._stages[number - 1].name if number else LOAD
         is_last = number + 1 == len(self._stages)
         with self._worker(stage) as work:
             while True:
@@ -300,13 +298,7 @@ def work_on(stage: Stage, item: Any, trace: Trace) -> Any:
 def _start(threads: Sequence[Thread], then: Callable[[], None] = lambda: None) -> None:
     """Start all threads, then go on; PipelineError if the system has no room for one."""
     for thread in threads:
-        try:
-            thread.start()
-        except RuntimeError as error:
-            message = (
-                f"the thread {thread.name!r} cannot be started: {error}; does a limit of processes apply?"
-            )
-            raise PipelineError(message, stage=thread.name) from error
+        start_thread(thread)
     then()
 
 

@@ -21,6 +21,7 @@ from typing import Self
 from marius_py.buffer.swap import NAME as IO_THREAD
 from marius_py.errors import StalledError
 from marius_py.team import TEAM_THREAD
+from marius_py.threads import start_thread
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class Watchdog:
         if self._seconds is not None:
             self._thread = threading.Thread(target=self._watch, name="marius-watchdog", daemon=True)
             try:
-                self._thread.start()
+                start_thread(self._thread)
             except BaseException:  # an interrupt may come while it starts
                 self._ended.set()
                 raise
