@@ -7,6 +7,7 @@ c buffer capacity in partitions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -27,6 +28,12 @@ ExportFormat = Literal["npy", "parquet", "tsv", "word2vec", "safetensors", "pbg"
 """How embeddings are written for other programs."""
 
 EXPORT_FORMATS: tuple[ExportFormat, ...] = get_args(ExportFormat)
+
+Progress = Callable[[int, int], None]
+"""Told of progress: (done, total)."""
+
+StageProgress = Callable[[str, int, int | None, str], None]
+"""Told of the progress of a stage: (stage, done, total or None, unit)."""
 
 MAX_PARTITIONS = 1024
 """Most partitions of a node table. An epoch's schedule has p² buckets, a million then. The first takes

@@ -46,7 +46,7 @@ class BatchSettings:
             of the block at hand alone where more than `block_edges` lie between the residents.
         spread: divide each bucket among all steps that hold both of its partitions; otherwise it runs whole
             in the step that the schedule names. block_edges: edges of a step that are shuffled at once.
-        weigh: let negatives count so that together they stand for all nodes (see `slot_weights`).
+        weigh: let negatives count so that together they stand for all nodes (see `group_weights`).
         compiled: search known edges and level steps with loops compiled with Numba.
         per_question: let questions count alike, however many known edges answer them (K-vs-all);
             at most `block_edges` may lie between the residents.

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from marius_py.buffer import PartitionBuffer
 from marius_py.buffer.device import DeviceBuffer
+from marius_py.data.batches import BatchSettings
 from marius_py.data.distinct import DistinctIndex
 from marius_py.data.drawn_batch import DrawnBatch
-from marius_py.data.edge_batch import EdgeBatch, Ids, SlotWeights
-from marius_py.data.importance import slot_weights
+from marius_py.data.edge_batch import EdgeBatch, GroupWeights, Ids
+from marius_py.data.importance import group_shares, group_weights, resident_groups
 from marius_py.data.leased_edges import LeasedEdges
 from marius_py.data.recurring import padded_positions
 from marius_py.errors import ConfigError
@@ -72,40 +73,24 @@ class BatchDrawing:
     Args:
         buffer: where the batches' nodes lie.
         sampler: draws negatives among the resident nodes.
-        seed: the run's seed.
-        weigh: let negatives count so that together they stand for all nodes (see `slot_weights`).
-        compiled: locate nodes with loops compiled with Numba.
-        mask_known: leave known edges out of the negatives, where they are at hand.
-        per_question: let questions count alike, however many edges answer them, in the buffer and, as
-            estimated from these, elsewhere.
+        batches: the run's seed, and which negatives count and what.
     """
 
-    def __init__(
-        self,
-        buffer: PartitionBuffer,
-        sampler: NegativeSampler,
-        *,
-        seed: int,
-        weigh: bool = False,
-        compiled: bool = False,
-        mask_known: bool = False,
-        per_question: bool = False,
-    ) -> None:
+    def __init__(self, buffer: PartitionBuffer, sampler: NegativeSampler, batches: BatchSettings) -> None:
         self._buffer = buffer
         self._sampler = sampler
-        self._seed = seed
-        self._weigh = weigh
-        self._compiled = compiled
-        self._mask_known = mask_known
-        self._per_question = per_question
+        self._batches = batches
+        self._shares = None
+        if batches.weigh:
+            self._shares = group_shares(buffer.store.table.partitioning.num_partitions, buffer.capacity)
         self._is_foreign = type(sampler).sample.__module__ != NegativeSampler.__module__
-        self._distinct = Pool(lambda: DistinctIndex(buffer.num_rows, compiled=compiled))
+        self._distinct = Pool(lambda: DistinctIndex(buffer.num_rows, compiled=batches.compiled))
 
     def draw(self, leased: LeasedEdges) -> EdgeBatch | DrawnBatch:
         """Draw negatives, find those that must not count, translate ids to rows, find distinct ones."""
-        seed = stream_seed(self._seed, Purpose.DROPOUT, *leased.here)
+        seed = stream_seed(self._batches.seed, Purpose.DROPOUT, *leased.here)
         if isinstance(self._buffer, DeviceBuffer):
-            reads = self._sampler.reads_edges or self._mask_known
+            reads = self._sampler.reads_edges or self._batches.mask_known
             edges = leased.edges.astype(np.int64) if reads else leased.edges
             negatives, dropped = self._negatives(edges, leased)
             return DrawnBatch(
@@ -125,7 +110,7 @@ class BatchDrawing:
 
     def _negatives(self, edges: Edges, leased: LeasedEdges) -> tuple[dict[Side, Ids], dict[Side, Ids]]:
         """Corrupted side → (C, K) node ids, and → positions of those that do not count."""
-        rng = stream(self._seed, Purpose.NEGATIVES, *leased.here)
+        rng = stream(self._batches.seed, Purpose.NEGATIVES, *leased.here)
         lent = edges.view()
         lent.flags.writeable = False  # what a sampler wrote there would be trained on
         drawn: dict[Side, Ids] = {}
@@ -136,7 +121,7 @@ class BatchDrawing:
             if self._is_foreign:
                 found = checked(found, len(edges), leased.nodes)
             drawn[side] = np.sort(found, axis=1)
-            if self._mask_known and leased.known is not None:
+            if self._batches.mask_known and leased.known is not None:
                 dropped[side] = leased.known.false_negatives(edges, drawn[side], side)
             elif self._sampler.holds_answers:
                 dropped[side] = own_answers(edges, drawn[side], side)
@@ -144,7 +129,7 @@ class BatchDrawing:
 
     def _edge_weights(self, edges: Edges, leased: LeasedEdges) -> dict[Side, NDArray[np.float32]]:
         """Corrupted side → (B,) what edges count; empty if all count alike."""
-        if not self._per_question or leased.known is None:
+        if not self._batches.per_question or leased.known is None:
             return {}
         share = float(leased.nodes.sizes.sum()) / self._buffer.store.table.partitioning.num_nodes
         return {side: leased.known.question_weights(edges, side, share) for side in SIDES}
@@ -160,19 +145,14 @@ class BatchDrawing:
     ) -> EdgeBatch:
         edges = ids.shape[1]
         everything = np.concatenate([ids[0], ids[2], *(drawn[side].ravel() for side in SIDES)])
-        rows = self._buffer.index(everything, leased.first_row, self._compiled)
+        rows = self._buffer.index(everything, leased.first_row, self._batches.compiled)
         with self._distinct.lend() as distinct:
             index, local = distinct(rows)
-        weights = self._slot_weights(rows, edges)
         negatives: dict[Side, Ids] = {}
-        importance: dict[Side, SlotWeights] = {}
         offset = 2 * edges
         for side in SIDES:
             size, shape = drawn[side].size, drawn[side].shape
             negatives[side] = local[offset : offset + size].reshape(shape)
-            if weights is not None:
-                slot = self._buffer.slot(rows[offset : offset + size]).reshape(shape)
-                importance[side] = SlotWeights(slot, weights.reshape(len(slot), -1, weights.shape[1]))
             offset += size
         return EdgeBatch(
             here=leased.here,
@@ -183,16 +163,31 @@ class BatchDrawing:
             tail=local[edges : 2 * edges],
             negatives=negatives,
             dropped=dropped,
-            importance=importance,
+            importance=self._importance(rows, edges, drawn, leased.first_row),
             edge_weight=edge_weight,
             seed=seed,
             lease=leased.lease,
         )
 
-    def _slot_weights(self, rows: Ids, edges: int) -> NDArray[np.float32] | None:
-        """(B, S) what a negative of each slot counts for each edge; None: all count alike."""
-        if not self._weigh:
-            return None
-        heads, tails = self._buffer.slot(rows[:edges]), self._buffer.slot(rows[edges : 2 * edges])
-        num_partitions = self._buffer.store.table.partitioning.num_partitions
-        return slot_weights(heads, tails, num_partitions, self._buffer.capacity, self._buffer.num_slots)
+    def _importance(
+        self, rows: Ids, edges: int, drawn: dict[Side, Ids], first_rows: Ids
+    ) -> dict[Side, GroupWeights]:
+        """Corrupted side → what its negatives count; empty if all count alike.
+
+        Args:
+            rows: buffer rows of B = `edges` heads, as many tails and the drawn nodes of both sides.
+        """
+        if self._shares is None:
+            return {}
+        resident = np.flatnonzero(first_rows >= 0)
+        group_of_slot = np.zeros(self._buffer.num_slots, np.int64)
+        group_of_slot[self._buffer.slot(first_rows[resident])] = resident_groups(first_rows)[resident]
+        sizes = [edges, edges, *(drawn[side].size for side in SIDES)]
+        heads, tails, *negatives, _ = np.split(group_of_slot[self._buffer.slot(rows)], np.cumsum(sizes))
+        weights = group_weights(heads, tails, self._shares, self._buffer.capacity)
+        return {
+            side: GroupWeights(
+                group.reshape(drawn[side].shape), weights.reshape(len(drawn[side]), -1, weights.shape[1])
+            )
+            for side, group in zip(SIDES, negatives, strict=True)
+        }

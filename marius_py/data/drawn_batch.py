@@ -19,7 +19,7 @@ from torch import Tensor
 from marius_py.buffer import Lease
 from marius_py.buffer.device import DeviceBuffer
 from marius_py.data.edge_batch import Ids
-from marius_py.data.importance import slot_shares
+from marius_py.data.importance import group_shares, resident_groups
 from marius_py.nn.batch import Corruption, Importance
 from marius_py.storage.protocols import Edges
 from marius_py.types import SIDES, Position, Side
@@ -57,8 +57,8 @@ class DrawnBatch:
     def pack(self, rate: float, empty: Callable[[int], Tensor]) -> Tensor:
         """What travels to the device, (n,) uint8: 64-bit numbers, then the edges.
 
-        The numbers are the negatives of both sides, the first rows, what is dropped, and the bits of `rate`,
-        the batch's factor of the learning rate.
+        The numbers are the negatives of both sides, the first rows, the groups of partitions, what is
+        dropped, and the bits of `rate`, the batch's factor of the learning rate.
 
         Args:
             rate: see there.
@@ -67,6 +67,7 @@ class DrawnBatch:
         numbers = [
             *(self.negatives[side].ravel() for side in SIDES),
             self.first_row,
+            resident_groups(self.first_row),
             *(self.dropped[side] for side in SIDES if side in self.dropped),
             np.array([rate], np.float64).view(np.int64),
         ]
@@ -106,15 +107,14 @@ class Locator:
     Args:
         buffer: the buffer.
         device: where it is.
-        weigh: let negatives count so that together they stand for all nodes (see `slot_weights`).
+        weigh: let negatives count so that together they stand for all nodes (see `group_weights`).
         padded: leave `index` as long as the batch, instead of waiting for the number of distinct nodes.
     """
 
     def __init__(self, buffer: DeviceBuffer, device: torch.device, *, weigh: bool, padded: bool) -> None:
         self._partitioning = buffer.store.table.partitioning
-        self._capacity, self._num_slots = buffer.capacity, buffer.num_slots
-        self._slot_rows = buffer.slot_rows
-        self._weigh = weigh
+        self._capacity = buffer.capacity
+        self._shares = group_shares(self._partitioning.num_partitions, self._capacity) if weigh else None
         self._padded = padded
         self._last = torch.zeros(buffer.num_rows, dtype=torch.int32, device=device)
 
@@ -125,26 +125,23 @@ class Locator:
         dropped = [len(drawn.dropped[side]) if side in drawn.dropped else 0 for side in SIDES]
         sizes = [shape[0] * shape[1] for shape in shapes.values()]
         numbers, triples = torch.split(packed, [len(packed) - drawn.edges.nbytes, drawn.edges.nbytes])
-        drawn_nodes, first_row, *positions, rate = torch.split(
-            numbers.view(torch.int64), [sum(sizes), len(drawn.first_row), *dropped, 1]
+        num_partitions = len(drawn.first_row)
+        drawn_nodes, first_row, group_of, *positions, rate = torch.split(
+            numbers.view(torch.int64), [sum(sizes), num_partitions, num_partitions, *dropped, 1]
         )
         own, relation = self._columns(triples, drawn.edges)
         everything = torch.cat((own, drawn_nodes))
-        rows, lost = self._rows(everything, first_row)
+        part, rows, lost = self._rows(everything, first_row)
         index, local, count = self._distinct(rows)
         head, tail, *negative = torch.split(local, [edges, edges, *sizes])
-        shares = slot_shares(self._partitioning.num_partitions, self._capacity) if self._weigh else None
-        if shares is not None:
-            slots = rows.div(self._slot_rows, rounding_mode="floor")
-            head_slot, tail_slot, *negative_slot = torch.split(slots, [edges, edges, *sizes])
-            weight = self._weights(head_slot, tail_slot, shares)
+        if self._shares is not None:
+            head_group, tail_group, *group = torch.split(group_of[part], [edges, edges, *sizes])
+            weight = self._weights(head_group, tail_group, self._shares)
         negatives: dict[Side, Corruption] = {}
         for number, (side, shape) in enumerate(shapes.items()):
             importance = None
-            if shares is not None:
-                importance = Importance(
-                    negative_slot[number].view(shape), weight.view(shape[0], -1, self._num_slots)
-                )
+            if self._shares is not None:
+                importance = Importance(group[number].view(shape), weight.view(shape[0], -1, self._capacity))
             negatives[side] = Corruption(
                 negative[number].view(shape),
                 importance=importance,
@@ -159,8 +156,8 @@ class Locator:
         columns = triples.view(torch.int32 if like.dtype == np.int32 else torch.int64).view(-1, 3).t()
         return columns[::2].reshape(-1).long(), columns[1].long()
 
-    def _rows(self, nodes: Tensor, first_row: Tensor) -> tuple[Tensor, Tensor]:
-        """Buffer rows of node ids, and whether any is not resident; as `Partitioning.locate`."""
+    def _rows(self, nodes: Tensor, first_row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Partitions and buffer rows of nodes, and whether any is not resident; as `Partitioning.locate`."""
         base, extra = divmod(self._partitioning.num_nodes, self._partitioning.num_partitions)
         boundary = extra * (base + 1)
         part = nodes.div(base + 1, rounding_mode="floor")
@@ -170,7 +167,7 @@ class Locator:
         start = part * base + part.clamp_max(extra)
         first = first_row[part]
         # A node that is lost reads some row of the buffer until the host hears of it.
-        return first.clamp_min(0) + (nodes - start), (first < 0).any()
+        return part, first.clamp_min(0) + (nodes - start), (first < 0).any()
 
     def _distinct(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Distinct rows in the order of their last occurrence, where each row is among them, their number."""
@@ -186,12 +183,12 @@ class Locator:
         index.scatter_(0, torch.where(is_last, local, len(rows)), rows)
         return index[:-1], local[last], local[-1] + 1
 
-    def _weights(self, head_slot: Tensor, tail_slot: Tensor, shares: tuple[float, float, float]) -> Tensor:
-        """(B, S) what a negative of each slot counts for each edge, as `slot_weights`."""
+    def _weights(self, head_group: Tensor, tail_group: Tensor, shares: tuple[float, float, float]) -> Tensor:
+        """(B, c) what a negative of each group counts for each edge, as `group_weights`."""
         own, inside, between = shares
-        others = torch.full_like(head_slot, between, dtype=torch.float32)
-        others.masked_fill_(head_slot == tail_slot, inside)
-        weights = others.unsqueeze(1).repeat(1, self._num_slots)
-        for slot in (head_slot, tail_slot):
-            weights.scatter_(1, slot.unsqueeze(1), own)
+        others = torch.full_like(head_group, between, dtype=torch.float32)
+        others.masked_fill_(head_group == tail_group, inside)
+        weights = others.unsqueeze(1).repeat(1, self._capacity)
+        for group in (head_group, tail_group):
+            weights.scatter_(1, group.unsqueeze(1), own)
         return weights

@@ -14,14 +14,14 @@ from marius_py.types import Position, Side
 Ids = NDArray[np.int64]
 
 
-class SlotWeights(NamedTuple):
-    """What negatives count by the buffer slot they lie in.
+class GroupWeights(NamedTuple):
+    """What negatives count, by group (see `resident_groups`).
 
     Attributes:
-        slot: (C, K) int64, each negative's slot. weight: (C, P, S) float32, what it counts for an edge.
+        group: (C, K) int64, each negative's group. weight: (C, P, c) float32, what it counts for an edge.
     """
 
-    slot: Ids
+    group: Ids
     weight: NDArray[np.float32]
 
 
@@ -50,7 +50,7 @@ class EdgeBatch:
     tail: Ids
     negatives: dict[Side, Ids]
     dropped: dict[Side, Ids]
-    importance: dict[Side, SlotWeights]
+    importance: dict[Side, GroupWeights]
     edge_weight: dict[Side, NDArray[np.float32]]
     seed: int
     lease: Lease

@@ -1,6 +1,6 @@
 """Model floor (1): batch types, decoders, losses, negatives, sparse row optimizers."""
 
-from marius_py.nn.batch import Batch, Corruption, Importance, Update
+from marius_py.nn.batch import Batch, Corruption, Importance
 from marius_py.nn.decoders import (
     RESCAL,
     ClosedFormDecoder,
@@ -57,5 +57,4 @@ __all__ = [
     "SparseOptimizer",
     "TransE",
     "UniformNegatives",
-    "Update",
 ]

@@ -1,4 +1,4 @@
-"""What enters the model, a Batch, and what its `step` returns, an Update (floor 1): tensors on one device."""
+"""What enters the model, a Batch (floor 1): tensors on one device."""
 
 from __future__ import annotations
 
@@ -112,7 +112,6 @@ class Batch:
 
     Attributes:
         rows: (U, D) float32 embeddings of the batch's unique nodes.
-        state: (U, S) float32 optimizer state of the same nodes.
         head, tail: (B,) int64 local indices into `rows`.
         relation: (B,) int64 relation ids.
         negatives: corrupted side → its shared negatives; C divides B.
@@ -121,7 +120,6 @@ class Batch:
     """
 
     rows: Tensor
-    state: Tensor
     head: Tensor
     relation: Tensor
     tail: Tensor
@@ -130,7 +128,7 @@ class Batch:
     rate: float | Tensor = 1.0
 
     def tensors(self) -> list[Tensor]:
-        """All tensors but the state, in a fixed order."""
+        """All tensors, in a fixed order."""
         found = [self.rows, self.head, self.relation, self.tail]
         if isinstance(self.rate, Tensor):
             found.append(self.rate)
@@ -139,7 +137,7 @@ class Batch:
         return found
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Batch:
-        """The same batch with others in the place of `tensors()`, without state."""
+        """The same batch with others in the place of `tensors()`."""
         rows, head, relation, tail, *left = tensors
         rate = left.pop(0) if isinstance(self.rate, Tensor) else self.rate
         negatives = {}
@@ -147,19 +145,4 @@ class Batch:
             count = len(one.tensors())
             negatives[side] = one.with_tensors(left[:count])
             left = left[count:]
-        return Batch(rows, rows[:, :0], head, relation, tail, negatives, self.seed, rate)
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """What a batch changes: row deltas to be added to the buffer.
-
-    Attributes:
-        d_rows: (U, D) float32, new minus gathered embeddings.
-        d_state: (U, S) float32, new minus gathered state.
-        loss: () float32 or float64, mean loss an edge, both sides summed, regularization left out.
-    """
-
-    d_rows: Tensor
-    d_state: Tensor
-    loss: torch.Tensor
+        return Batch(rows, head, relation, tail, negatives, self.seed, rate)

@@ -150,7 +150,6 @@ def _part_of(make: Callable[[], StepInput], part: Part) -> StepInput:
     return StepInput(
         Batch(
             rows=batch.rows,
-            state=batch.state,
             head=batch.head[edges],
             relation=batch.relation[edges],
             tail=batch.tail[edges],

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from marius_py.errors import ConfigError
-from marius_py.nn.batch import Batch, Update
+from marius_py.nn.batch import Batch
 from marius_py.nn.cuda_gradients import device_gradients, takes
 from marius_py.nn.cuda_kernels import Kernels, Precision, choose_kernels
 from marius_py.nn.decoders.base import Decoder
@@ -167,29 +167,11 @@ class LinkPredictionModel:
         """Fill (n, S) float32 with the optimizer state of untrained nodes."""
         self.optimizer.init_state(out)
 
-    def step(self, batch: Batch) -> Update:
-        """As `gradients`, and the optimizer's step of the node rows, for a caller without a buffer of them.
-
-        Args:
-            batch: on the model's device; it is not changed.
-
-        Returns:
-            Row deltas in tensors of their own, which the caller may keep.
-        """
-        with torch.no_grad():
-            gradients = self.gradients(batch)
-            d_rows, d_state = self.optimizer.delta(batch.rows, batch.state, gradients.rows)
-            if isinstance(batch.rate, Tensor) or batch.rate != 1:
-                # Steps are in proportion to the rate. Scaling the step leaves the optimizer alone, which
-                # other threads may be using for batches of other rates.
-                d_rows = d_rows * batch.rate
-        return Update(d_rows, d_state, gradients.loss)
-
     def gradients(self, batch: Batch, team: Team = ALONE) -> Gradients:
         """Loss and gradients of one batch; relation rows are updated before it returns.
 
         Args:
-            batch: on the model's device; it is not changed, and its `state` is not read.
+            batch: on the model's device; it is not changed.
             team: whose members share in the batch on the CPU; into how many parts it is cut is all that its
                 size changes.
 

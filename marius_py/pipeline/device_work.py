@@ -72,7 +72,6 @@ class DeviceWork:
         rows = self._buffer.rows(local.index)
         return Batch(
             rows=rows,
-            state=rows.new_empty(len(rows), 0),
             head=local.head,
             relation=local.relation,
             tail=local.tail,

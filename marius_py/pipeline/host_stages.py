@@ -75,7 +75,6 @@ def host_stages(
         team.share(len(index), lambda part: buffer.gather_rows(index[part], rows[part]), "gather")
         batch = Batch(
             rows=rows,
-            state=rows[:, :0],
             head=torch.from_numpy(ids.head),
             relation=torch.from_numpy(ids.relation),
             tail=torch.from_numpy(ids.tail),

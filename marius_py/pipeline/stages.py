@@ -22,7 +22,7 @@ from torch import Tensor
 from marius_py.buffer import PartitionBuffer
 from marius_py.buffer.transfer import Arrival, Transfer
 from marius_py.data.drawn_batch import DrawnBatch
-from marius_py.data.edge_batch import EdgeBatch, Ids, SlotWeights
+from marius_py.data.edge_batch import EdgeBatch, GroupWeights, Ids
 from marius_py.data.recurring import padded_positions, padded_rows
 from marius_py.errors import PipelineError
 from marius_py.nn.batch import Batch, Corruption, Importance
@@ -104,7 +104,6 @@ def training_stages(
         here.numpy()[number:] = 0
         batch = Batch(
             rows=here,
-            state=here[:, :0],
             head=torch.from_numpy(ids.head),
             relation=torch.from_numpy(ids.relation),
             tail=torch.from_numpy(ids.tail),
@@ -193,10 +192,10 @@ def corruptions(ids: EdgeBatch) -> dict[Side, Corruption]:
     return negatives
 
 
-def _importance(weights: SlotWeights | None) -> Importance | None:
+def _importance(weights: GroupWeights | None) -> Importance | None:
     if weights is None:
         return None
-    return Importance(torch.from_numpy(weights.slot), torch.from_numpy(weights.weight))
+    return Importance(torch.from_numpy(weights.group), torch.from_numpy(weights.weight))
 
 
 def figures(found: Gradients, *others: Tensor) -> Tensor:

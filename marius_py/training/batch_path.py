@@ -75,15 +75,7 @@ class BatchPath:
         self._execution, self._device = execution, device
         self._trace, self._watchdog, self._memory = trace, watchdog, memory
         self._weigh = batches.weigh
-        self._drawing = BatchDrawing(
-            buffer,
-            sampler,
-            seed=batches.seed,
-            weigh=batches.weigh,
-            compiled=batches.compiled,
-            mask_known=batches.mask_known,
-            per_question=batches.per_question,
-        )
+        self._drawing = BatchDrawing(buffer, sampler, batches)
         self._device_work: DeviceWork | None = None
         self._recordings = Recordings(
             may=lambda: model.is_recordable and not batches.per_question, keep=True, most=_MOST_RECORDINGS

@@ -21,7 +21,7 @@ from marius_py.buffer.swap import IOThread
 from marius_py.buffer.transfer import CudaTransfer, Late, Transfer
 from marius_py.data.drawing import BatchDrawing
 from marius_py.data.drawn_batch import DrawnBatch, Locator
-from marius_py.data.importance import slot_weights
+from marius_py.data.importance import group_shares, group_weights, resident_groups
 from marius_py.errors import ConfigError, InterruptedRunError, PipelineError, ScheduleError, StorageError
 from marius_py.nn.batch import Batch
 from marius_py.nn.decoders import ComplEx, Decoder, TransE
@@ -377,9 +377,12 @@ def test_located_as_on_the_host(buffer: DeviceBuffer) -> None:
         assert int(padded.count) == len(index)
         np.testing.assert_array_equal(padded.index[: len(index)].numpy(), index)
         assert not padded.index[len(index) :].any()
-        slots = buffer.slot(rows)
-        weights = slot_weights(slots[:12], slots[12:24], 7, 4, buffer.num_slots)
-        assert weights is not None
+        part, _ = buffer.store.table.partitioning.locate(np.concatenate(nodes))
+        group = resident_groups(buffer.first_rows())[part]
+        assert set(group.tolist()) <= set(range(4))
+        shares = group_shares(7, 4)
+        assert shares is not None
+        weights = group_weights(group[:12], group[12:24], shares, 4)
         for found in (plain, padded):
             assert not found.lost
             sides = [found.negatives[side] for side in SIDES]
@@ -388,7 +391,7 @@ def test_located_as_on_the_host(buffer: DeviceBuffer) -> None:
             np.testing.assert_array_equal(found.relation.numpy(), drawn.edges[:, 1])
             assert float(found.rate) == 0.25
             groups = torch.cat([side.importance.group.flatten() for side in sides])
-            np.testing.assert_array_equal(groups.numpy(), slots[24:])
+            np.testing.assert_array_equal(groups.numpy(), group[24:])
             np.testing.assert_array_equal(sides[0].importance.weight.reshape(12, -1).numpy(), weights)
             assert sides[0].dropped is None
             assert sides[1].dropped.tolist() == [3, 17]

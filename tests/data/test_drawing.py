@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from marius_py.data.batches import BatchSettings
 from marius_py.data.drawing import BatchDrawing, checked
 from marius_py.data.leased_edges import LeasedEdges
 from marius_py.errors import ConfigError
@@ -45,7 +46,8 @@ def draw(sampler: NegativeSampler) -> np.ndarray:
     edges = np.array([[0, 0, 20], [1, 0, 21], [2, 0, 22], [3, 0, 23]])
     here, none = Position(0, 0, 0), np.zeros(0, np.int64)
     leased = LeasedEdges(edges, here, here, RESIDENT, None, none, None)  # type: ignore[arg-type]
-    drawing = BatchDrawing(None, sampler, seed=0)  # type: ignore[arg-type]  # asked by other methods only
+    batches = BatchSettings(4, 1, seed=0)
+    drawing = BatchDrawing(None, sampler, batches)  # type: ignore[arg-type]  # asked by other methods only
     found = drawing._negatives(edges, leased)[0]["head"]
     assert edges[:, 2].tolist() == [20, 21, 22, 23]
     return found

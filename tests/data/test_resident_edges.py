@@ -56,6 +56,33 @@ def test_an_index_of_all_serves_until_a_partition_comes() -> None:
     assert known.index((1, 2), other, other) is not first
 
 
+def test_no_index_outlives_the_edges_it_was_made_of() -> None:
+    """All edges after few, after others and after too many: each time what is found is what is true."""
+    rng = np.random.default_rng(0)
+    edges = np.stack([rng.integers(0, size, 4000) for size in (NODES, 3, NODES)], 1)
+    store = MemoryEdgeStore(Partitioning(NODES, PARTS), edges)
+    counts = store.bucket_counts()
+    limit = max(int(counts[np.ix_(parts, parts)].sum()) for parts in ([0, 1], [1, 2]))
+    known = ResidentEdges(store, counts, limit=limit)
+    negatives = np.arange(NODES)[None]
+    for resident, few in (
+        ((0, 1), False),
+        ((1, 2), False),
+        ((1, 2), True),
+        ((1, 2), False),
+        ((0, 1, 2), False),
+        ((1, 2), False),
+    ):
+        loaded = known.load(resident)
+        assert (loaded is None) == (len(resident) > 2)
+        whole = edges[:50] if loaded is None else loaded
+        own = whole[:5] if few else whole
+        found = known.index(resident, loaded, own)
+        for side in SIDES:
+            expected = KnownEdges(whole).false_negatives(own[:50], negatives, side)
+            np.testing.assert_array_equal(found.false_negatives(own[:50], negatives, side), expected)
+
+
 def test_what_is_held_is_known_without_asking_every_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked after every batch, and there may be as many buckets as batches."""
     rng = np.random.default_rng(0)

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marius_py.data.distinct import DistinctIndex
-from marius_py.data.step_edges import batch_bounds, shuffled, split_step
+from marius_py.data.step_edges import EdgeBlock, batch_bounds, read_block, shuffled, split_step
 from marius_py.nn.kernels.host import compiled_distinct
 from marius_py.nn.negatives import chunks_of
 from marius_py.partitioning import Partitioning
+from marius_py.storage.memory import MemoryEdgeStore
 from marius_py.streams import Purpose, stream
 
 
@@ -89,6 +90,22 @@ def test_edges_are_shuffled_alike_by_any_number_of_threads() -> None:
     np.testing.assert_array_equal(orders[0], orders[0][:, :1] + np.arange(3))
     other = shuffled(edges, stream(2, Purpose.SHUFFLE, 2))
     assert (other[:, 0] == orders[0][:, 0]).mean() < 1e-3
+
+
+def test_the_order_of_a_block_follows_from_seed_epoch_step_and_number() -> None:
+    """The same block again is in the same order; another seed, epoch, step or block is in another one."""
+    none = np.zeros(500, np.int64)
+    store = MemoryEdgeStore(Partitioning(500, 1), np.stack([none, none, np.arange(500)], 1))
+    ranges = np.array([[300, 500], [0, 200]])
+
+    def order(seed: int = 1, epoch: int = 2, step: int = 3, number: int = 4) -> tuple[int, ...]:
+        block = EdgeBlock(step, ranges, number, last=True)
+        return tuple(read_block(store, block, seed, epoch)[:, 2].tolist())
+
+    first = order()
+    assert sorted(first) == [*range(200), *range(300, 500)]
+    assert order() == first
+    assert len({first, order(seed=0), order(epoch=0), order(step=0), order(number=0)}) == 5
 
 
 @pytest.mark.parametrize("count", [3000, 300_000])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from marius_py.nn import (
     SGD,
@@ -34,7 +36,6 @@ def random_batch(
     keep: bool = False,
     groups: int = 0,
     weighted: bool = False,
-    state_dim: int = 0,
     scale: float = 1.0,
     sides: Sequence[Side] = SIDES,
     seed: int = 0,
@@ -61,7 +62,6 @@ def random_batch(
         negatives[side] = Corruption(drawn, kept, importance, dropped, edge_weight)
     return Batch(
         rows=torch.from_numpy((scale * rng.standard_normal((nodes, dim))).astype(np.float32)),
-        state=torch.zeros(nodes, state_dim),
         head=torch.from_numpy(rng.integers(0, nodes, edges)),
         relation=torch.from_numpy(rng.integers(0, NUM_RELATIONS, edges)),
         tail=torch.from_numpy(rng.integers(0, nodes, edges)),
@@ -98,8 +98,32 @@ def make_model(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Update:
+    """New minus old rows (U, D) and state (U, S), and the loss."""
+
+    d_rows: Tensor
+    d_state: Tensor
+    loss: Tensor
+
+
+def untrained(model: LinkPredictionModel, batch: Batch) -> Tensor:
+    """Optimizer state (U, S) of the batch's rows before their first step."""
+    state = np.empty((len(batch.rows), model.node_state_dim), np.float32)
+    model.init_node_state(state)
+    return torch.from_numpy(state).to(batch.rows.device)
+
+
+def step(model: LinkPredictionModel, batch: Batch, state: Tensor | None = None) -> Update:
+    """A batch's gradients, and the optimizer's step of its rows, from untrained state unless it is given."""
+    found = model.gradients(batch)
+    state = untrained(model, batch) if state is None else state
+    d_rows, d_state = model.optimizer.delta(batch.rows, state, found.rows)
+    return Update(d_rows * batch.rate, d_state, found.loss)
+
+
 def gradients(model: LinkPredictionModel, batch: Batch) -> tuple[np.ndarray, np.ndarray, float]:
     """Node gradients, relation gradients and loss of one step of a model with SGD of rate 1."""
     before = model.state_arrays()["relations"]
-    update = model.step(batch)
-    return -update.d_rows.numpy(), before - model.state_arrays()["relations"], float(update.loss)
+    found = model.gradients(batch)
+    return found.rows.numpy().copy(), before - model.state_arrays()["relations"], float(found.loss)

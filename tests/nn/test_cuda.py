@@ -29,7 +29,7 @@ from marius_py.nn.schedules import CosineRate
 from marius_py.pipeline import recordings
 from marius_py.pipeline.device_stages import DeviceStages
 from marius_py.training.trainer import TrainerSettings
-from tests.nn.batches import NUM_RELATIONS, random_batch
+from tests.nn.batches import NUM_RELATIONS, random_batch, step
 from tests.training.test_trainer import DIM, INLINE, PARTITIONS, RELATIONS, THREADED, Setup
 
 pytestmark = [
@@ -74,8 +74,9 @@ def model(
 @pytest.mark.parametrize("decoder", [ComplEx(8), ComplEx(100), TransE(8)], ids=["complex", "wide", "transe"])
 def test_equal_to_the_cpu(decoder: Decoder, loss: Loss, kernels: str) -> None:
     batch = random_batch(decoder.dim, keep=True, chunk_edges=40, count=70, nodes=200)
-    here = model(decoder, "cpu", dropout=False, fused=True, loss=loss).step(batch)
-    there = model(decoder, "cuda", dropout=False, fused=True, kernels=kernels, loss=loss).step(moved(batch))
+    here = step(model(decoder, "cpu", dropout=False, fused=True, loss=loss), batch)
+    on_device = model(decoder, "cuda", dropout=False, fused=True, kernels=kernels, loss=loss)
+    there = step(on_device, moved(batch))
     assert there.d_rows.is_cuda
     torch.testing.assert_close(there.d_rows.cpu(), here.d_rows, rtol=1e-3, atol=1e-5)
     assert float(there.loss) == pytest.approx(float(here.loss), rel=1e-4)
@@ -85,14 +86,14 @@ def test_equal_to_the_cpu(decoder: Decoder, loss: Loss, kernels: str) -> None:
 @pytest.mark.parametrize("decoder", [ComplEx(8), TransE(8)], ids=lambda d: type(d).__name__)
 def test_closed_form_equals_autograd(decoder: Decoder, kernels: str) -> None:
     batch = moved(random_batch(8, keep=True))
-    fast = model(decoder, "cuda", dropout=True, fused=True, kernels=kernels).step(batch)
-    plain = model(decoder, "cuda", dropout=True, fused=False).step(batch)
+    fast = step(model(decoder, "cuda", dropout=True, fused=True, kernels=kernels), batch)
+    plain = step(model(decoder, "cuda", dropout=True, fused=False), batch)
     torch.testing.assert_close(fast.d_rows, plain.d_rows, rtol=1e-3, atol=1e-5)
 
 
 def test_state_arrays_are_host_copies() -> None:
     ours = LinkPredictionModel(ComplEx(8), SoftmaxLoss(), Adagrad(0.1), num_relations=3, device="cuda")
-    ours.step(moved(random_batch(8, state_dim=8)))
+    ours.gradients(moved(random_batch(8)))
     arrays = ours.state_arrays()
     other = LinkPredictionModel(ComplEx(8), SoftmaxLoss(), Adagrad(0.1), num_relations=3, device="cuda")
     other.load_state_arrays(arrays)

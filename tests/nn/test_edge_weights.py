@@ -133,7 +133,7 @@ def test_k_vs_all_of_a_whole_graph() -> None:
         everything = torch.arange(nodes)[None]
         weight = torch.from_numpy(known.question_weights(edges, side))
         negatives[side] = Corruption(everything, (own[:, None] != everything)[None], None, None, weight)
-    batch = Batch(rows, torch.zeros(nodes, 0), head, relation, tail, negatives, seed=0)
+    batch = Batch(rows, head, relation, tail, negatives, seed=0)
     for fused in (False, True):
         model = make_model(ComplEx(6), SoftmaxLoss(), reciprocal=True, fused=fused)
         relation_rows = torch.from_numpy(model.state_arrays()["relations"]).clone()

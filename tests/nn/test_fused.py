@@ -36,6 +36,7 @@ from marius_py.nn import product_units as products
 from marius_py.nn.fused_contrast import find_closed_form
 from marius_py.nn.gradients import StepInput
 from marius_py.nn.kernels import host
+from marius_py.nn.kernels.objectives import LogisticObjective, SmoothedObjective, closed_form
 from marius_py.nn.product_units import product_units
 from marius_py.types import Side
 from tests.nn.batches import NUM_RELATIONS, gradients, make_model, random_batch
@@ -273,7 +274,7 @@ def _far_below(
     weight = torch.tensor([1.0, 0.5]) if weighted else None
     ends = torch.zeros(2, dtype=torch.int64)
     negatives = Corruption(torch.tensor([[2]]), importance=importance, edge_weight=weight)
-    return Batch(rows, rows[:, :0], ends, ends, ends + 1, {"tail": negatives}, seed=0)
+    return Batch(rows, ends, ends, ends + 1, {"tail": negatives}, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -340,10 +341,41 @@ def test_subclasses_that_change_the_formula_use_autograd() -> None:
     assert find_closed_form(RotatE(4, norm="moduli"), SoftmaxLoss(), "cuda") is None
 
 
+@pytest.mark.parametrize("kind", [LogisticLoss, MarginLoss])
+def test_a_subclass_of_a_loss_has_no_closed_form(kind: type[Loss]) -> None:
+    class Own(kind):  # type: ignore[misc,valid-type]
+        """Which may compute something else."""
+
+    assert closed_form(kind()) is not None
+    assert closed_form(Own()) is None
+
+
+@pytest.mark.parametrize("temperature", [0.0, 2.0])
+def test_an_edge_without_a_negative_has_the_loss_of_its_own_score(temperature: float) -> None:
+    """Said in closed form, without the detour by way of a number that is not finite."""
+    objective = LogisticObjective(0.0, temperature)
+    scores, positive = torch.zeros(1, 2, 3), torch.zeros(1, 2, 1)
+    counts = torch.tensor([[[0, 0, 0], [1, 0, 1]]], dtype=torch.int8)
+    losses = objective.weigh(scores, counts, None, torch.empty_like(scores))
+    assert losses is not None
+    kept = counts.sum(-1, keepdim=True) if objective.averages else None
+    loss, factor, _ = objective.reduce(positive, scores.sum(-1, keepdim=True), losses[..., None], kept)
+    torch.testing.assert_close(loss, torch.tensor([[[1.0], [2.0]]]) * np.log(2))
+    assert torch.isfinite(factor).all()
+    assert not scores[0, 0].any()
+
+
+def test_a_smoothed_loss_is_finite_however_far_below_negatives_are() -> None:
+    scores = torch.full((1, 2, 3), -200.0)
+    loss = SmoothedObjective(0.0, 0.1).weigh(scores, None, None, torch.empty_like(scores))
+    torch.testing.assert_close(loss, torch.full((1, 2), 0.1 / 4 * 600))
+    torch.testing.assert_close(scores, torch.full((1, 2, 3), -0.1 / 4))
+
+
 def test_different_chunks_on_the_two_sides() -> None:
     head, tail = random_batch(8, chunks=3, chunk_edges=4), random_batch(8, chunks=2, chunk_edges=6, seed=1)
     batch = type(head)(
-        **{name: getattr(head, name) for name in ("rows", "state", "head", "relation", "tail", "seed")},
+        **{name: getattr(head, name) for name in ("rows", "head", "relation", "tail", "seed")},
         negatives={"head": head.negatives["head"], "tail": tail.negatives["tail"]},
     )
     fast = gradients(make_model(DistMult(8), SoftmaxLoss()), batch)

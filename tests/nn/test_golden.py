@@ -19,7 +19,7 @@ from marius_py.nn import (
     TransE,
 )
 from marius_py.nn.registry import DECODERS, LOSSES
-from tests.nn.batches import make_model, random_batch
+from tests.nn.batches import make_model, random_batch, step, untrained
 
 GOLDEN_DECODERS: dict[str, Decoder] = {
     "dot": Dot(8),
@@ -67,12 +67,13 @@ GOLDEN_VALUES: dict[tuple[str, str], tuple[float, float]] = {
 def golden_loss(decoder: Decoder, loss: Loss, *, rich: bool) -> float:
     """Loss of the 5th of five steps on one batch; rich: with dropout, masks and reciprocal relations."""
     model = make_model(decoder, loss, optimizer=Adagrad(0.1), reciprocal=rich, dropout=rich)
-    batch = random_batch(decoder.dim, state_dim=decoder.dim, scale=0.3, keep=rich)
+    batch = random_batch(decoder.dim, scale=0.3, keep=rich)
+    state = untrained(model, batch)
     value = 0.0
     for _ in range(5):
-        update = model.step(batch)
+        update = step(model, batch, state)
         batch.rows.add_(update.d_rows)
-        batch.state.add_(update.d_state)
+        state.add_(update.d_state)
         value = float(update.loss)
     return value
 

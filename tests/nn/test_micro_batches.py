@@ -139,7 +139,7 @@ def test_what_no_part_fits_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model(ComplEx(6), SoftmaxLoss())
     before = model.state_arrays()
     with pytest.raises(torch.OutOfMemoryError):
-        model.step(random_batch(6))
+        model.gradients(random_batch(6))
     for name, array in model.state_arrays().items():
         np.testing.assert_array_equal(array, before[name])
 
@@ -147,7 +147,7 @@ def test_what_no_part_fits_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_other_errors_are_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = limited(monkeypatch, 0, RuntimeError("size mismatch"))
     with pytest.raises(RuntimeError, match="size mismatch"):
-        make_model(ComplEx(6), SoftmaxLoss()).step(random_batch(6))
+        make_model(ComplEx(6), SoftmaxLoss()).gradients(random_batch(6))
     assert len(seen) == 1
 
 

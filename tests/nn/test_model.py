@@ -33,7 +33,7 @@ from marius_py.nn import (
 from marius_py.nn.initializers import Normal, Uniform, XavierNormal, XavierUniform
 from marius_py.nn.kernels.workspace import Workspace
 from marius_py.types import SIDES, Side
-from tests.nn.batches import NUM_RELATIONS, make_model, random_batch
+from tests.nn.batches import NUM_RELATIONS, make_model, random_batch, step, untrained
 
 # A user's own parts, as the documentation shows them.
 
@@ -77,17 +77,18 @@ def test_a_users_own_parts_train() -> None:
     sampler = FirstNodes()
     nodes = ResidentNodes(np.array([0]), np.array([20]))
     drawn = sampler.sample(np.zeros((12, 3), np.int64), nodes, "tail", np.random.default_rng(0))
-    batch = random_batch(6, chunks=1, chunk_edges=12, state_dim=1, scale=0.1)
+    batch = random_batch(6, chunks=1, chunk_edges=12, scale=0.1)
     batch.negatives["tail"].nodes.copy_(torch.from_numpy(drawn))
     model = make_model(Bilinear(6), Squared(), optimizer=SignDescent(5e-3), regularizers=[Quartic(0.1)])
+    state = untrained(model, batch)
     losses = []
     for _ in range(60):
-        update = model.step(batch)
+        update = step(model, batch, state)
         batch.rows.add_(update.d_rows)
-        batch.state.add_(update.d_state)
+        state.add_(update.d_state)
         losses.append(float(update.loss))
     assert losses[-1] < 0.8 * losses[0]
-    assert (batch.state == 60).all()
+    assert (state == 60).all()
     query = model.queries(batch.rows[batch.head], batch.relation, "tail")
     assert model.compare(query[None], batch.rows[None]).shape == (1, 12, 20)
 
@@ -98,8 +99,8 @@ def test_loss_is_the_sum_of_both_sides() -> None:
     for side in SIDES:
         half = random_batch(8)
         del half.negatives["head" if side == "tail" else "tail"]
-        halves.append(float(make_model(ComplEx(8), SoftmaxLoss()).step(half).loss))
-    assert float(make_model(ComplEx(8), SoftmaxLoss()).step(both).loss) == pytest.approx(
+        halves.append(float(make_model(ComplEx(8), SoftmaxLoss()).gradients(half).loss))
+    assert float(make_model(ComplEx(8), SoftmaxLoss()).gradients(both).loss) == pytest.approx(
         sum(halves), rel=1e-5
     )
 
@@ -107,23 +108,23 @@ def test_loss_is_the_sum_of_both_sides() -> None:
 @pytest.mark.parametrize("fused", [True, False])
 def test_step_leaves_the_batch_and_earlier_updates_alone(fused: bool) -> None:
     model = make_model(ComplEx(8), SoftmaxLoss(), optimizer=Adagrad(0.1), dropout=True, fused=fused)
-    batch = random_batch(8, state_dim=8, keep=True)
-    copy = random_batch(8, state_dim=8, keep=True)
-    first = model.step(batch)
+    batch, state = random_batch(8, keep=True), torch.zeros(20, 8)
+    copy = random_batch(8, keep=True)
+    first = step(model, batch, state)
     kept = first.d_rows.clone(), first.d_state.clone(), first.loss.clone()
-    model.step(random_batch(8, state_dim=8, seed=5))
+    step(model, random_batch(8, seed=5))
     assert all(
         torch.equal(a, b) for a, b in zip(kept, (first.d_rows, first.d_state, first.loss), strict=True)
     )
     assert torch.equal(batch.rows, copy.rows)
-    assert torch.equal(batch.state, copy.state)
+    assert not state.any()
     assert not first.d_rows.requires_grad
 
 
 def test_a_loss_that_is_not_finite_is_returned() -> None:
     batch = random_batch(8)
     batch.rows[int(batch.head[0])] = torch.nan
-    assert not torch.isfinite(make_model(ComplEx(8), SoftmaxLoss()).step(batch).loss)
+    assert not torch.isfinite(make_model(ComplEx(8), SoftmaxLoss()).gradients(batch).loss)
 
 
 @pytest.mark.parametrize("reciprocal", [False, True])
@@ -152,13 +153,13 @@ def test_state_arrays_are_copies_unless_asked_otherwise() -> None:
 
 def test_state_arrays_round_trip() -> None:
     model = make_model(ComplEx(8), SoftmaxLoss(), optimizer=Adam(0.1))
-    model.step(random_batch(8, state_dim=17))
+    model.gradients(random_batch(8))
     arrays = model.state_arrays()
     assert arrays["relations"].shape == (3, 8)
     assert arrays["relation_state"].shape == (3, 17)
     other = make_model(ComplEx(8), SoftmaxLoss(), optimizer=Adam(0.1))
     other.load_state_arrays(arrays)
-    ours, theirs = (m.step(random_batch(8, state_dim=17, seed=2)) for m in (model, other))
+    ours, theirs = (step(m, random_batch(8, seed=2)) for m in (model, other))
     assert torch.equal(ours.d_rows, theirs.d_rows)
     for key, array in model.state_arrays().items():
         np.testing.assert_array_equal(array, other.state_arrays()[key])
@@ -177,13 +178,13 @@ def test_threads_have_workspaces_of_their_own() -> None:
     """With a frozen relation (dot) concurrent steps equal sequential ones."""
     model = make_model(Dot(8), SoftmaxLoss(), dropout=True)
     batches = [random_batch(8, nodes=300, chunks=4, chunk_edges=50, count=80, seed=seed) for seed in range(8)]
-    expected = [model.step(batch).d_rows for batch in batches]
+    expected = [step(model, batch).d_rows for batch in batches]
     found: dict[int, Tensor] = {}
 
     def work(first: int) -> None:
         for _ in range(5):
             for number in range(first, 8, 2):
-                found[number] = model.step(batches[number]).d_rows
+                found[number] = step(model, batches[number]).d_rows
 
     threads = [threading.Thread(target=work, args=(first,)) for first in (0, 1)]
     for thread in threads:
@@ -237,10 +238,10 @@ def test_scratch_is_summed_while_other_threads_take_more() -> None:
 def test_steps_in_steady_state_take_no_new_scratch() -> None:
     model = make_model(ComplEx(8), SoftmaxLoss(), dropout=True)
     batch = random_batch(8, nodes=300, chunks=4, chunk_edges=50, count=80)
-    model.step(batch)
+    model.gradients(batch)
     size = model._workspace().size_bytes
     for _ in range(3):
-        model.step(batch)
+        model.gradients(batch)
     assert model._workspace().size_bytes == size > 0
 
 

@@ -209,6 +209,19 @@ def test_known_edges_are_left_out_and_nothing_else(
             assert all_but_own[place] == (not own)
 
 
+def assert_known_are_left_out(
+    dropped: np.ndarray, known: np.ndarray, batch: np.ndarray, negatives: np.ndarray, side: Side
+) -> None:
+    """Of 40 edges in two chunks those negatives are dropped, and some are, that make a known edge."""
+    keep = kept(dropped, len(batch), negatives).reshape(40, -1)
+    true = {tuple(edge) for edge in known.tolist()}
+    for number, (head, relation, tail) in enumerate(batch.tolist()):
+        nodes = negatives[number // 20].tolist()
+        made = [(node, relation, tail) if side == "head" else (head, relation, node) for node in nodes]
+        assert keep[number].tolist() == [edge not in true for edge in made]
+    assert not keep.all()
+
+
 @pytest.mark.parametrize("count", [3, 500])
 @pytest.mark.parametrize(("many_answers", "dense"), [(None, 0), (2, 0), (64, 0), (64, 16)])
 @pytest.mark.parametrize("side", SIDES)
@@ -229,13 +242,36 @@ def test_known_edges_of_hubs_are_left_out(
     dropped = index.false_negatives(batch, negatives, side)
     index._index[side].turned.make()
     np.testing.assert_array_equal(index.false_negatives(batch, negatives, side), dropped)
-    keep = kept(dropped, len(batch), negatives).reshape(40, count)
-    true = {tuple(edge) for edge in known.tolist()}
-    for number, (head, relation, tail) in enumerate(batch.tolist()):
-        nodes = negatives[number // 20].tolist()
-        made = [(node, relation, tail) if side == "head" else (head, relation, node) for node in nodes]
-        assert keep[number].tolist() == [edge not in true for edge in made]
-    assert not keep.all()
+    assert_known_are_left_out(dropped, known, batch, negatives, side)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_hubs_are_searched_beside_questions_of_few_answers(side: Side) -> None:
+    """One question has a table, and its answers come before those of all others."""
+    generator = np.random.default_rng(0)
+    ends = np.concatenate([np.zeros(2000, np.int64), generator.integers(1, 900, 2000)])
+    known = np.stack([ends, np.zeros(4000, np.int64), generator.integers(0, 1000, 4000)], 1)
+    known = known if side == "tail" else known[:, ::-1]
+    batch, negatives = known[generator.permutation(4000)[:40]], generator.integers(0, 1000, (2, 200))
+    index = KnownEdges(known, compiled=False)
+    assert len(index._searched[side].tables.places) == 1
+    dropped = index.false_negatives(batch, negatives, side)
+    assert_known_are_left_out(dropped, known, batch, negatives, side)
+
+
+@pytest.mark.parametrize("nodes", [1 << bits for bits in range(2, 18)])
+def test_compiled_and_plain_indices_are_equal_whatever_the_bits_of_an_id(nodes: int) -> None:
+    compiled = host.compiled_index()
+    assert compiled is not None
+    generator = np.random.default_rng(nodes)
+    edges = np.stack([generator.integers(0, size, 3000) for size in (nodes, 3, nodes)], 1)
+    edges[0] = nodes - 1, 2, nodes - 1
+    for side in SIDES:
+        for relations in (3, 4, 7):
+            plain = known_index.group_answers(edges, side, relations)
+            found = known_index.group_answers(edges, side, relations, compiled)
+            for name in ("keys", "starts", "answers"):
+                np.testing.assert_array_equal(getattr(found, name), getattr(plain, name))
 
 
 def test_repeated_edges_are_searched_once_and_counted_as_often_as_they_are() -> None:

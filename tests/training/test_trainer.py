@@ -176,6 +176,16 @@ def test_how_many_threads_share_in_a_batch_is_not_torchs_to_say(monkeypatch: pyt
     assert sizes == {3}
 
 
+@pytest.mark.parametrize("negatives", [3, 20])
+def test_in_which_slots_partitions_lie_changes_nothing(negatives: int) -> None:
+    """A resumed run fills its buffer anew, and must compute what the unbroken one does, to the bit."""
+    runs = [Setup(INLINE, sampler=UniformNegatives(negatives, 4), batch_edges=16) for _ in range(2)]
+    runs[1].trainer._buffer._free.reverse()
+    for run in runs:
+        run.train(2)
+    runs[0].assert_equals(runs[1])
+
+
 def test_same_seed_gives_the_same_run_twice_and_learns() -> None:
     first, second = Setup(INLINE, mask_known=True), Setup(INLINE, mask_known=True)
     history = first.train(6)
@@ -677,6 +687,21 @@ def test_each_epoch_is_told_once_wherever_a_run_ends(ends_in: str) -> None:
     Setup(INLINE, store=run.store, **named).train(3)
     Setup(INLINE, store=run.store, **named).train(3)
     assert told == [0, 1, 2]
+
+
+def test_without_an_io_thread_the_run_ends_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "marius-io":
+            raise RuntimeError("can't start new thread")
+        plain(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    setup = Setup(replace(INLINE, trace=tmp_path / "trace.json"))
+    with pytest.raises(PipelineError, match=r"'marius-io' cannot be started: .* a limit of processes apply"):
+        setup.train(1)
+    assert (tmp_path / "trace.json").exists()
 
 
 def test_a_trace_that_cannot_be_written_hides_no_error(
