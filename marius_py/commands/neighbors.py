@@ -13,6 +13,7 @@ from marius_py.commands.common import (
     open_run,
     say_costs,
 )
+from marius_py.commands.console import say
 from marius_py.commands.progress import Bars
 from marius_py.errors import ConfigError
 
@@ -65,7 +66,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Find and print the neighbours."""
     from marius_py.predict import Neighbor, neighbors, open_index
-    from marius_py.predict.files import AnswerWriter, format_of
+    from marius_py.predict.answer_files import AnswerWriter, format_of
     from marius_py.run_files.outputs import check_output
 
     _check(options)
@@ -99,7 +100,7 @@ def run(options: argparse.Namespace) -> None:
         )
     say_costs(len(options.node), ("node", "nodes"), started)
     if output is not None:
-        sys.stdout.write(f"{output}\n")
+        say(str(output))
 
 
 def _check(options: argparse.Namespace) -> None:

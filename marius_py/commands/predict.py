@@ -14,6 +14,7 @@ from marius_py.commands.common import (
     open_run,
     say_costs,
 )
+from marius_py.commands.console import say
 from marius_py.commands.progress import Bars
 from marius_py.errors import ConfigError
 
@@ -67,8 +68,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Answer the query, or the queries of the file."""
+    from marius_py.predict.answer_files import AnswerWriter, format_of
     from marius_py.predict.answers import Prediction, predict_in_blocks
-    from marius_py.predict.files import AnswerWriter, format_of, read_queries
+    from marius_py.predict.query_files import read_queries
     from marius_py.run_files.outputs import check_output
 
     output = None if options.output is None else Path(options.output)
@@ -108,4 +110,4 @@ def run(options: argparse.Namespace) -> None:
                 writer.write(answers)
     say_costs(lengths[0] if lengths else 1, ("query", "queries"), started)
     if output is not None:
-        sys.stdout.write(f"{output}\n")
+        say(str(output))

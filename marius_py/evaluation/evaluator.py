@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -46,12 +46,11 @@ from marius_py.nn.product_units import HostPrecision, product_units
 from marius_py.pipeline.execution import torch_threads
 from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.streams import Purpose, stream
-from marius_py.types import SPLITS
+from marius_py.types import SPLITS, Progress
 
 logger = logging.getLogger(__name__)
 
 Mode = Literal["full", "sampled"]
-Progress = Callable[[int, int], None]
 DEFAULT_MEMORY_BYTES = 256 << 20
 
 

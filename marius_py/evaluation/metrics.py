@@ -87,7 +87,7 @@ def figures(counts: Counts, columns: Sequence[int] = (0, 1), ks: Sequence[int] =
     if not better.size:
         nan = math.nan
         return Figures(nan, dict.fromkeys(ks, nan), nan, nan, nan, nan, nan, 0)
-    rank = better + (equal + 1) / 2
+    rank = counts.ranks[:, chosen].ravel()
     expected = (candidates + 1) / 2
     excess = float(expected.mean()) - 1
     return Figures(
@@ -106,11 +106,6 @@ def figures_with_sides(counts: Counts, ks: Sequence[int] = DEFAULT_KS) -> Figure
     """Figures of counts (E, 2), those of heads and tails within."""
     both, head, tail = side_figures(counts, ks)
     return replace(both, head=head, tail=tail)
-
-
-def realistic_ranks(counts: Counts) -> NDArray[np.float64]:
-    """Realistic ranks (E, 2); column 0 of the head, column 1 of the tail."""
-    return counts.better + (counts.equal + 1) / 2
 
 
 @dataclass(frozen=True)
@@ -159,7 +154,7 @@ class Metrics:
     @property
     def ranks(self) -> NDArray[np.float64]:
         """Realistic ranks (E, 2); column 0 of the head, column 1 of the tail."""
-        return realistic_ranks(self.counts)
+        return self.counts.ranks
 
     def to_json(
         self, *, details: bool = False, relation_names: Sequence[str] | None = None
@@ -232,11 +227,6 @@ def check_ks(ks: Sequence[int]) -> tuple[int, ...]:
     return values
 
 
-def select(counts: Counts, mask: NDArray[np.bool_]) -> Counts:
-    """Counts of the edges in mask (E,)."""
-    return Counts(counts.better[mask], counts.equal[mask], counts.candidates[mask])
-
-
 def categorize(tails_per_head: NDArray[np.float64], heads_per_tail: NDArray[np.float64]) -> NDArray[np.int64]:
     """Category of each relation as an index into `CATEGORIES`, −1 if it has no train edge.
 
@@ -263,7 +253,7 @@ def by_category(
         ks: of Hits@k.
     """
     of_edge = category[relations]
-    return {name: figures_with_sides(select(counts, of_edge == i), ks) for i, name in enumerate(CATEGORIES)}
+    return {name: figures_with_sides(counts.of(of_edge == i), ks) for i, name in enumerate(CATEGORIES)}
 
 
 def by_relation(
@@ -274,9 +264,7 @@ def by_relation(
     distinct, starts = np.unique(relations[order], return_index=True)
     groups = np.split(order, starts[1:])
     return {
-        int(relation): figures_with_sides(
-            Counts(counts.better[group], counts.equal[group], counts.candidates[group]), ks
-        )
+        int(relation): figures_with_sides(counts.of(group), ks)
         for relation, group in zip(distinct.tolist(), groups, strict=True)
     }
 

@@ -90,7 +90,7 @@ def write_ranks(
     ):
         for start in range(0, len(edges), _BLOCK_EDGES):
             part = slice(start, start + _BLOCK_EDGES)
-            columns = _columns(edges[part], counts, part, node_names, relation_names)
+            columns = _columns(edges[part], counts.of(part), node_names, relation_names)
             writer.write_table(pa.table(columns, schema=schema))
 
 
@@ -109,13 +109,11 @@ def _writer(path: Path, ending: str, schema: Any) -> Iterator[Any]:
 def _columns(
     edges: NDArray[np.integer],
     counts: Counts,
-    part: slice,
     node_names: Names | None,
     relation_names: Names | None,
 ) -> dict[str, Any]:
     """Columns of a block of edges, a row a side."""
     sides = len(SIDES)
-    better, equal = counts.better[part], counts.equal[part]
     columns: dict[str, Any] = {}
     for place, role, names in (
         (0, "head", node_names),
@@ -125,10 +123,10 @@ def _columns(
         ids = edges[:, place].astype(np.int64)
         columns[role] = pa.array(np.repeat(ids, sides)) if names is None else _named(ids, names, sides)
     columns["side"] = pa.array(list(SIDES) * len(edges))
-    columns["rank"] = (better + (equal + 1) / 2).ravel()
-    columns["optimistic_rank"] = (better + 1).ravel()
-    columns["pessimistic_rank"] = (better + equal).ravel()
-    columns["candidates"] = counts.candidates[part].ravel()
+    columns["rank"] = counts.ranks.ravel()
+    columns["optimistic_rank"] = (counts.better + 1).ravel()
+    columns["pessimistic_rank"] = (counts.better + counts.equal).ravel()
+    columns["candidates"] = counts.candidates.ravel()
     return columns
 
 

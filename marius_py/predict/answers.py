@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -13,11 +14,10 @@ import torch
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError
+from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES
 from marius_py.evaluation.ranking.candidates import Ids
 from marius_py.predict.calibration import fit_temperature
 from marius_py.predict.completion import (
-    DEFAULT_MEMORY_BYTES,
-    Progress,
     check_k,
     check_memory,
     complete_nodes,
@@ -28,6 +28,7 @@ from marius_py.predict.neighbors import Metric, find_neighbors
 from marius_py.predict.queries import PARTS, Names, Place, Queries, names_of, numbered
 from marius_py.predict.relations import complete_relations
 from marius_py.predict.topk import TopK
+from marius_py.types import Progress
 
 if TYPE_CHECKING:
     from marius_py.predict.index import NeighborIndex
@@ -109,7 +110,7 @@ def predict(
         allow_self: whether the node of a query may be its answer. None: yes, unless the graph has neither
             relations nor self-loops; a dot product would offer the node itself first there.
         probabilities: also softmax over all answers that compete: with `filter_known` without the known ones.
-        temperature: of the softmax; None: fitted to validation edges, or 1 if there are none.
+        temperature: of that softmax, above 0; None: fitted to validation edges, or 1 if there are none.
         memory_bytes: bound of the working memory, at least 16 MiB; the answers themselves are beside it.
         progress: called with (work done, work in all).
 
@@ -118,7 +119,8 @@ def predict(
         node or relation has an embedding that is not finite (logged).
 
     Raises:
-        ConfigError: an unknown name (similar ones are offered), or a query without exactly one part left out.
+        ConfigError: an unknown name (similar ones are offered), a query that leaves out more than one part,
+        or none with `probabilities`, a temperature without these or not above 0, or a wrong k or bound.
         StorageError: reading failed.
     """
     options: dict[str, Any] = {
@@ -159,8 +161,8 @@ def predict_in_blocks(
     check_k(k)
     check_memory(memory_bytes)
     allow_self = has_self(run) if allow_self is None else allow_self
-    if temperature is not None and not 0 < temperature < float("inf"):
-        raise ConfigError(f"temperature is {temperature}; allowed: above 0")
+    if temperature is not None:
+        _check_temperature(temperature, probabilities)
     beta = None
     if probabilities:
         whole = queries.asks("nothing")
@@ -197,6 +199,18 @@ def predict_in_blocks(
             "%s%s: the embedding of a given name is not finite, and so no answer has a score",
             place(min(odd)),
             f" and {len(odd) - 1} more" if len(odd) > 1 else "",
+        )
+
+
+def _check_temperature(temperature: float, probabilities: bool) -> None:
+    """Refuse a temperature that is no number above 0, and one that nothing would use, with a ConfigError."""
+    is_number = isinstance(temperature, (int, float, np.integer, np.floating))
+    if not is_number or isinstance(temperature, bool) or not 0 < temperature < math.inf:
+        raise ConfigError(f"temperature is {temperature!r}; allowed: a number above 0")
+    if not probabilities:
+        raise ConfigError(
+            f"temperature is {temperature!r}, but is of probabilities only: give probabilities=True too, "
+            "or leave it out"
         )
 
 

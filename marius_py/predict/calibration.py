@@ -17,17 +17,15 @@ import numpy as np
 import torch
 
 from marius_py.errors import ConfigError
+from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES
 from marius_py.evaluation.ranking.candidates import Ids
-from marius_py.evaluation.ranking.known import KnownAnswers
+from marius_py.evaluation.ranking.known import KnownAnswers, QueryBlock
 from marius_py.evaluation.ranking.scorer import ModelScorer
 from marius_py.predict.completion import (
-    DEFAULT_MEMORY_BYTES,
-    Progress,
     check_memory,
     has_self,
     known_finder,
     left_out,
-    make_block,
     node_blocks,
     query_keys,
     query_rows,
@@ -35,7 +33,7 @@ from marius_py.predict.completion import (
 )
 from marius_py.predict.topk import TILE_CANDIDATES, TILE_QUERIES, Float64, tile_scores
 from marius_py.streams import Purpose, stream
-from marius_py.types import SIDES
+from marius_py.types import SIDES, Progress
 
 if TYPE_CHECKING:
     from marius_py.run_files.reader import RunReader
@@ -151,7 +149,7 @@ def _make_task(
     is_head = np.repeat([True, False], len(edges))
     relations = np.tile(edges[:, 1], 2)
     keys, query_of = np.unique(query_keys(anchors, relations, is_head, run), return_inverse=True)
-    block = make_block(keys, run)
+    block = QueryBlock.of(keys, run.num_nodes, run.graph.num_relations)
     with run.graph.edges() as store:
         finder = known_finder(run, store, memory_bytes) if filter_known else None
         known = left_out(run, block, finder, allow_self=allow_self)

@@ -7,7 +7,7 @@ from a budget and not from the number of nodes or queries.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,19 +15,18 @@ import torch
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError
+from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES
 from marius_py.evaluation.ranking.candidates import AllNodes, Float32, Ids
 from marius_py.evaluation.ranking.known import KnownAnswers, KnownFinder, QueryBlock, edge_blocks
 from marius_py.evaluation.ranking.scorer import ModelScorer
 from marius_py.predict.topk import TILE_CANDIDATES, Float64, TopK, top_k
 from marius_py.storage.protocols import Edges, EdgeStore
-from marius_py.types import SPLITS, Side
+from marius_py.types import SPLITS, Progress, Side
 
 if TYPE_CHECKING:
     from marius_py.run_files.reader import RunReader
 
-DEFAULT_MEMORY_BYTES = 256 << 20
 MIN_MEMORY_BYTES = 16 << 20
-Progress = Callable[[int, int], None]
 
 _PAIR_BYTES = 48
 _ENTRY_BYTES = 64
@@ -53,15 +52,6 @@ def query_keys(anchors: Ids, relations: Ids, is_head: NDArray[np.bool_], run: Ru
     nodes = anchors + is_head * np.int64(run.num_nodes)
     keys: Ids = nodes * max(run.graph.num_relations, 1) + relations
     return keys
-
-
-def make_block(keys: Ids, run: RunReader) -> QueryBlock:
-    """A `QueryBlock` without answers of ascending distinct keys."""
-    nodes, relations = np.divmod(keys, max(run.graph.num_relations, 1))
-    num_tails = int(np.searchsorted(nodes, run.num_nodes))
-    nodes[num_tails:] -= run.num_nodes
-    none = np.empty(0, dtype=np.int64)
-    return QueryBlock(keys, nodes, relations, num_tails, none, none, none)
 
 
 def query_rows(run: RunReader, scorer: ModelScorer, block: QueryBlock) -> torch.Tensor:
@@ -137,7 +127,7 @@ def complete_nodes(
         None if beta is None else np.empty((keys.size, k)),
     )
     scorer = ModelScorer(run.model, run.dim)
-    whole = make_block(keys, run)
+    whole = QueryBlock.of(keys, run.num_nodes, run.graph.num_relations)
     with run.graph.edges() as edges:
         finder = known_finder(run, edges, memory_bytes) if filter_known else None
         num_known = np.zeros(keys.size, np.int64) if finder is None else finder.count(whole)

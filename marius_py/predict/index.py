@@ -21,13 +21,15 @@ import numpy as np
 import torch
 
 from marius_py.errors import ConfigError, MariusError, StorageError
+from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES
 from marius_py.evaluation.ranking.candidates import Float32, Ids
-from marius_py.predict.completion import DEFAULT_MEMORY_BYTES, Progress, check_k, check_memory
+from marius_py.predict.completion import check_k, check_memory
 from marius_py.predict.neighbors import METRICS, Metric, scorer_of
 from marius_py.predict.topk import Best, TopK
 from marius_py.storage.file_io import file_checksum
 from marius_py.storage.replacing import Replacing
 from marius_py.streams import Purpose, stream
+from marius_py.types import Progress
 
 if TYPE_CHECKING:
     from marius_py.run_files.reader import RunReader

@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from marius_py.errors import ConfigError
+from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES
 from marius_py.evaluation.ranking.candidates import Ids
 from marius_py.evaluation.ranking.known import KnownAnswers
 from marius_py.evaluation.ranking.scorer import ModelScorer, ordered_sum
+from marius_py.nn.kernels.distance import pairwise_l2
 from marius_py.predict.completion import (
-    DEFAULT_MEMORY_BYTES,
-    Progress,
     check_k,
     check_memory,
     node_blocks,
 )
 from marius_py.predict.topk import TILE_CANDIDATES, TopK, top_k
-from marius_py.types import Side
+from marius_py.types import Progress, Side
 
 if TYPE_CHECKING:
     from marius_py.run_files.reader import RunReader
@@ -95,8 +95,7 @@ class _Rows:
     def compare(self, query: Tensor, candidates: Tensor) -> Tensor:
         if self.similarity == "dot":
             return torch.bmm(query, candidates.transpose(1, 2))
-        squares = query.square().sum(-1, keepdim=True) + candidates.square().sum(-1).unsqueeze(1)
-        return -torch.baddbmm(squares, query, candidates.transpose(1, 2), alpha=-2).clamp_min(1e-12).sqrt()
+        return -pairwise_l2(query, candidates)
 
 
 class _CosineScorer(ModelScorer):

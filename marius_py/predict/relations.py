@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES
 from marius_py.evaluation.ranking.candidates import Ids
 from marius_py.evaluation.ranking.known import KnownAnswers, edge_blocks
 from marius_py.evaluation.ranking.scorer import OVERFLOW, ModelScorer, similarity_of
 from marius_py.evaluation.ranking.trained import TrainedModel
 from marius_py.nn.decoders.base import Decoder, written_together
 from marius_py.predict.completion import (
-    DEFAULT_MEMORY_BYTES,
     check_k,
     check_memory,
     cut,

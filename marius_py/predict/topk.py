@@ -22,6 +22,7 @@ from torch import Tensor
 
 from marius_py.arrays import distinct
 from marius_py.evaluation.ranking.candidates import Float32, Ids
+from marius_py.evaluation.ranking.counting import norm_bound
 from marius_py.evaluation.ranking.known import KnownAnswers
 from marius_py.evaluation.ranking.scorer import Scorer
 from marius_py.evaluation.ranking.tiles import finish, greater_equal, tile_workers
@@ -208,12 +209,8 @@ class _Tile:
         self.rows = rows
         self._start = start
         self.number = start // TILE_CANDIDATES
-        norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
-        finite = torch.isfinite(norms)
-        self._largest = float(norms[finite].max()) * (1 + 1e-12) if bool(finite.any()) else 0.0
-        # No norm bounds a row that holds an infinity: it is always scored exactly.
-        odd = torch.isinf(norms)
-        self._odd = odd if bool(odd.any()) else None
+        # No norm bounds a row of `_odd`: it is always scored exactly.
+        self._largest, self._odd = norm_bound(rows)
 
     def update(
         self,

@@ -257,7 +257,9 @@ def test_ranks_do_not_depend_on_blocks_and_threads(kind, spread, compiled, monke
         np.testing.assert_array_equal(reference.equal, reference.candidates)
 
 
-def test_nan_and_infinite_rows():
+@pytest.mark.parametrize("compiled", [False, True])
+def test_nan_and_infinite_rows(compiled, monkeypatch):
+    monkeypatch.setattr(counting, "_COMPILED_SCORES", 0 if compiled else 1 << 62)
     rng = np.random.default_rng(3)
     rows = rng.normal(size=(40, 4)).astype(np.float32)
     rows[5] = np.nan
@@ -282,6 +284,34 @@ def test_nan_and_infinite_rows():
     broken = (test[:, [0, 2]] == 5).any(1)
     assert broken.any()
     np.testing.assert_array_equal(metrics.ranks[broken], metrics.counts.candidates[broken])
+
+
+class Weighed(DotModel):
+    """A decoder with a float32 parameter of its own, which scores float32 rows only."""
+
+    def __init__(self, relations):
+        super().__init__(relations)
+        self.weights = torch.ones(self.relations.shape[1], 1)
+
+    def compare(self, query, candidates):
+        return ((query.unsqueeze(2) * candidates.unsqueeze(1)) @ self.weights).squeeze(-1)
+
+
+@pytest.mark.parametrize("kind", [DotModel, Weighed])
+def test_scores_nearer_than_float32_tells_are_counted_exactly(kind, monkeypatch):
+    """Many pairs in the band at once, of rows that are all different: the same counts as pair by pair."""
+    rng = np.random.default_rng(0)
+    rows = np.float32(1) + rng.integers(0, 9, (300, 8)).astype(np.float32) * np.float32(2.0**-23)
+    test = np.concatenate(random_graph(rng, 300, 1, 200))
+    edges = ArrayEdges(300, test[:1], None, test)
+    evaluator = Evaluator(kind(np.ones((1, 8))), ArrayReader(rows), edges, 300, 1)
+    found = evaluator.evaluate("test").counts
+    monkeypatch.setattr(counting, "_SPARSE_PAIRS", 1 << 60)
+    expected = evaluator.evaluate("test").counts
+    np.testing.assert_array_equal(found.better, expected.better)
+    np.testing.assert_array_equal(found.equal, expected.equal)
+    assert expected.equal.min() >= 1
+    assert len(np.unique(expected.better)) > 20
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,9 @@ from marius_py.predict import (
     fit_temperature,
     predict,
 )
+from marius_py.predict.answer_files import AnswerWriter
 from marius_py.predict.answers import predict_in_blocks
-from marius_py.predict.files import AnswerWriter, read_queries
+from marius_py.predict.query_files import read_queries
 from tests.small_runs import write_run
 
 NODES = [f"node {i}" for i in range(40)]
@@ -79,6 +80,29 @@ def test_nodes_equal_brute_force(written, run, side, filter_known):
     np.testing.assert_allclose(found.scores[taken], best[taken], rtol=1e-5, atol=1e-5)
     # A query may have no answer that is not known.
     np.testing.assert_allclose(found.probabilities.sum(1), taken.any(1), rtol=1e-12)
+
+
+def test_answers_are_the_same_in_several_passes(run, monkeypatch):
+    """Where known answers do not fit into the memory at once, each part of the queries has its own pass."""
+    rng = np.random.default_rng(0)
+    queries = rng.integers(0, 40, 30), rng.integers(0, 2, 30), rng.random(30) < 0.5
+    done = []
+
+    def cut(num_known, *_):
+        return [(start, min(start + 4, num_known.size)) for start in range(0, num_known.size, 4)]
+
+    for known in (False, True):
+        options = {"filter_known": known, "allow_self": not known, "beta": 2.0}
+        whole = complete_nodes(run, *queries, 5, **options)
+        done.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr("marius_py.predict.completion.cut", cut)
+            parts = complete_nodes(run, *queries, 5, **options, progress=lambda *now: done.append(now))
+        for name in ("ids", "scores", "probabilities"):
+            np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))
+        assert done == sorted(done)
+        assert len(done) > 1
+        assert done[-1][0] == done[-1][1]
 
 
 def test_mixed_queries_by_name(written, run):
@@ -215,6 +239,11 @@ def test_bad_queries(run):
         run.predict(head=names[0], relation="likes", k=0)
     with pytest.raises(ConfigError, match="temperature is 0"):
         run.predict(head=names[0], relation="likes", probabilities=True, temperature=0.0)
+    for wrong in ("x", True, np.nan):
+        with pytest.raises(ConfigError, match=f"temperature is {wrong!r}; allowed: a number above 0"):
+            run.predict(head=names[0], relation="likes", probabilities=True, temperature=wrong)
+    with pytest.raises(ConfigError, match="temperature is 2, but is of probabilities only"):
+        run.predict(head=names[0], relation="likes", temperature=2)
     with pytest.raises(ConfigError, match="metric is 'l3'"):
         run.neighbors(names[0], metric="l3")
     with pytest.raises(ConfigError, match="probabilities compare answers"):
@@ -231,6 +260,15 @@ def test_a_score_is_of_whole_triples(run):
     ):
         with pytest.raises(ConfigError, match=f"triple 2 leaves out {missing}; give all of head"):
             run.score([whole, odd])
+
+
+def test_ids_of_triples_outside_the_graph_are_refused(run):
+    for edge in ([-1, 0, 0], [0, -1, 0], [0, 0, -1], [40, 0, 0], [0, 2, 0], [0, 0, 40]):
+        with pytest.raises(ConfigError, match=r"ids of triples must lie below \(40, 2, 40\)"):
+            run.score(np.array([[1, 1, 1], edge]))
+    for shape in ((3,), (1, 2), (1, 1, 3)):
+        with pytest.raises(ConfigError, match="triples have shape"):
+            run.score(np.zeros(shape, np.int64))
 
 
 @pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame], ids=["pandas", "polars"])
@@ -609,6 +647,23 @@ def test_queries_without_numbers_are_said_once(diverged, caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "query 2 and 3 more: the embedding of a given name is not finite, and so no answer has a score"
     ]
+
+
+def test_odd_rows_are_found_a_part_at_a_time_and_on_either_side(tmp_path, monkeypatch, caplog):
+    """The relation that is not finite is the inverse one, by which heads alone are asked for."""
+    caplog.set_level(logging.WARNING)
+    monkeypatch.setattr("marius_py.predict.answers._CHECKED_ROWS", 2)
+    with load(write_run(tmp_path, names=NODES, diverged=1, reciprocal=True)[0]) as run:
+        names, kinds = run.node_names(), run.relation_names
+        run.model.relations[2 + 1] = np.nan
+        found = run.neighbors([names[i] for i in (1, 2, 3, 0)], k=2)
+        assert [one.node for one in found] == [names[i] for i in (1, 1, 2, 2, 3, 3)]
+        assert f"{names[0]!r}: the embedding is not finite" in caplog.text
+        caplog.clear()
+        assert run.predict(names[2], kinds[1], k=2)
+        assert not caplog.messages
+        assert not run.predict(None, [kinds[1]] * 3, names[2], k=2)
+        assert [one.split(":")[0] for one in caplog.messages] == ["query 1 and 2 more"]
 
 
 def test_json_has_null_for_what_is_not_finite(tmp_path):

@@ -44,6 +44,22 @@ def test_a_graph_without_relations_is_never_asked_for_one(tmp_path):
             run.score([("5", "7"), ("5", None)])
 
 
+def test_names_and_numbers_that_mean_nothing_are_refused(tmp_path):
+    edges = np.array([[i, (i + 1) % 12] for i in range(12)])
+    graph = marius_py.graph_from(edges, tmp_path / "g", split=(1, 0, 0))
+    with marius_py.train(graph.path, tmp_path / "r", SMALL) as run:
+        for relation in ("likes", ["likes"]):
+            with pytest.raises(ConfigError, match="likes"):
+                run.predict(["5"], relation, ["7"])
+        for temperature in (0.0, -1.0, float("inf"), float("nan")):
+            with pytest.raises(ConfigError, match="temperature is"):
+                run.predict("5", temperature=temperature)
+            with pytest.raises(ConfigError, match=f"temperature is {temperature}; allowed: a number above 0"):
+                run.predict("5", probabilities=True, temperature=temperature)
+        with pytest.raises(ConfigError, match="k is True"):
+            run.predict("5", k=True)
+
+
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("loop", [False, True])
 def test_a_temperature_is_fitted_to_the_probabilities_that_are_given(tmp_path, loop, known):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from marius_py.evaluation.ranking.known import KnownAnswers
 from marius_py.evaluation.ranking.scorer import ModelScorer
 from marius_py.predict import topk
+from marius_py.predict.completion import cut
 from marius_py.predict.topk import Softmax, top_k
 from tests.evaluation.ranking.helpers import DistanceModel, DotModel
 
@@ -150,3 +151,8 @@ def test_sums_do_not_overflow():
     softmax.add(2, torch.tensor([[-float("inf"), float("nan")]]))
     found = softmax.of(np.array([[1e4, 0.0], [-1e4, -np.inf], [-np.inf, -np.inf]]))
     np.testing.assert_allclose(found, [[1 / 3, 0], [1 / 2, 0], [0, 0]])
+
+
+def test_a_query_of_more_known_answers_than_fit_has_a_pass_of_its_own():
+    known = np.array([3, 10_000_000, 10_000_000, 0, 1])
+    assert list(cut(known, 10, 8, 16 << 20)) == [(0, 1), (1, 2), (2, 3), (3, 5)]

@@ -66,6 +66,17 @@ class Tile:
         return _distinct_rows(self.rows)
 
 
+def norm_bound(rows: Tensor) -> tuple[float, Tensor | None]:
+    """What no finite norm of rows (n, D) exceeds, and the rows (n,) bool that hold an infinity; None: no row.
+
+    A row with NaN counts for neither: it scores NaN everywhere, in the fast form already.
+    """
+    norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    finite, odd = torch.isfinite(norms), torch.isinf(norms)
+    largest = float(norms[finite].max()) * (1 + 1e-12) if bool(finite.any()) else 0.0
+    return largest, odd if bool(odd.any()) else None
+
+
 class CandidateBlock:
     """A block of candidate rows, cut into tiles that stay in a cache while they are compared.
 
@@ -78,14 +89,9 @@ class CandidateBlock:
     def __init__(self, rows: Tensor, start: int, tile: int) -> None:
         self.rows = rows
         self.first_tile = start // tile
-        norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
-        finite = torch.isfinite(norms)
-        self.largest = float(norms[finite].max()) * (1 + 1e-12) if bool(finite.any()) else 0.0
-        # A NaN row scores NaN everywhere: it is neither better nor equal, in the fast form already.
-        infinite = torch.isinf(norms)
-        any_odd = bool(infinite.any())
+        self.largest, odd = norm_bound(rows)
         self.tiles = [
-            Tile(i, rows[i : i + tile], infinite[i : i + tile] if any_odd else None)
+            Tile(i, rows[i : i + tile], None if odd is None else odd[i : i + tile])
             for i in range(0, rows.shape[0], tile)
         ]
 

@@ -23,6 +23,8 @@ _EDGE_BYTES = 64
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _SIEVE_BITS = 22
 
+_NONE: Ids = np.empty(0, dtype=np.int64)
+
 QUERY_SIDES: tuple[Side, Side] = ("tail", "head")
 """Order of the sides among a block's queries."""
 
@@ -48,6 +50,22 @@ class QueryBlock:
     query_of: Ids
     answers: Ids
     order: Ids
+
+    @classmethod
+    def of(
+        cls,
+        keys: Ids,
+        num_nodes: int,
+        num_relations: int,
+        query_of: Ids = _NONE,
+        answers: Ids = _NONE,
+        order: Ids = _NONE,
+    ) -> QueryBlock:
+        """The queries of ascending distinct keys (U,), in a graph of N nodes and R relations."""
+        anchors, relations = np.divmod(keys, max(num_relations, 1))
+        num_tails = int(np.searchsorted(anchors, num_nodes))
+        anchors[num_tails:] -= num_nodes
+        return cls(keys, anchors, relations, num_tails, query_of, answers, order)
 
     def side_slice(self, side: Side) -> slice:
         """Queries of one side."""
@@ -84,18 +102,8 @@ def group_queries(edges: Edges, num_nodes: int, num_relations: int) -> QueryBloc
     answers = np.concatenate((edges[:, 2], edges[:, 0])).astype(np.int64)
     distinct, query_of = np.unique(keys, return_inverse=True)
     order = np.argsort(query_of, kind="stable")
-    node, relation = np.divmod(distinct, relations)
-    num_tails = int(np.searchsorted(node, num_nodes))
-    node[num_tails:] -= num_nodes
-    return QueryBlock(
-        keys=distinct,
-        anchors=node,
-        relations=relation,
-        num_tails=num_tails,
-        query_of=query_of.reshape(-1)[order].astype(np.int64),
-        answers=answers[order],
-        order=order,
-    )
+    of_answer = query_of.reshape(-1)[order].astype(np.int64)
+    return QueryBlock.of(distinct, num_nodes, num_relations, of_answer, answers[order], order)
 
 
 class KnownAnswers:

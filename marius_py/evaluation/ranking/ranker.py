@@ -54,6 +54,15 @@ class Counts:
     equal: NDArray[np.int64]
     candidates: NDArray[np.int64]
 
+    @property
+    def ranks(self) -> NDArray[np.float64]:
+        """Realistic ranks (E, 2): the mean of the optimistic and the pessimistic one."""
+        return self.better + (self.equal + 1) / 2
+
+    def of(self, edges: slice | NDArray[np.bool_] | NDArray[np.integer]) -> Counts:
+        """Counts of some of the edges: a range, a mask (E,) or numbers (n,)."""
+        return Counts(self.better[edges], self.equal[edges], self.candidates[edges])
+
     @staticmethod
     def empty(num_edges: int) -> Counts:
         """Counts of `num_edges` edges, all zero, to be filled."""
