@@ -11,6 +11,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from marius_py.run_files.names import (
 )
 from marius_py.run_files.results import write_json, write_lines
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, read_checkpoint
-from marius_py.storage.file_io import file_checksum
+from marius_py.storage.file_io import file_checksum, os_errors_as_storage
 from marius_py.storage.files import TEMPORARY_SUFFIX, read_whole, storage_error
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.hdf5_nodes import has_commit
@@ -111,25 +112,32 @@ def verify_graph(folder: Path) -> list[Finding]:
     try:
         files = read_manifest(folder)["files"]
     except MariusError as error:
-        return [Finding(str(folder / GRAPH_FILE), str(error), _REPREPARE), *findings]
-    damaged = {name: problem for name, facts in files.items() if (problem := _differs(folder / name, facts))}
-    whole = [name for name in files if name not in damaged]
+        return [finding_of(folder / GRAPH_FILE, error, _REPREPARE), *findings]
+    errors: dict[str, MariusError] = {}
+    for name, facts in files.items():
+        try:
+            _compare(folder / name, facts)
+        except MariusError as error:
+            errors[name] = error
+    whole = [name for name in files if name not in errors]
     remedy = f"{_REPREPARE}; whole: {', '.join(whole) or 'none'}"
-    return [Finding(str(folder / name), problem, remedy) for name, problem in damaged.items()] + findings
+    return [finding_of(folder / name, error, remedy) for name, error in errors.items()] + findings
 
 
-def _differs(path: Path, facts: Mapping[str, Any]) -> str | None:
-    try:
+def _compare(path: Path, facts: Mapping[str, Any]) -> None:
+    """Compare a graph's file with its facts in graph.json; StorageError unless it is that file and whole."""
+    with os_errors_as_storage("read", path):
+        if not path.exists():
+            raise StorageError(f"{path} is missing")
         size = path.stat().st_size
         if size != facts["bytes"]:
-            return f"{path} is damaged: it has {size:,} bytes, {GRAPH_FILE} says {facts['bytes']:,}"
+            raise StorageError(
+                f"{path} is damaged: it has {size:,} bytes, {GRAPH_FILE} says {facts['bytes']:,}"
+            )
         if file_checksum(path) != facts["xxh3"]:
-            return f"{path} is damaged, or another graph's: its checksum is not the one in {GRAPH_FILE}"
-    except FileNotFoundError:
-        return f"{path} is missing"
-    except OSError as error:
-        return f"{path} cannot be read: {error}"
-    return None
+            raise StorageError(
+                f"{path} is damaged, or another graph's: its checksum is not the one in {GRAPH_FILE}"
+            )
 
 
 # ---------------------------------------------------------------------- a run
@@ -216,8 +224,8 @@ def _is_anothers(folder: Path, nodes: Path, meta: Mapping[str, Any] | None) -> b
     """Whether checkpoint.h5, whole in itself, was put there from another run."""
     if meta is None or not (nodes / NODES_NAME).exists():
         return False
-    manifest, _ = read_checkpoint(nodes / CHECKPOINT_NAME)
     try:
+        manifest, _ = read_checkpoint(nodes / CHECKPOINT_NAME)
         fits = read_facts(nodes / NODES_NAME).store_id == manifest.store_id
         return not fits and read_view(folder / CONFIG_FILE) != meta.get(CONFIG_META)
     except MariusError:
@@ -246,13 +254,14 @@ def _view(path: Path, commit: Callable[[], Mapping[str, Any] | None], *, live: b
     try:
         found = read_view(path)
     except MariusError as error:
-        problem = str(error)
+        problem = error
     meta = commit()
     wanted = expected_views(meta).get(name)
     if problem is not None:
         late = name == METRICS_FILE and (live or RESULT_META not in (meta or {}))
         if path.exists() or wanted is not None:
-            return Finding(str(path), problem, _remedy(name, wanted), harmless=late and not path.exists())
+            finding = finding_of(path, problem, _remedy(name, wanted))
+            return replace(finding, harmless=late and not path.exists())
         return None
     known = wanted is not None or name != CONFIG_FILE
     if meta is not None and known and name in COMMITTED_VIEWS and found != wanted:
@@ -331,10 +340,9 @@ def _edges(folder: Path, meta: Mapping[str, Any] | None, *, live: bool) -> list[
             continue
         try:
             with Hdf5EdgeStore(path) as store:
-                problems = store.verify()
                 if meta is not None and store.fingerprint != meta["graph"]["fingerprint"]:
-                    problems.insert(0, f"{path} holds the edges of another graph")
-                findings += [Finding(str(path), problem, remedy) for problem in problems]
+                    findings.append(Finding(str(path), f"{path} holds the edges of another graph", remedy))
+                findings += [finding_of(path, error, remedy) for error in store.verify()]
         except MariusError as error:
             findings.append(finding_of(path, error, remedy))
     return findings
@@ -352,8 +360,8 @@ def _graph(folder: Path, meta: Mapping[str, Any] | None) -> list[Finding]:
     remedy = f"put the graph back to {named}, or prepare it again with the same input, partitions and seed"
     try:
         fingerprint = open_graph(graph_folder(folder, meta or {})).fingerprint
-    except (MariusError, OSError) as error:
-        return [Finding(named, str(error), remedy)]
+    except MariusError as error:
+        return [finding_of(Path(named), error, remedy)]
     if meta is not None and fingerprint != meta.get("graph", {}).get("fingerprint"):
         return [Finding(named, f"{named} is another graph than the run was trained on", remedy)]
     return []

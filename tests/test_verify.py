@@ -138,3 +138,5 @@ def test_settings_that_may_not_be_read_are_not_called_damaged(run: Path) -> None
     finally:
         files.set_call_hook(before)
     assert [one.problem for one in findings] == [f"cannot open {run / 'config.yaml'}: Permission denied"]
+    assert findings[0].label == "UNREAD"
+    assert "--repair" not in findings[0].remedy

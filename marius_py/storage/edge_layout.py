@@ -70,11 +70,11 @@ def read_layout(path: Path) -> EdgeLayout:
             return _layout_of(file, path)
     except (FormatError, StorageError):
         raise
-    except OSError as error:
+    except (OSError, KeyError, ValueError, RuntimeError, TypeError) as error:
         if (refusal := files.refused_by_hdf5(path, error)) is not None:
             raise refusal from error
-        raise StorageError(f"{path} cannot be opened as HDF5; it is damaged ({error})") from error
-    except (KeyError, ValueError, RuntimeError, TypeError) as error:
+        if isinstance(error, OSError):
+            raise StorageError(f"{path} cannot be opened as HDF5; it is damaged ({error})") from error
         raise FormatError(
             f"{path} is no edge file of a prepared graph, or it is damaged ({error})"
         ) from error

@@ -51,7 +51,9 @@ def os_errors_as_storage(action: str, path: Path) -> Iterator[None]:
 
 @contextmanager
 def hdf5_errors_as_storage(action: str, path: Path, size: int = 0) -> Iterator[None]:
-    """As `os_errors_as_storage` for a body of HDF5 calls, which raise RuntimeError where closing fails.
+    """As `os_errors_as_storage` for a body of HDF5 calls, which raise other errors of the system too.
+
+    A failed read of an object is a KeyError, a failed close a RuntimeError.
 
     Args:
         action: what the body does, say "write".
@@ -59,13 +61,13 @@ def hdf5_errors_as_storage(action: str, path: Path, size: int = 0) -> Iterator[N
         size: bytes that the file needs, 0 if unknown.
 
     Raises:
-        StorageError: for any OSError that is not a StorageError already, and any RuntimeError.
+        StorageError: for any OSError that is not a StorageError already, any KeyError and any RuntimeError.
     """
     try:
         yield
     except StorageError:
         raise
-    except (OSError, RuntimeError) as error:
+    except (OSError, KeyError, RuntimeError) as error:
         raise storage_error(action, path, hdf5_error(error), size) from error
 
 

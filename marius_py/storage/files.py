@@ -71,13 +71,19 @@ def hdf5_error(cause: Exception) -> OSError:
     >>> hdf5_error(RuntimeError("Can't decrement id ref count (unable to extend file, errno = 28, …)"))
     OSError(28, 'No space left on device')
     """
-    named = _HDF5_ERRNO.search(str(cause))
+    text = str(cause.args[0]) if isinstance(cause, KeyError) and cause.args else str(cause)  # else quoted
+    named = _HDF5_ERRNO.search(text)
     number = int(named[1]) if named else getattr(cause, "errno", None)
-    return OSError(number, os.strerror(number)) if number else OSError(" ".join(str(cause).split()))
+    return OSError(number, os.strerror(number)) if number else OSError(" ".join(text.split()))
 
 
-def refused_by_hdf5(path: Path, error: OSError) -> StorageError | None:
-    """The error of a file that HDF5 cannot open although it may be whole; None if its content is at fault."""
+def refused_by_hdf5(path: Path, error: Exception) -> StorageError | None:
+    """The error of a file that HDF5 cannot read although it may be whole; None if its content is at fault.
+
+    Args:
+        path: the file.
+        error: what h5py raised: OSError at the opening, later KeyError or RuntimeError too.
+    """
     refusal = hdf5_error(error)
     if refusal.errno in REFUSALS:
         return storage_error("open", path, refusal)

@@ -151,9 +151,7 @@ class Hdf5EdgeStore:
         if not 0 <= start <= stop <= count:
             raise ConfigError(f"node range {start}:{stop}; allowed: within 0:{count}")
         if "degrees" not in self._verified:
-            problem = self._damaged_degrees()
-            if problem is not None:
-                raise StorageError(problem)
+            self._verify_degrees()
             self._verified.add("degrees")
         return self._read_degrees(start, stop)
 
@@ -162,17 +160,16 @@ class Hdf5EdgeStore:
         read_array(self._descriptor(), degrees, self._layout.degrees_offset + start * 8, self._path)
         return degrees
 
-    def _damaged_degrees(self) -> str | None:
-        """Compare all degrees with their checksum; what is wrong, or None."""
+    def _verify_degrees(self) -> None:
+        """Compare all degrees with their checksum; StorageError unless they are whole."""
         expected, count = self._layout.degrees_xxh3, self._layout.partitioning.num_nodes
         if expected is None:
-            return None
+            return
         digest = xxhash.xxh3_64()
         for begin in range(0, count, VERIFY_ROWS):
             digest.update(self._read_degrees(begin, min(begin + VERIFY_ROWS, count)).data)
-        if digest.intdigest() == expected:
-            return None
-        return f"{self._path} is damaged: the degrees do not match the checksum; {_REMEDY}"
+        if digest.intdigest() != expected:
+            raise StorageError(f"{self._path} is damaged: the degrees do not match the checksum; {_REMEDY}")
 
     def blocks(self, split: str, block_rows: int) -> Iterator[Edges]:
         """Stream a split in file order, at most `block_rows` rows (n, 3) at a time, all verified before.
@@ -198,26 +195,30 @@ class Hdf5EdgeStore:
                     split, int(starts[first]), int(starts[last]), block_rows, first
                 )
 
-    def verify(self, block_rows: int = 1 << 20) -> list[str]:
+    def verify(self, block_rows: int = 1 << 20) -> list[StorageError]:
         """Read all edges and compare checksums.
 
         Returns:
-            One sentence for each damaged bucket or split; empty when all are whole.
+            An error for each bucket or split that is damaged or cannot be read, and one for the degrees;
+            empty when all are whole.
         """
         starts = self._layout.bucket_starts
         ranges: list[tuple[str, int, int, int | None]] = [
             ("train", int(starts[i]), int(starts[i + 1]), i) for i in range(len(starts) - 1)
         ]
         ranges += [(split, 0, self._layout.counts[split], None) for split in SPLITS[1:]]
-        damaged = []
+        errors = []
         for split, start, stop, index in ranges:
             try:
                 for _ in self._checked_range(split, start, stop, block_rows, index):
                     pass
             except StorageError as error:
-                damaged.append(str(error))
-        problem = self._damaged_degrees()
-        return damaged if problem is None else [*damaged, problem]
+                errors.append(error)
+        try:
+            self._verify_degrees()
+        except StorageError as error:
+            errors.append(error)
+        return errors
 
     def close(self) -> None:
         """Release the file. May be called twice."""

@@ -120,11 +120,11 @@ def read_facts(path: Path) -> NodeFileFacts:
             facts = NodeFileFacts(str(file.attrs["store_id"]), count, rows, dim, width, offsets)
     except MariusError as error:
         raise type(error)(str(error) if str(path) in str(error) else f"{path}: {error}") from None
-    except OSError as error:
+    except Exception as error:
         if (refusal := files.refused_by_hdf5(path, error)) is not None:
             raise refusal from error
-        raise StorageError(f"{path} is damaged or truncated, HDF5 cannot open it: {error}") from error
-    except Exception as error:
+        if isinstance(error, OSError):
+            raise StorageError(f"{path} is damaged or truncated, HDF5 cannot open it: {error}") from error
         raise FormatError(f"{path} is not a node file of this package: {error}") from error
     end = max(
         (offset + count * rows * w * 4 for offset, w in zip(offsets, (dim, width), strict=True) if offset),

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from marius_py.errors import MariusError, StorageError
+from marius_py.errors import MariusError
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, SIZE_LIMIT, decode, view_problems
 from marius_py.storage.files import REFUSALS, TEMPORARY_SUFFIX, read_whole
 from marius_py.storage.lock import LOCK_NAME, absence_of, is_locked, lock_owner
@@ -28,7 +28,7 @@ class Finding:
         file: path of the file.
         problem: what is wrong, complete without the other fields.
         remedy: what can be done, or what is not lost.
-        partition: the damaged partition, None if it is not about one.
+        partition: the partition that it is about, None if it is not about one.
         harmless: nothing is lost; the next start cleans it up.
         unread: the system did not let it be read, so that it may be whole.
     """
@@ -46,11 +46,21 @@ class Finding:
         return "note" if self.harmless else "UNREAD" if self.unread else "DAMAGED"
 
 
-def finding_of(path: Path, error: MariusError, remedy: str) -> Finding:
+def finding_of(path: Path, error: MariusError, remedy: str, partition: int | None = None) -> Finding:
     """What an error of reading `path` says, with `remedy` unless the system refused to read it."""
-    if isinstance(error, StorageError) and error.errno in REFUSALS:
-        return Finding(str(path), str(error), "see that it can be read, then check again", unread=True)
-    return Finding(str(path), str(error), remedy)
+    if _is_refusal(error):
+        remedy = "see that it can be read, then check again"
+        return Finding(str(path), str(error), remedy, partition, unread=True)
+    return Finding(str(path), str(error), remedy, partition)
+
+
+def _is_refusal(error: BaseException | None) -> bool:
+    """Whether an error, or one that caused it, is that the system did not let a file be read."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in REFUSALS:
+            return True
+        error = error.__cause__
+    return False
 
 
 def verify_node_store(folder: str | os.PathLike[str]) -> list[Finding]:
@@ -94,31 +104,41 @@ def _files(folder: Path) -> list[Finding]:
         reader = open_node_reader(folder)
     except MariusError as error:
         remedy = f"restore {NODES_NAME} from a copy of the same run; relations and settings are whole"
-        return [*findings, finding_of(nodes, error, remedy)]
+        return [*findings, finding_of(_failed_file(folder, error), error, remedy)]
     reader.close()
     return findings + _partitions(folder, nodes, manifest.table.partitioning.num_partitions)
 
 
 def _partitions(folder: Path, nodes: Path, num_partitions: int) -> list[Finding]:
     replaced: list[Finding] = []
-    damaged: list[tuple[int, str]] = []
+    failed: list[tuple[int, MariusError]] = []
     for part in range(num_partitions):
         try:
-            problem = _check_partition(folder, part)
+            error = _check_partition(folder, part)
         except ReplacedError:
             problem = f"partition {part} of {nodes} was replaced by a newer commit each time it was read"
             replaced.append(
                 Finding(str(nodes), problem, "check again, or when training has ended", part, True)
             )
             continue
-        if problem is not None:
-            damaged.append((part, problem))
-    whole = f"{num_partitions - len(damaged) - len(replaced)} of {num_partitions} partitions are whole"
-    remedy = f"restore {NODES_NAME} from a copy of the same commit, or train anew; {whole}"
-    return [Finding(str(nodes), problem, remedy, partition=part) for part, problem in damaged] + replaced
+        if error is not None:
+            failed.append((part, error))
+    whole = f"{num_partitions - len(failed) - len(replaced)} of {num_partitions} partitions are whole"
+    findings = []
+    for part, error in failed:
+        path = _failed_file(folder, error)
+        remedy = f"restore {path.name} from a copy of the same commit, or train anew; {whole}"
+        findings.append(finding_of(path, error, remedy, part))
+    return sorted(findings, key=lambda finding: finding.unread) + replaced
 
 
-def _check_partition(folder: Path, part: int) -> str | None:
+def _failed_file(folder: Path, error: MariusError) -> Path:
+    """The file that a reader of the nodes has failed with: the other one is named only beside its path."""
+    checkpoint = folder / CHECKPOINT_NAME
+    return checkpoint if str(checkpoint) in str(error) else folder / NODES_NAME
+
+
+def _check_partition(folder: Path, part: int) -> MariusError | None:
     """What is wrong with a partition, None if nothing; ReplacedError if it was replaced at every reading."""
     # A new opening a partition sees the newest commit; further tries cover a commit during the one before.
     for reading in range(1, _READINGS + 1):
@@ -130,7 +150,7 @@ def _check_partition(folder: Path, part: int) -> str | None:
             if reading == _READINGS:
                 raise
         except MariusError as error:
-            return str(error)
+            return error
     return None
 
 

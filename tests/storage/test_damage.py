@@ -291,6 +291,15 @@ def bomb(file: h5py.File) -> None:
     file.create_dataset("arrays/bomb", shape=(1 << 40,), dtype="f4", chunks=(1 << 20,))
 
 
+def hollow(file: h5py.File) -> None:
+    """4 TiB in one piece of which nothing is written."""
+    create = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    create.set_layout(h5py.h5d.CONTIGUOUS)
+    create.set_alloc_time(h5py.h5d.ALLOC_TIME_LATE)
+    shape = h5py.h5s.create_simple((1 << 40,))
+    h5py.h5d.create(file["arrays"].id, b"hollow", h5py.h5t.IEEE_F32LE, shape, create)
+
+
 def text(file: h5py.File) -> None:
     file["arrays/text"] = "variable-length text"
 
@@ -305,6 +314,7 @@ HOSTILE: list[tuple[Callable[[h5py.File], None], str]] = [
     (external_storage, "'secret' does not lie in this file"),
     (virtual_array, "'secret' does not lie in this file"),
     (bomb, "'bomb' does not lie in this file"),
+    (hollow, "'hollow' is not stored in full"),
     (text, "'text' has dtype object"),
     (group, "'inner' is not a data set"),
     (lambda f: put(f, "partition_slot", np.array([0, 1, 99])), "does not fit 4 slots"),

@@ -13,8 +13,9 @@ import pytest
 
 from marius_py.errors import StorageError
 from marius_py.partitioning import Partitioning
-from marius_py.storage import files, node_file
+from marius_py.storage import edge_layout, files, node_file
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME
+from marius_py.storage.file_io import hdf5_errors_as_storage
 from marius_py.storage.hdf5_nodes import create_node_store, has_commit, open_node_store
 from marius_py.storage.hdf5_store import Hdf5PartitionStore
 from marius_py.storage.node_file import NODES_NAME
@@ -234,8 +235,8 @@ def test_without_direct_transfers(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("operation", ["write", "read"])
 def test_direct_transfers_that_are_refused_late(store: Hdf5PartitionStore, operation: str) -> None:
-    if store._nodes._direct is None:
-        pytest.skip("this file system refuses O_DIRECT at the opening")
+    if store._nodes._direct is None:  # refused at the opening: any descriptor may refuse a transfer
+        store._nodes._direct = os.dup(store._nodes._buffered)
     with SystemCallFaults(1, errno.EINVAL):
         if operation == "write":
             store.write(0, *version(TABLE, 0, 1))
@@ -325,3 +326,84 @@ def test_a_file_that_may_not_be_read_is_not_called_damaged(
     assert [one.problem for one in findings] == [f"cannot open {folder / NODES_NAME}: Permission denied"]
     assert findings[0].label == "UNREAD"
     assert "restore" not in findings[0].remedy
+
+
+@pytest.mark.parametrize("name", [CHECKPOINT_NAME, NODES_NAME])
+@pytest.mark.parametrize(("call", "code"), [("open", errno.EMFILE), ("preadv", errno.EIO)])
+def test_what_the_system_refuses_at_any_moment_is_unread(
+    name: str, call: str, code: int, tmp_path: Path
+) -> None:
+    folder = tmp_path / "s"
+    run(folder)
+    with SystemCallFaults() as faults:
+        assert verify_node_store(folder) == []
+    asked = [
+        number
+        for number, made in enumerate(faults.calls, 1)
+        if made.name == call and made.path.endswith(name)
+    ]
+    assert len(asked) > 3
+    for number in asked:
+        with SystemCallFaults(number, code):
+            findings = verify_node_store(folder)
+        assert [one.label for one in findings] == ["UNREAD"]
+        assert findings[0].file == str(folder / name)
+        assert os.strerror(code) in findings[0].problem
+        assert findings[0].remedy == "see that it can be read, then check again"
+
+
+def test_a_partition_that_is_damaged_comes_before_one_that_is_unread(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    run(folder)
+    with open_node_reader(folder) as reader:
+        place = reader._nodes._place(0, reader._slot(2))
+    with (folder / NODES_NAME).open("r+b") as file:
+        file.seek(place)
+        file.write(b"\xff" * 8)
+    with SystemCallFaults() as faults:
+        verify_node_store(folder)
+    first = [call.name == "preadv" and call.path.endswith(NODES_NAME) for call in faults.calls].index(True)
+    with SystemCallFaults(first + 1, errno.EIO):
+        findings = verify_node_store(folder)
+    assert [(one.label, one.partition) for one in findings] == [("DAMAGED", 2), ("UNREAD", 0)]
+    assert "1 of 3 partitions are whole" in findings[0].remedy
+
+
+HDF5_READ = (
+    "Unable to synchronously open object (file read failed: time = Tue Nov 24 02:01:02 2026\n, filename = "
+    "'x', file descriptor = 5, errno = 5, error message = 'Input/output error', buf = 0x3bb7a, offset = 96)"
+)
+"""What HDF5 says of an object that the disk does not give."""
+
+
+@pytest.mark.parametrize("kind", [KeyError, RuntimeError])
+@pytest.mark.parametrize("what", ["nodes", "edges"])
+def test_a_read_that_fails_inside_hdf5_is_the_systems_error(
+    kind: type[Exception], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if what == "nodes":
+        run(tmp_path / "s")
+        path, read = tmp_path / "s" / NODES_NAME, node_file.read_facts
+    else:
+        path, read = tmp_path / "edges.h5", edge_layout.read_layout
+        path.write_bytes(b"")
+
+    def opened(*_: object, **__: object) -> None:
+        raise kind(HDF5_READ)
+
+    monkeypatch.setattr("h5py.File", opened)
+    with pytest.raises(StorageError) as caught:
+        read(path)
+    assert str(caught.value) == f"cannot open {path}: Input/output error"
+    assert caught.value.errno == errno.EIO
+
+
+def test_a_missing_object_is_said_in_plain_words(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StorageError, match=r"cannot write .*/e.h5: no object\Z"),
+        hdf5_errors_as_storage("write", tmp_path / "e.h5"),
+    ):
+        raise KeyError("no\nobject")
+    with pytest.raises(StorageError) as caught, hdf5_errors_as_storage("write", tmp_path / "e.h5"):
+        raise KeyError(HDF5_READ)
+    assert str(caught.value) == f"cannot write {tmp_path}/e.h5: Input/output error"

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import threading
 from collections import Counter
 from pathlib import Path
@@ -343,3 +345,24 @@ def test_input_that_changes_between_the_passes_is_noticed(tmp_path: Path) -> Non
         with pytest.raises(FormatError, match="more valid edges"):
             writer.append("valid", edges[:1])
         writer.finish()
+
+
+def test_what_cannot_be_read_is_told_from_what_is_damaged(
+    store: Hdf5EdgeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = store.path
+    with path.open("r+b") as file:
+        file.seek(offset_of(path, "valid"))
+        file.write(b"\x01\x02\x03\x04\x05")
+    begin, degrees, plain = offset_of(path, "test"), offset_of(path, "degrees"), os.preadv
+
+    def preadv(descriptor: int, buffers: Any, offset: int) -> int:
+        if offset in (begin, degrees):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return plain(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    errors = store.verify()
+    assert [error.errno for error in errors] == [None, errno.EIO, errno.EIO]
+    assert "the valid edges do not match the checksum" in str(errors[0])
+    assert str(errors[1]) == f"cannot read {path}: Input/output error"
