@@ -1,4 +1,4 @@
-"""Name tables of a prepared graph (floor 4): written in id order, read by id range, searched by name.
+"""Name tables of a prepared graph (floor 1): written in id order, read by id range, searched by name.
 
 nodes.parquet and relations.parquet hold one column `name` in id order. In: blocks of names, a range of ids,
 or names. Out: the file and its hash, lists of text, arrays of ids. Row groups have `ROW_GROUP` rows, so a
@@ -7,6 +7,7 @@ range of ids reads only its own row groups.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, StorageError
 from marius_py.storage.file_io import os_errors_as_storage, sync_path
+from marius_py.storage.files import REFUSALS, storage_error
 
 ROW_GROUP = 1 << 16
 
@@ -69,7 +71,8 @@ def read_names(path: Path, start: int, stop: int, count: int) -> list[str]:
     """Read the names of ids start..stop from a table of `count` names.
 
     Raises:
-        ConfigError: the range lies outside the table. StorageError: the file is missing or damaged.
+        ConfigError: the range lies outside the table. StorageError: the file is missing, damaged or may not
+            be read.
     """
     if not 0 <= start <= stop <= count:
         raise ConfigError(f"id range {start}:{stop} of {path.name}; allowed: within 0:{count}")
@@ -125,7 +128,7 @@ class _NameTable:
         try:
             self._file = pq.ParquetFile(path)
         except (pa.ArrowException, OSError) as error:
-            raise self._damaged(error) from error
+            raise self._failed(error) from error
 
     @property
     def num_groups(self) -> int:
@@ -137,7 +140,10 @@ class _NameTable:
             column = self._file.read_row_groups(groups, columns=["name"], use_threads=False).column(0)
             return column.cast(pa.large_string()).combine_chunks()
         except (pa.ArrowException, OSError, KeyError, IndexError) as error:
-            raise self._damaged(error) from error
+            raise self._failed(error) from error
 
-    def _damaged(self, error: BaseException) -> StorageError:
+    def _failed(self, error: Exception) -> StorageError:
+        """The error of a table that cannot be read: it is damaged, unless the system refused to read it."""
+        if isinstance(error, OSError) and error.errno in REFUSALS:
+            return storage_error("read", self._path, OSError(error.errno, os.strerror(error.errno)))
         return StorageError(f"{self._path} is damaged ({error}); prepare the graph again")

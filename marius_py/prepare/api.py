@@ -64,7 +64,8 @@ def prepare(
         columns: positions from 0 or header names in the order head, (relation,) tail; None: by names such as
             head, relation, tail or source, type, target, else the two or three columns in that order.
         header: whether text files begin with a header; "auto": when the first line names a head and a tail
-            by such words, or stands alone above lines whose heads and tails are whole numbers.
+            by such words, or has no whole number for head or tail above two lines or more that have (above
+            a single one it is taken for an edge, with a warning).
         format: "tsv", "csv", "parquet", "npy", "npz", or "auto" by the file's name.
         delimiter: for text; None: tab for TSV, comma for CSV.
         quoting: for text, RFC 4180 quotes; None: for CSV only.

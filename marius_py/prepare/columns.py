@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -79,6 +79,10 @@ class NamedColumns:
         return (self.head, self.tail) if self.relation is None else (self.head, self.relation, self.tail)
 
 
+class MissingColumnError(ConfigError):
+    """A chosen column is in no file of this kind."""
+
+
 class UnclearColumnsError(FormatError):
     """Names that tell head and tail, and leave open what another column is, or whose order misleads.
 
@@ -99,6 +103,7 @@ def resolve_columns(
     header: Header,
     where: str,
     following: Sequence[Sequence[str]] = (),
+    numbered: Callable[[], bool] | None = None,
 ) -> Columns:
     """Decide the columns of a file.
 
@@ -108,20 +113,24 @@ def resolve_columns(
             (relation,) tail, where a number that is no position is a name; None: by the header's words if
             they tell head and tail (`WORDS`), otherwise in that order.
         header: whether the first line is a header; "auto": when it has usual words for head and tail, or when
-            these two are no whole numbers and in all `following` lines, two or more, they are.
+            these two are no whole numbers and in all `following` lines they are, which are two or more, or
+            one if the names are `numbered`; without that, a warning says that the first line may be a header.
         where: file and line for messages.
         following: the cells of some lines after the first.
+        numbered: says whether all names known before are whole numbers, as those of a graph that is extended
+            may be; None: none are known.
 
     Raises:
-        FormatError: not two or three columns, a chosen column that the file lacks, names that tell head and
-        tail beside a column that may or may not be the relation, or names of which the order would take
+        FormatError: not two or three columns, a chosen name that several columns have, names that tell head
+        and tail beside a column that may or may not be the relation, or names of which the order would take
         one of `NO_RELATION` for an end or the relation.
-        ConfigError: columns of the wrong number or type, repeated, or names without a header.
+        ConfigError: columns of the wrong number or type, repeated, that the file lacks, or names without a
+        header.
     """
     if header not in (True, False, "auto"):
         raise ConfigError(f"header is {header!r}; allowed: true, false, auto")
     if columns is None:
-        return _by_words_or_order(cells, header, where, following)
+        return _by_words_or_order(cells, header, where, following, numbered)
     keys = [_number_or_name(key, cells, header) for key in columns]
     if len(keys) not in (2, 3) or not all(
         isinstance(key, (int, str)) and not isinstance(key, bool) for key in keys
@@ -135,7 +144,7 @@ def resolve_columns(
         raise ConfigError(
             f"columns is {columns!r} with header=false; names need a header, or give positions from 0"
         )
-    positions = [_position(key, cells, where) for key in keys]
+    positions = [_position(key, cells, columns, where) for key in keys]
     if len(set(positions)) != len(positions):
         raise ConfigError(f"columns is {columns!r}: two of them are the same column")
     has_header = header is True or by_name
@@ -145,9 +154,15 @@ def resolve_columns(
             logger.info(
                 "%s: taken for a header; if it is an edge, set input.header=false %s", where, _WITHOUT_HEADER
             )
-        has_header = has_header or _heads_numbers(cells, following, positions[0], positions[-1], where)
+        if not has_header and _heads_numbers(cells, following, positions[0], positions[-1]):
+            has_header = _takes_header(cells, following, positions[0], positions[-1], where, numbered)
     relation = positions[1] if len(positions) == 3 else None
     return Columns(positions[0], relation, positions[-1], has_header, len(cells))
+
+
+def is_whole_number(name: str) -> bool:
+    """Whether a name is a whole number, with a sign and blanks around it or without."""
+    return _WHOLE_NUMBER.fullmatch(name) is not None
 
 
 def tells_ends(names: Sequence[str]) -> bool:
@@ -242,11 +257,21 @@ def _listed(names: Sequence[str], positions: Sequence[int]) -> str:
 
 
 def _by_words_or_order(
-    cells: Sequence[str], header: Header, where: str, following: Sequence[Sequence[str]]
+    cells: Sequence[str],
+    header: Header,
+    where: str,
+    following: Sequence[Sequence[str]],
+    numbered: Callable[[], bool] | None,
 ) -> Columns:
     has_header = header is True or (header == "auto" and tells_ends(cells))
-    if header == "auto" and not has_header and len(cells) in (2, 3):
-        has_header = _heads_numbers(cells, following, 0, len(cells) - 1, where)
+    above_numbers = (
+        header == "auto"
+        and not has_header
+        and len(cells) in (2, 3)
+        and _heads_numbers(cells, following, 0, len(cells) - 1)
+    )
+    if above_numbers:
+        has_header = _takes_header(cells, following, 0, len(cells) - 1, where, numbered)
     if has_header:
         try:
             named = recognise_columns(cells)
@@ -263,7 +288,9 @@ def _by_words_or_order(
         )
     if has_header:
         log_order(cells, where, "input.columns chooses others")
-    elif header == "auto" and (doubtful := [i for i in _no_relations(cells) if cells[i].strip()]):
+    elif above_numbers or header != "auto":
+        pass  # doubted already, or no doubt
+    elif doubtful := [i for i in _no_relations(cells) if cells[i].strip()]:
         logger.warning(
             "%s: taken for an edge, though %s may be a column's name; if this line is a header, set "
             "input.header=true and choose with input.columns %s",
@@ -272,25 +299,37 @@ def _by_words_or_order(
     return Columns(0, 1 if len(cells) == 3 else None, len(cells) - 1, has_header, len(cells))
 
 
-def _heads_numbers(
-    cells: Sequence[str], following: Sequence[Sequence[str]], head: int, tail: int, where: str
-) -> bool:
-    """Whether a first line must be a header because only its head and tail are no numbers."""
-    found = (
-        len(following) > 1
-        and not any(_WHOLE_NUMBER.fullmatch(cells[i]) for i in (head, tail))
+def _heads_numbers(cells: Sequence[str], following: Sequence[Sequence[str]], head: int, tail: int) -> bool:
+    """Whether head and tail are no whole numbers in the first line, and are in all those below, if any."""
+    return (
+        bool(following)
+        and not any(is_whole_number(cells[i]) for i in (head, tail))
         and all(
-            len(row) == len(cells) and all(_WHOLE_NUMBER.fullmatch(row[i]) for i in (head, tail))
-            for row in following
+            len(row) == len(cells) and all(is_whole_number(row[i]) for i in (head, tail)) for row in following
         )
     )
-    if found:
-        logger.warning(
-            "%s: taken for a header, as %r and %r are no numbers and what stands below them are; if it is an "
-            "edge, set input.header=false %s",
-            where, cells[head], cells[tail], _WITHOUT_HEADER,
-        )  # fmt: skip
-    return found
+
+
+def _takes_header(
+    cells: Sequence[str],
+    following: Sequence[Sequence[str]],
+    head: int,
+    tail: int,
+    where: str,
+    numbered: Callable[[], bool] | None,
+) -> bool:
+    """Whether a first line that `_heads_numbers` is a header, which a warning says: one line is no proof."""
+    is_header = len(following) > 1 or (numbered is not None and numbered())
+    if is_header:
+        taken, other, value, choice = "a header, as", "an edge", "false", _WITHOUT_HEADER
+    else:
+        taken, other, value, choice = "an edge, though", "a header", "true", _OWN_HEADER
+    logger.warning(
+        "%s: taken for %s %r and %r are no numbers and what stands below them are; if it is %s, set "
+        "input.header=%s %s",
+        where, taken, cells[head], cells[tail], other, value, choice,
+    )  # fmt: skip
+    return is_header
 
 
 def _other_reading(cells: Sequence[str]) -> str:
@@ -325,6 +364,7 @@ def elsewhere(argument: str, otherwise: str) -> str:
 
 _ELSEWHERE = elsewhere("columns", "write a file with those columns only")
 _WITHOUT_HEADER = elsewhere("header", "write a line of names above it")
+_OWN_HEADER = elsewhere("header", "take this line out of the file")
 
 
 def _unclear(error: UnclearColumnsError, cells: Sequence[str], header: Header, where: str) -> FormatError:
@@ -361,17 +401,20 @@ def _number_or_name(key: ColumnKey, cells: Sequence[str], header: Header) -> Col
     return str(key) if outside and header is not False and str(key) in cells else key
 
 
-def _position(key: ColumnKey, cells: Sequence[str], where: str) -> int:
+def _position(key: ColumnKey, cells: Sequence[str], columns: Sequence[ColumnKey], where: str) -> int:
     if isinstance(key, int):
         if not -len(cells) <= key < len(cells):
-            raise FormatError(
-                f"{where} has {len(cells)} columns; there is no column {key} (positions count from 0)"
+            raise MissingColumnError(
+                f"input.columns is {columns!r}, but {where} has {len(cells)} columns; there is no column "
+                f"{key} (positions count from 0)"
             )
         return key % len(cells)
     found = [i for i, cell in enumerate(cells) if cell == key]
-    if len(found) != 1:
-        problem = "no column" if not found else f"{len(found)} columns"
-        raise FormatError(
-            f"{where} has {problem} named {key!r}; its columns are {', '.join(map(repr, cells))}"
+    names = ", ".join(map(repr, cells))
+    if not found:
+        raise MissingColumnError(
+            f"input.columns is {columns!r}, but {where} has no column named {key!r}; its columns are {names}"
         )
+    if len(found) > 1:
+        raise FormatError(f"{where} has {len(found)} columns named {key!r}; its columns are {names}")
     return found[0]

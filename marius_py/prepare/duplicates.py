@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import closing
-from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from marius_py.prepare.dictionary import EdgeSpill
 from marius_py.prepare.survey import edge_keys
+from marius_py.storage.edge_layout import bucket_groups
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.protocols import Edges
 from marius_py.types import SPLITS
@@ -38,25 +38,15 @@ def count_duplicates(store: Hdf5EdgeStore, folder: Path, max_rows: int = MAX_ROW
     Raises:
         StorageError: reading or writing failed.
     """
-    starts = np.concatenate([[0], np.cumsum(store.bucket_counts())]).astype(np.int64).tolist()
-    ranges = {"train": _grouped(starts, max_rows)}
+    starts = np.concatenate([[0], np.cumsum(store.bucket_counts())]).astype(np.int64)
+    groups = bucket_groups(starts, max_rows)
+    ranges = {"train": [(int(starts[first]), int(starts[last])) for first, last in groups]}
     for split in SPLITS[1:]:
         ranges[split] = [(0, store.num_edges(split))]
     return {
         split: sum(_repeats(store, split, start, stop, folder, max_rows) for start, stop in ranges[split])
         for split in SPLITS
     }
-
-
-def _grouped(starts: list[int], max_rows: int) -> list[tuple[int, int]]:
-    """Runs of whole buckets of at most `max_rows` rows together, or single larger buckets."""
-    groups, begin = [], 0
-    for previous, stop in pairwise(starts):
-        if stop - begin > max_rows and previous > begin:
-            groups.append((begin, previous))
-            begin = previous
-    groups.append((begin, starts[-1]))
-    return groups
 
 
 def _repeats(store: Hdf5EdgeStore, split: str, start: int, stop: int, folder: Path, max_rows: int) -> int:

@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from marius_py.graph.names import ROW_GROUP
 from marius_py.partitioning import Partitioning
 from marius_py.prepare.api import check_arguments, check_edges
 from marius_py.prepare.blocks import NameKind
+from marius_py.prepare.columns import is_whole_number
 from marius_py.prepare.dictionary import EdgeSpill, Ingest
 from marius_py.prepare.folder import building, check_output
 from marius_py.prepare.graph_files import GraphContent, write_graph
@@ -127,7 +129,8 @@ def extend_graph(
         seed: of the places of new nodes.
         overwrite: replace a prepared graph at `output`.
         progress: called as progress(stage, done, total, unit).
-        reading: format, delimiter, quoting, comment, header, columns; as for `prepare`.
+        reading: format, delimiter, quoting, comment, header, columns; as for `prepare`, but where the graph's
+            nodes all have whole numbers for names, one line of numbers is enough to tell a header above it.
 
     Raises:
         ConfigError, FormatError, StorageError: as for `prepare`; or the new edges have relations and the
@@ -140,6 +143,7 @@ def extend_graph(
         raise ConfigError(f"output={output} is the graph that is extended; choose another folder")
     check_output(Path(output), overwrite)
     output = Path(output).absolute()  # the current folder may be another one at the end
+    reading["numbered"] = partial(_is_numbered, old)
     sources = [None if path is None else open_source(path, **reading) for path in (train, valid, test)]
     for source in sources:
         if source is not None and source.has_relations != old.has_relations:
@@ -168,6 +172,15 @@ def extend_graph(
         finally:
             spill.close()
     return open_graph(output)
+
+
+def _is_numbered(graph: Graph) -> bool:
+    """Whether all node names are whole numbers; reads them up to the first that is none."""
+    return graph.names_are_integers or all(
+        is_whole_number(name)
+        for start in range(0, graph.num_nodes, ROW_GROUP)
+        for name in graph.node_names(start, min(start + ROW_GROUP, graph.num_nodes))
+    )
 
 
 def _kind(old: Graph, sources: list[Any]) -> NameKind:

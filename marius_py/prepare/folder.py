@@ -97,8 +97,7 @@ def building(output: Path, overwrite: bool) -> Iterator[Path]:
     with os_errors_as_storage("write", output):
         output.parent.mkdir(parents=True, exist_ok=True)
         _remove_stale(output)
-        folder = _new_sibling(output)
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        folder, lock = _new_sibling(output)
     try:
         if try_flock(lock) is False:
             raise _in_use(output)
@@ -118,10 +117,16 @@ def _prefix(output: Path) -> str:
     return f".{output.name}.preparing-"
 
 
-def _new_sibling(output: Path) -> Path:
+def _new_sibling(output: Path) -> tuple[Path, int]:
+    """A new folder beside the output, and a descriptor of it to lock it by."""
     folder = output.with_name(f"{_prefix(output)}{os.getpid()}-{secrets.token_hex(4)}")
     folder.mkdir()
-    return folder
+    try:
+        return folder, os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except BaseException:
+        with suppress(OSError):
+            folder.rmdir()  # rmtree would have to open it
+        raise
 
 
 def _remove_stale(output: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from marius_py.errors import ConfigError, MissingPathError
@@ -35,6 +35,7 @@ def open_source(
     header: Header = "auto",
     columns: Sequence[ColumnKey] | None = None,
     comment: str | None = None,
+    numbered: Callable[[], bool] | None = None,
     block_bytes: int | None = None,
 ) -> EdgeSource:
     """Open an edge list.
@@ -47,6 +48,7 @@ def open_source(
         header: for text, whether the first line is a header; see `resolve_columns`.
         columns: columns to use; see `resolve_columns`.
         comment: for text, the character with which lines at the top begin that are no edges.
+        numbered: for text, says whether all names known before are whole numbers; see `resolve_columns`.
         block_bytes: bytes of text read at a time; None: 32 MiB.
 
     Raises:
@@ -68,6 +70,7 @@ def open_source(
             header=header,
             columns=keys,
             comment=comment,
+            numbered=numbered,
             block_bytes=block_bytes,
         )
     given = {"delimiter": delimiter, "quoting": quoting, "comment": comment}

@@ -20,7 +20,7 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,7 @@ class TextSource:
         header: as `resolve_columns`.
         columns: as `resolve_columns`.
         comment: the character with which lines at the top begin that are no edges; None: there are none.
+        numbered: as `resolve_columns`.
         block_bytes: bytes read at a time; None: BLOCK_BYTES.
 
     Raises:
@@ -78,6 +79,7 @@ class TextSource:
         header: Header = "auto",
         columns: list[ColumnKey] | None = None,
         comment: str | None = None,
+        numbered: Callable[[], bool] | None = None,
         block_bytes: int | None = None,
     ) -> None:
         if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '\r\n\0"':
@@ -95,7 +97,7 @@ class TextSource:
         self._block_bytes = BLOCK_BYTES if block_bytes is None else block_bytes
         self.position = 0
         self.size = path.stat().st_size
-        self._columns = self._inspect(header, columns)
+        self._columns = self._inspect(header, columns, numbered)
         self.has_relations = self._columns.relation is not None
 
     def blocks(self) -> Iterator[EdgeBlock]:
@@ -115,7 +117,9 @@ class TextSource:
                 row += block.num_edges
                 yield block
 
-    def _inspect(self, header: Header, columns: list[ColumnKey] | None) -> Columns:
+    def _inspect(
+        self, header: Header, columns: list[ColumnKey] | None, numbered: Callable[[], bool] | None
+    ) -> Columns:
         first = list(islice(self._records(), 1 + _AFTER_FIRST))
         if not first:
             raise FormatError(f"{self.path} is empty; it should hold one edge a line")
@@ -127,7 +131,7 @@ class TextSource:
                 following.append(split_record(content, self._delimiter, self._quoting, place))
             except FormatError:  # which reading the blocks raises, unless an earlier line is wrong too
                 following.append([])
-        return resolve_columns(cells, columns, header, where, following)
+        return resolve_columns(cells, columns, header, where, following, numbered)
 
     def _records(self) -> Iterator[tuple[str, bytes]]:
         """(file and line, content) of each record that is not empty."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -173,6 +174,42 @@ def test_verify_names_damaged_files(tmp_path: Path, name: str) -> None:
     assert name in found[0].problem
     path.unlink()
     assert [one.problem for one in verify_graph(graph.path)] == [f"{path} is missing"]
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EACCES, errno.EIO])
+@pytest.mark.parametrize("name", ["graph.json", "edges.h5", "nodes.parquet", "relations.parquet"])
+def test_a_file_that_may_not_be_read_is_not_called_damaged(
+    name: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, plain, refused = make(tmp_path / "g"), open, OSError(code, os.strerror(code))
+
+    def opened(path: Any, *arguments: Any, **named: Any) -> Any:
+        if str(path) == str(tmp_path / "g" / name):
+            raise refused
+        return plain(path, *arguments, **named)
+
+    monkeypatch.setattr("builtins.open", opened)
+    monkeypatch.setattr("io.open", opened)
+    findings = verify_graph(graph.path)
+    assert [(one.label, one.file) for one in findings] == [("UNREAD", str(tmp_path / "g" / name))]
+    assert findings[0].problem.endswith(os.strerror(code))
+    assert "prepare" not in findings[0].remedy
+
+
+@pytest.mark.parametrize("where", ["ParquetFile", "read_row_groups"])
+def test_names_that_may_not_be_read_are_not_called_damaged(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = make(tmp_path / "g")
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EIO, "Failed to open local file 'x'. Detail: [errno 5] Input/output error")
+
+    monkeypatch.setattr(pq if where == "ParquetFile" else pq.ParquetFile, where, refuse)
+    for read in (graph.node_names, graph.relation_names, lambda: graph.node_ids(["n1"])):
+        with pytest.raises(StorageError, match=r"cannot read .*\.parquet: Input/output error\Z") as caught:
+            read()
+        assert caught.value.errno == errno.EIO
 
 
 def test_every_damage_to_the_manifest_is_found(tmp_path: Path) -> None:

@@ -147,3 +147,19 @@ def test_an_output_in_a_folder_that_may_not_be_entered(
     monkeypatch.setattr(Path, "stat", stat)
     with pytest.raises(StorageError, match=f"cannot look at output {tmp_path}/g: Permission denied"):
         check_output(tmp_path / "g", False)
+
+
+def test_a_folder_that_cannot_be_opened_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = os.open
+
+    def opened(path: Path, *arguments: int, **named: int) -> int:
+        if ".preparing-" in Path(path).name:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return plain(path, *arguments, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", opened)
+        with pytest.raises(StorageError, match=r"cannot write .*/g: Too many open files"):
+            build(tmp_path / "g")
+        left = os.listdir(tmp_path)
+    assert left == []

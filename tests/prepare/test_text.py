@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from marius_py import cli
 from marius_py.config import PrepareConfig, compose
 from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
 from marius_py.prepare import prepare
@@ -262,10 +263,10 @@ def test_chosen_columns(tmp_path: Path, columns: list[Any], header: Any, expecte
         (
             ["head", "who", "tail"],
             "auto",
-            FormatError,
-            "no column named 'who'; its columns are 'tail', 'kind'",
+            ConfigError,
+            r"input\.columns is .* has no column named 'who'; its columns are 'tail', 'kind'",
         ),
-        ([0, 1, 7], "auto", FormatError, "there is no column 7"),
+        ([0, 1, 7], "auto", ConfigError, r"input\.columns is \[0, 1, 7\].* there is no column 7"),
         ([0, 1, 0], "auto", ConfigError, "the same column"),
         ([0], "auto", ConfigError, r"columns is \[0\]"),
         ([0, 1, 2, 3], "auto", ConfigError, "give two"),
@@ -410,9 +411,9 @@ def test_columns_of_a_command_line_are_numbers_or_names(tmp_path: Path) -> None:
     assert chosen("[2020,2019]") == chosen("['2020','2019']") == [("b", "a")]
     assert chosen("[2019,007]") == [("a", "c")]
     assert chosen("[-1,0]") == [("007", "2019"), ("c", "a")]
-    with pytest.raises(FormatError, match="there is no column -4"):
+    with pytest.raises(ConfigError, match="there is no column -4"):
         chosen("[0,-4]")
-    with pytest.raises(FormatError, match="there is no column 2019"):
+    with pytest.raises(ConfigError, match="there is no column 2019"):
         read(path, columns=[2019, 2020], header=False)
 
 
@@ -471,6 +472,49 @@ def test_names_above_numbers_are_a_header(
     assert read(put(tmp_path, content, "e.csv"), **options) == expected
     taken = len(expected) < content.count(b"\n")
     assert ("taken for a header, as 'user' and 'movie' are no numbers" in caplog.text) == taken
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "doubted"),
+    [
+        (b"x,y\n5,1\n", {}, True),
+        (b"x,sees,y\n5,often,1\n", {}, True),
+        (b"w,x,y\n.5,5,1\n", {"columns": [1, 2]}, True),
+        (b"u,v,weight\n5,1,2\n", {}, True),
+        (b"x,y\n", {}, False),
+        (b"x,y\n5,z\n", {}, False),
+        (b"x,y\n5,1\n", {"header": False}, False),
+    ],
+)
+def test_names_above_one_line_of_numbers_are_an_edge_that_is_doubted(
+    tmp_path: Path, content: bytes, options: Any, doubted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert len(read(put(tmp_path, content, "e.csv"), **options)) == content.count(b"\n")
+    assert len(caplog.messages) == doubted
+    if doubted:
+        assert "taken for an edge, though" in caplog.text
+        assert "input.header=true" in caplog.text
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_names_above_one_line_of_numbers_are_a_header_if_all_known_names_are_numbers(
+    tmp_path: Path, numbered: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = put(tmp_path, b"x,y\n5,1\n", "e.csv")
+    assert read(path, numbered=lambda: numbered) == [("x", "y"), ("5", "1")][numbered:]
+    (line,) = caplog.messages
+    assert ("taken for a header, as 'x' and 'y' are no numbers" in line) == numbered
+
+
+def test_columns_that_a_file_lacks_are_a_wrong_setting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = put(tmp_path, b"x,y\na,b\n", "e.csv")
+    for columns in ("[0,9]", "[x,z]"):
+        assert (
+            cli.prepare([f"input.train={path}", f"output={tmp_path / 'g'}", f"input.columns={columns}"]) == 2
+        )
+        assert "input.columns is" in capsys.readouterr().err
 
 
 def test_the_page_lists_the_names_that_are_known() -> None:
