@@ -7,7 +7,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -19,6 +19,7 @@ from marius_py.assembly.joint import Passing
 from marius_py.config import EvaluateConfig, TrainConfig, compose, load_config, words_of
 from marius_py.convert import graph_from, is_graph_data
 from marius_py.errors import ConfigError, InterruptedRunError
+from marius_py.evaluating import evaluate as evaluate_runs
 from marius_py.graph import Graph, open_graph
 from marius_py.graph.manifest import GRAPH_FILE
 from marius_py.run import Run, load
@@ -155,7 +156,7 @@ def evaluate(
     else:
         opened = {"run": run.path, "graph": run.graph.path} if isinstance(run, Run) else {"run": run}
         config = compose(EvaluateConfig, _words(EvaluateConfig, settings, **opened))
-    result = build.evaluate(config, watcher)
+    result = evaluate_runs(config, None if watcher is None else watcher.on_stage)
     if config.output is not None:
         write_json(Path(config.output).resolve(), result)
     return result
@@ -199,7 +200,7 @@ def _place_of(graph: Any) -> Path | None:
 def _prepared(graph: Any, folder: Path) -> Iterator[Path]:
     """The folder of the graph prepared from an object, beside the run: one that is there, or a new one.
 
-    A new one goes again where no run comes of it.
+    A new one goes again where no run comes of it, with the folders that were made for it.
 
     Raises:
         ConfigError: another graph lies there.
@@ -209,6 +210,7 @@ def _prepared(graph: Any, folder: Path) -> Iterator[Path]:
         _check_same(graph, beside)
         yield beside
         return
+    made = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
         graph_from(graph, beside)
     except ConfigError:
@@ -222,6 +224,9 @@ def _prepared(graph: Any, folder: Path) -> Iterator[Path]:
     finally:
         if not folder.exists() or not any(folder.iterdir()):
             shutil.rmtree(beside, ignore_errors=True)
+            for one in made:
+                with suppress(OSError):  # something else lies there
+                    one.rmdir()
 
 
 def _check_same(graph: Any, prepared: Path) -> None:

@@ -54,4 +54,4 @@ class StalledError(PipelineError):
 
 
 class InterruptedRunError(MariusError):
-    """SIGINT or SIGTERM arrived; the state was committed first. Exit code 130."""
+    """SIGINT, SIGTERM or SIGHUP arrived; the state was committed first. Exit code 130."""

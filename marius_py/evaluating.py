@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,15 +25,17 @@ from marius_py.run_files.names import CHECKPOINT_FOLDER, CONFIG_FILE
 from marius_py.run_files.outputs import check_output
 from marius_py.run_files.results import rank_split
 from marius_py.storage.protocols import Edges
+from marius_py.types import StageProgress
 
 log = logging.getLogger(__name__)
 
-OnStage = Callable[[str, int, int | None, str], None]
-"""(stage, done, total or None, unit)."""
 
-
-def evaluate(config: EvaluateConfig, on_stage: OnStage | None = None) -> dict[str, Any]:
+def evaluate(config: EvaluateConfig, on_stage: StageProgress | None = None) -> dict[str, Any]:
     """Link-prediction metrics of a run's last commit, or of several runs side by side.
+
+    Args:
+        config: the run or runs, what to rank and how.
+        on_stage: told of the progress.
 
     Returns:
         The metrics of `config.run`. With `config.compare`: {"same_graph": …, "note": what may be compared,
@@ -132,7 +134,7 @@ def _named(name: str) -> Iterator[None]:
 
 
 def _evaluate_one(
-    config: EvaluateConfig, run: Run, given: Edges | None, on_stage: OnStage | None
+    config: EvaluateConfig, run: Run, given: Edges | None, on_stage: StageProgress | None
 ) -> dict[str, Any]:
     graph = run.graph
     with graph.edges() as edges:

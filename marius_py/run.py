@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from marius_py.convert.named import from_frame
 from marius_py.errors import ConfigError
-from marius_py.evaluation.evaluator import Evaluator, Mode, Progress
+from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES, Evaluator, Mode
 from marius_py.evaluation.metrics import DEFAULT_KS, Metrics
 from marius_py.export import export
 from marius_py.predict import Metric, Neighbor, NeighborIndex, Prediction, neighbors, predict, score
 from marius_py.predict.queries import Names
 from marius_py.run_files.reader import RunReader, open_run
 from marius_py.storage.protocols import Edges
+from marius_py.types import Progress
 
 
 class Run(RunReader):
@@ -52,7 +53,7 @@ class Run(RunReader):
         *,
         edges: Edges | None = None,
         ks: Sequence[int] = DEFAULT_KS,
-        memory_bytes: int = 256 << 20,
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
         seed: int = 0,
         details: bool = False,
         max_edges: int | None = None,
@@ -118,6 +119,8 @@ class Run(RunReader):
     ) -> list[Prediction]:
         """Complete edges by name, best first: the one of head, relation and tail that is left out.
 
+        All three given: the score of that edge.
+
         See `marius_py.predict.predict`, which takes a memory bound and reports progress too.
 
         Args:
@@ -129,10 +132,11 @@ class Run(RunReader):
             allow_self: whether a query's own node may be its answer; None: yes, unless the graph has neither
                 relations nor self-loops.
             probabilities: also softmax over all answers that compete, at `temperature`.
-            temperature: None fits it to the validation edges.
+            temperature: of `probabilities`, above 0; None fits it to the validation edges.
 
         Raises:
-            ConfigError: an unknown name (similar ones are offered), or not exactly one part left out.
+            ConfigError: an unknown name (similar ones are offered), a query that leaves out more than one
+            part, or none with `probabilities`, or a temperature without these.
         """
         return predict(
             self,

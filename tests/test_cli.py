@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 import marius_py.assembly.build
+import marius_py.evaluating
 from marius_py import __version__, cli
 from marius_py.commands import console
 from marius_py.commands.progress import Bars
@@ -439,11 +440,11 @@ def test_sweep_of_a_command_that_writes_a_file(
 ) -> None:
     modes: list[str] = []
 
-    def evaluate(config: Any, watcher: Any = None) -> dict[str, Any]:
+    def evaluate(config: Any, on_stage: Any = None) -> dict[str, Any]:
         modes.append(config.mode)
         return METRICS
 
-    monkeypatch.setattr(marius_py.assembly.build, "evaluate", evaluate)
+    monkeypatch.setattr(marius_py.evaluating, "evaluate", evaluate)
     assert cli.evaluate(["-m", "run=r", "mode=full,sampled"]) == 0
     assert modes == ["full", "sampled"]
     found = sorted((tmp_path / "runs").glob("sweep-*/*/metrics.json"))
@@ -489,9 +490,7 @@ def test_groups_of_ones_own(runs: list[TrainConfig], tmp_path: Path) -> None:
 def test_evaluate_prints_and_writes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(
-        marius_py.assembly.build, "evaluate", lambda config, watcher=None: METRICS, raising=False
-    )
+    monkeypatch.setattr(marius_py.evaluating, "evaluate", lambda config, on_stage=None: METRICS)
     assert cli.evaluate(["run=r", "output=metrics.json"]) == 0
     assert "test: filtered" in capsys.readouterr().out
     assert json.loads((tmp_path / "metrics.json").read_text()) == METRICS

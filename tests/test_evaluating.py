@@ -13,6 +13,7 @@ import pytest
 
 import marius_py
 from marius_py import cli
+from marius_py.assembly.build import Watcher
 from marius_py.config import EvaluateConfig
 from marius_py.errors import ConfigError, FormatError, MissingPathError, StorageError
 from marius_py.evaluating import evaluate
@@ -47,6 +48,20 @@ def test_a_run_is_evaluated_from_python(tmp_path, monkeypatch):
         marius_py.evaluate("run", {"graph": "moved", "output": "nowhere/all.json"})
     with pytest.raises(ConfigError, match="says everything"):
         marius_py.evaluate(settings(run), given)
+
+
+def test_the_watcher_of_an_evaluation_is_told_its_stages(tmp_path):
+    run, _, _, _ = write_run(tmp_path)
+    told = []
+
+    class Listener(Watcher):
+        def on_stage(self, stage, done, total, unit):
+            told.append((stage, done, total, unit))
+
+    marius_py.evaluate(settings(run), watcher=Listener())
+    stage, done, total, unit = told[-1]
+    assert (stage, unit) == ("rank test", "edges")
+    assert done == total
 
 
 def test_a_live_run_is_ranked_at_one_commit(tmp_path, monkeypatch):

@@ -1,8 +1,8 @@
 """From settings to a run (floor 5): makes every part, joins them, writes the run folder.
 
-In: a checked TrainConfig or EvaluateConfig. Out: a trained run folder (config.yaml, metrics.jsonl,
-checkpoint/, result.json) and the metrics as plain dicts. All classes are made and all settings that can be
-checked without data are checked before any data is opened.
+In: a checked TrainConfig. Out: a trained run folder (config.yaml, metrics.jsonl, checkpoint/, result.json)
+and the metrics as plain dicts. All classes are made and all settings that can be checked without data are
+checked before any data is opened.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from marius_py.assembly.joint import Watcher as Watcher  # others name it build.
 from marius_py.assembly.planned import resolve_auto
 from marius_py.config import (
     Components,
-    EvaluateConfig,
     TrainConfig,
     make_components,
     make_regularizers,
@@ -41,7 +40,6 @@ from marius_py.config import (
     write_yaml,
 )
 from marius_py.errors import MariusError, MissingPathError, StorageError
-from marius_py.evaluating import evaluate as evaluate_runs
 from marius_py.generate import planted_graph
 from marius_py.graph import Graph, open_graph
 from marius_py.machine import available_cores
@@ -241,11 +239,6 @@ def warn_of_chance(measured: list[dict[str, Any] | None], history: list[dict[str
     nothing = None if metrics is None else chance_of(metrics, history)
     if nothing is not None:
         log.warning(nothing)
-
-
-def evaluate(config: EvaluateConfig, watcher: Watcher | None = None) -> dict[str, Any]:
-    """Link-prediction metrics of a run's last commit, or of several runs; see `evaluating.evaluate`."""
-    return evaluate_runs(config, None if watcher is None else watcher.on_stage)
 
 
 def demo_graph(folder: Path, config: TrainConfig, watcher: Watcher) -> Graph:

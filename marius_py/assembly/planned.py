@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import statistics
 import time
 from dataclasses import replace
@@ -36,7 +37,6 @@ from marius_py.planning.plan import (
     Plan,
     candidate_partitions,
     choose_plan,
-    free_bytes,
     measure_disk,
 )
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
@@ -75,10 +75,10 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
         place = place.parent
     read_rate, write_rate = measure_disk(place)
     with torch_threads(config.pipeline.compute_threads or available_cores()):
-        edge_rate = measure_training(config, graph, device)
+        edge_rate = measure_training(config, graph, device, 4 * (model.dim + model.node_state_dim))
     machine = Machine(
         memory_bytes=_budget(config, model),
-        disk_free_bytes=free_bytes(place),
+        disk_free_bytes=shutil.disk_usage(place).free,
         cores=available_cores(),
         gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         read_rate=read_rate,
@@ -171,15 +171,12 @@ def _number(value: int | str | None) -> int | None:
     return None if isinstance(value, str) else value
 
 
-def measure_training(config: TrainConfig, graph: Graph, device: torch.device) -> float:
+def measure_training(config: TrainConfig, graph: Graph, device: torch.device, row_bytes: int) -> float:
     """Edges a second of the run's own pipeline on a sample of its edges, with everything in memory.
 
-    The sample's nodes are folded into as many rows as make 256 MiB, so that access to memory is as random as
-    in the run.
+    The sample's nodes are folded into as many rows of `row_bytes`, an embedding with its state, as make
+    256 MiB, so that access to memory is as random as in the run.
     """
-    model = make_model(config, make_components(config), graph, device)
-    row_bytes = 4 * (model.dim + model.node_state_dim)
-    del model  # its relations may be the largest part
     num_nodes = max(2, min(graph.num_nodes, _PROBE_ROW_BYTES // row_bytes))
     batch = config.training.batch_size
     available = graph.num_edges["train"]

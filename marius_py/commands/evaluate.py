@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from marius_py.commands.console import say
 from marius_py.commands.progress import Bars
 
 if TYPE_CHECKING:
@@ -24,16 +24,11 @@ def run(config: EvaluateConfig) -> float | None:
         ConfigError, StorageError: `config.output` cannot be written; before anything is ranked. See also
         `evaluating.evaluate`.
     """
-    from marius_py.assembly import build
+    from marius_py.evaluating import evaluate
     from marius_py.run_files.results import write_json
 
-    class Progress(build.Watcher):
-        def on_stage(self, stage: str, done: int, total: int | None, unit: str) -> None:
-            """Move the bar."""
-            bars(stage, done, total, unit)
-
     with Bars() as bars:
-        result = build.evaluate(config, Progress())
+        result = evaluate(config, bars)
     what = config.split if config.edges is None else config.edges
     if "runs" in result:
         _print_runs(result, what)
@@ -41,19 +36,19 @@ def run(config: EvaluateConfig) -> float | None:
         print_metrics(result, what)
         _print_details(result)
     if config.ranks is not None:
-        _say(f"ranks: {config.ranks}")
+        say(f"ranks: {config.ranks}")
     if config.output is not None:
         write_json(Path(config.output).resolve(), result)
-        _say(f"metrics: {config.output}")
+        say(f"metrics: {config.output}")
     return None if result.get("mrr") is None else float(result["mrr"])
 
 
 def print_metrics(metrics: Mapping[str, Any] | None, split: str) -> None:
     """A table with a line for both sides, heads and tails; its title says how they were ranked."""
     if not metrics:
-        _say(f"no {split} metrics: the graph has no {split} edges")
+        say(f"no {split} metrics: the graph has no {split} edges")
         return
-    _say(f"{split}: {metrics.get('protocol', '')}")
+    say(f"{split}: {metrics.get('protocol', '')}")
     rows = (("both", metrics), ("head", metrics.get("head")), ("tail", metrics.get("tail")))
     _table(_names_of(metrics), [(label, values) for label, values in rows if isinstance(values, Mapping)])
 
@@ -64,14 +59,14 @@ def _print_details(metrics: Mapping[str, Any]) -> None:
         return
     names = _names_of(metrics)
     label = "sampled: " if metrics.get("sampled") else ""
-    _say(f"\n{label}by category of the relation (mean tails a head, heads a tail, from 1.5 on N)")
+    say(f"\n{label}by category of the relation (mean tails a head, heads a tail, from 1.5 on N)")
     _table(names, _with_sides((name, part) for name, part in metrics["categories"].items() if part["count"]))
     if metrics.get("degree_bands"):
-        _say(f"\n{label}by train degree of the answer, from that of the line to below the next band's")
+        say(f"\n{label}by train degree of the answer, from that of the line to below the next band's")
         _table(names, _with_sides(metrics["degree_bands"].items()))
     ordered = sorted(metrics["relations"].items(), key=lambda one: (-one[1]["count"], one[0]))
     of_all = f", the {_SHOWN_RELATIONS} of {len(ordered)} with most edges; output=FILE.json has all"
-    _say(f"\n{label}by relation{of_all if len(ordered) > _SHOWN_RELATIONS else ''}")
+    say(f"\n{label}by relation{of_all if len(ordered) > _SHOWN_RELATIONS else ''}")
     _table(
         names,
         [(f"{name} ({part['category'] or 'not in train'})", part) for name, part in ordered][
@@ -92,12 +87,12 @@ def _print_runs(result: Mapping[str, Any], what: str) -> None:
     runs: Sequence[Mapping[str, Any]] = result["runs"]
     protocols = list(dict.fromkeys(str(one.get("protocol", "")) for one in runs))
     for protocol in protocols:
-        _say(f"{what}: {protocol}")
+        say(f"{what}: {protocol}")
     _table(_names_of(runs[0]), [(str(one["run"]), one) for one in runs])
-    _say(str(result["note"]))
+    say(str(result["note"]))
     for one in runs:
         if "categories" in one:
-            _say(f"\n{one['run']}")
+            say(f"\n{one['run']}")
             _print_details(one)
 
 
@@ -107,17 +102,13 @@ def _names_of(metrics: Mapping[str, Any]) -> list[str]:
 
 def _table(names: Sequence[str], rows: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
     width = max([_LABEL, *(len(label) + 2 for label, _ in rows)])
-    _say(" " * width + "".join(f"{name:>{_NUMBER}}" for name in (*names, "count")))
+    say(" " * width + "".join(f"{name:>{_NUMBER}}" for name in (*names, "count")))
     for label, values in rows:
         cells = "".join(f"{_cell(name, values.get(name)):>{_NUMBER}}" for name in names)
-        _say(f"{label:{width}}{cells}{values.get('count', 0):>{_NUMBER}}")
+        say(f"{label:{width}}{cells}{values.get('count', 0):>{_NUMBER}}")
 
 
 def _cell(name: str, value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.1f}" if name == "mean_rank" else f"{value:.4f}"
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")

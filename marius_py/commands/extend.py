@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 from marius_py.commands.progress import Bars
+from marius_py.commands.settings import add_settings, choice, flag, read_settings, seed_of
 from marius_py.config import InputConfig, PrepareConfig, compose
-from marius_py.config.fields import MAX_SEED, suggest
 from marius_py.errors import ConfigError
 
 PURPOSE = """Add the edges of new files, and the nodes and relations they bring, to a prepared graph: writes a
@@ -30,7 +31,7 @@ EXAMPLES = """settings (key=value):
   output=DIR         folder of the new graph (needed)
   run=RUN            a run on graph
   run_output=DIR     folder of the new run
-  init=neighbors     new embeddings: neighbors or random
+  init=neighbors     new embeddings of the run: neighbors or random
   seed=0             of the new nodes' places, a whole number from 0 to 2^63 - 1
   overwrite=false    replace a prepared graph in output
 
@@ -59,44 +60,35 @@ _DEFAULTS: dict[str, str | None] = {
 }
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """The command's settings."""
-    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="as listed below")
+add_flags = add_settings
+"""The command's settings."""
 
 
-def parse(words: list[str]) -> dict[str, str | None]:
-    """Settings by key, checked.
+def parse(words: list[str]) -> dict[str, Any]:
+    """Settings by key, checked; `seed` is an int, `overwrite` a bool, all others text or None.
 
     Raises:
-        ConfigError: an unknown key, one that is given twice, a word without "=", a value out of range, or a
-        needed key is missing.
+        ConfigError: an unknown key, one that is given twice, a word without "=", a value out of range, a
+        needed key is missing, or `init` is given without a run.
     """
-    values = dict(_DEFAULTS)
-    given: dict[str, str] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or key not in _DEFAULTS:
-            raise ConfigError(f"{word!r} is no setting{suggest(key, _DEFAULTS)} (--help lists them)")
-        if key in given:
-            raise ConfigError(f"{key} is given twice: {given[key]!r} and {value!r}")
-        given[key] = value
-        values[key] = _DEFAULTS[key] if value == "null" else value
+    values, given = read_settings(words, _DEFAULTS)
     missing = [key for key in ("graph", "input.train", "output") if not values[key]]
     if missing:
         raise ConfigError(f"{' and '.join(missing)} not set; give {' '.join(f'{key}=…' for key in missing)}")
     if (values["run"] is None) != (values["run_output"] is None):
         raise ConfigError("run and run_output belong together: give both, or neither")
-    seed = str(values["seed"])
-    if not (seed.isascii() and seed.isdecimal()) or int(seed) > MAX_SEED:
-        raise ConfigError(f"seed={seed}; allowed: a whole number from 0 to {MAX_SEED}")
-    if values["overwrite"] not in ("true", "false"):
-        raise ConfigError(f"overwrite={values['overwrite']}; allowed: true, false")
-    if values["init"] not in ("neighbors", "random"):
-        raise ConfigError(f"init={values['init']}; allowed: neighbors, random")
+    values["seed"] = seed_of(values)
+    values["overwrite"] = flag("overwrite", values["overwrite"])
+    choice("init", values["init"], ("neighbors", "random"))
+    if values["run"] is None and given.get("init", ["null"]) != ["null"]:
+        raise ConfigError(
+            f"init={values['init']} is for the embeddings of a run: give run=RUN and run_output=DIR, or "
+            "leave it out"
+        )
     return values
 
 
-def input_of(values: Mapping[str, str | None]) -> InputConfig:
+def input_of(values: Mapping[str, Any]) -> InputConfig:
     """The settings of input.*, read and checked as those of `marius-prepare` are.
 
     Raises:
@@ -122,26 +114,26 @@ def run(options: argparse.Namespace) -> None:
     if values["run"] is not None:
         from marius_py.resuming.extending import check_run, extend_run
 
-        check_run(str(values["run"]), str(values["graph"]))
+        check_run(values["run"], values["graph"])
     with Bars() as bars:
         graph = extend_graph(
-            str(values["graph"]),
+            values["graph"],
             str(source.train),
-            str(values["output"]),
+            values["output"],
             valid=source.valid,
             test=source.test,
-            seed=int(str(values["seed"])),
-            overwrite=values["overwrite"] == "true",
+            seed=values["seed"],
+            overwrite=values["overwrite"],
             progress=bars,
             **source.reading,
         )
     sys.stdout.write(f"graph: {graph.path}\n")
     if values["run"] is not None:
         folder = extend_run(
-            str(values["run"]),
+            values["run"],
             graph,
-            str(values["run_output"]),
-            init="random" if values["init"] == "random" else "neighbors",
-            run_graph=str(values["graph"]),
+            values["run_output"],
+            init=values["init"],
+            run_graph=values["graph"],
         )
         sys.stdout.write(f"run: {folder}\n")

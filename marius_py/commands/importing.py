@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from marius_py.commands.common import parse_bytes
 from marius_py.commands.progress import Bars
+from marius_py.commands.settings import add_settings, flag, read_settings, seed_of, whole
 from marius_py.config.fields import suggest
 from marius_py.errors import ConfigError
 from marius_py.types import MAX_PARTITIONS
@@ -36,8 +37,8 @@ EXAMPLES = """settings (key=value; default; what is allowed):
   version=null        pbg: version of the checkpoint, a whole number from 1; null = the last whole one
   output=RUN          folder of the run, new or empty (needed with checkpoint)
   partitions=null     of the graph, 1 to 1024; null = 8, or the nodes if those are fewer
-  seed=0              of the node order and of the split, a whole number from 0
-  memory=1G           bound of the embeddings in memory, bytes with K, M, G (binary)
+  seed=0              of the node order and of the split, a whole number from 0 to 2^63 - 1
+  memory=1G           bound of the embeddings in memory, with K, M, G (binary); 16M or more
   overwrite=false     replace a graph that graph= already holds
 
 examples:
@@ -66,13 +67,13 @@ _KEYS: dict[str, str | None] = {
     "memory": "1G",
     "overwrite": "false",
 }
+_SYSTEMS = ("pbg", "dglke")
 _REPEATED = ("input.train", "input.valid", "input.test")
 _OF_ONE = {"config": "pbg", "version": "pbg", "relations": "dglke", "format": "dglke", "delimiter": "dglke"}
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """The command's settings."""
-    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="as listed below")
+add_flags = add_settings
+"""The command's settings."""
 
 
 def parse(words: list[str]) -> dict[str, Any]:
@@ -81,26 +82,20 @@ def parse(words: list[str]) -> dict[str, Any]:
     Raises:
         ConfigError: an unknown key, a value out of range, or settings that do not belong together.
     """
-    values: dict[str, Any] = dict(_KEYS)
-    given: dict[str, list[str]] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or key not in _KEYS:
-            raise ConfigError(f"{word!r} is no setting{suggest(key, _KEYS)} (--help lists them)")
-        if key in given and key not in _REPEATED:
-            raise ConfigError(f"{key} is given twice: {given[key][0]!r} and {value!r}")
-        given.setdefault(key, []).append(value)
-    for key, found in given.items():
-        if found != ["null"]:
-            values[key] = found if key in _REPEATED else found[0]
+    values, given = read_settings(words, _KEYS, _REPEATED)
     _check(values, set(given))
     return values
 
 
 def _check(values: dict[str, Any], given: set[str]) -> None:
     """Check what belongs together, and convert values in place."""
-    if values["from"] not in ("pbg", "dglke"):
-        raise ConfigError(f"from={values['from'] or ''} is needed; allowed: pbg, dglke")
+    if not values["from"]:
+        raise ConfigError(f"from= is needed; allowed: {', '.join(_SYSTEMS)}")
+    if values["from"] not in _SYSTEMS:
+        raise ConfigError(
+            f"from={values['from']!r} is unknown; allowed: {', '.join(_SYSTEMS)}"
+            f"{suggest(values['from'], _SYSTEMS)}"
+        )
     if not values["graph"]:
         raise ConfigError("graph is missing: give graph=DIR, the prepared graph to write or to use")
     if values["input.train"] is None and values["checkpoint"] is None:
@@ -112,19 +107,18 @@ def _check(values: dict[str, Any], given: set[str]) -> None:
             raise ConfigError(f"{key} is of from={system}, not of from={values['from']}")
     for key in _REPEATED:
         values[key] = _edges(key, values)
-    for key, low, high in (
-        ("version", 1, 1 << 31),
-        ("partitions", 1, MAX_PARTITIONS),
-        ("seed", 0, (1 << 63) - 1),
-    ):
-        values[key] = _whole(key, values[key], low, high)
-    if values["overwrite"] not in ("true", "false"):
-        raise ConfigError(f"overwrite={values['overwrite']}; allowed: true, false")
-    values["overwrite"] = values["overwrite"] == "true"
+    for key, high in (("version", 1 << 31), ("partitions", MAX_PARTITIONS)):
+        if values[key] is not None:
+            values[key] = whole(key, values[key], 1, high)
+    values["seed"] = seed_of(values)
+    values["overwrite"] = flag("overwrite", values["overwrite"])
     try:
         values["memory"] = parse_bytes(values["memory"])
     except argparse.ArgumentTypeError as error:
         raise ConfigError(f"memory={values['memory']}: {error}") from None
+    from marius_py.predict.completion import check_memory
+
+    check_memory(values["memory"])
     values["input.split"] = _shares(values["input.split"])
 
 
@@ -140,14 +134,6 @@ def _edges(key: str, values: dict[str, Any]) -> Any:
     if found is not None and values["input.train"] is None:
         raise ConfigError(f"{key} is given without input.train")
     return wanted
-
-
-def _whole(key: str, text: str | None, low: int, high: int) -> int | None:
-    if text is None:
-        return None
-    if not text.isdecimal() or len(text) > 20 or not low <= int(text) <= high:
-        raise ConfigError(f"{key}={text}; allowed: a whole number from {low} to {high}")
-    return int(text)
 
 
 def _shares(text: str | None) -> list[float] | None:

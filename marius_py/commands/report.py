@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from marius_py.commands.common import say_if_unfinished
+from marius_py.commands.console import say
 from marius_py.commands.progress import Bars
 from marius_py.errors import ConfigError
 
@@ -66,4 +66,4 @@ def run(options: argparse.Namespace) -> None:
             progress=bars,
         )
     for path in files:
-        sys.stdout.write(f"{path}\n")
+        say(str(path))

@@ -6,7 +6,7 @@ not at all: each is written beside its place under a temporary name and renamed 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -30,9 +30,8 @@ from marius_py.export.formats import one_line as _lines
 from marius_py.run_files.outputs import check_output
 from marius_py.run_files.reader import RunReader, open_run
 from marius_py.storage.replacing import Replacing
-from marius_py.types import EXPORT_FORMATS, ExportFormat
+from marius_py.types import EXPORT_FORMATS, ExportFormat, StageProgress
 
-Progress = Callable[[str, int, int | None, str], None]
 Float32 = NDArray[np.float32]
 
 _SUFFIX = {"npy": ".npy", "parquet": ".parquet", "tsv": ".tsv", "word2vec": ".txt"}
@@ -53,7 +52,7 @@ def export(
     overwrite: bool = False,
     relations: bool = True,
     block_bytes: int = 32 << 20,
-    progress: Progress | None = None,
+    progress: StageProgress | None = None,
 ) -> list[Path]:
     """Write all embeddings, in the order of node ids, and beside them the relations.
 
@@ -173,7 +172,7 @@ def _check_targets(run: RunReader, targets: Sequence[Path], overwrite: bool) -> 
 
 
 def _blocks(
-    run: RunReader, block_bytes: int, progress: Progress | None
+    run: RunReader, block_bytes: int, progress: StageProgress | None
 ) -> Iterator[tuple[list[str], Float32]]:
     step = max(1, block_bytes // (4 * run.dim))
     for start in range(0, run.num_nodes, step):

@@ -261,11 +261,11 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
     except OSError as error:
         if isinstance(error, MariusError):
             raise
-        if old.exists() and not target.exists():
-            with suppress(OSError):
-                old.replace(target)
         raise StorageError(f"writing {target} failed: {reason_of(error)}; nothing was replaced") from error
     finally:
+        if old.exists() and not target.exists():  # an interrupt, too, may come between the two renames
+            with suppress(OSError):
+                old.replace(target)
         shutil.rmtree(temporary, ignore_errors=True)
         if target.exists():
             shutil.rmtree(old, ignore_errors=True)

@@ -32,6 +32,7 @@ from marius_py.importing.mappings import mapping_file, read_mapping
 from marius_py.importing.runs import DEFAULT_MEMORY_BYTES, PeerModel, write_run
 from marius_py.prepare import prepare_arrays
 from marius_py.prepare.blocks import EdgeBlock
+from marius_py.prepare.columns import MissingColumnError
 from marius_py.prepare.progress import ProgressHook
 from marius_py.prepare.sources import open_source
 
@@ -359,15 +360,21 @@ def _text_blocks(
     path: Path, delimiter: str, columns: Sequence[int], block_bytes: int = _TEXT_BLOCK_BYTES
 ) -> Iterator[EdgeBlock]:
     """Blocks of a text file without header, whose cells are never quoted."""
-    source = open_source(
-        path,
-        format="tsv",
-        delimiter=delimiter,
-        quoting=False,
-        header=False,
-        columns=list(columns),
-        block_bytes=block_bytes,
-    )
+    try:
+        source = open_source(
+            path,
+            format="tsv",
+            delimiter=delimiter,
+            quoting=False,
+            header=False,
+            columns=list(columns),
+            block_bytes=block_bytes,
+        )
+    except MissingColumnError as error:
+        raise FormatError(
+            f"{path} has fewer than {len(columns)} columns in its first line, cut at {delimiter!r}; "
+            "format= and delimiter= say how it is laid out"
+        ) from error
     return source.blocks()
 
 

@@ -1,4 +1,4 @@
-"""Mappings of DGL-KE (floor 4): files with a line "number, name" each in, names by number out."""
+"""Mappings of DGL-KE (floor 5): files with a line "number, name" each in, names by number out."""
 
 from __future__ import annotations
 

@@ -159,8 +159,9 @@ def pbg_run(
         The run folder.
 
     Raises:
-        ConfigError: the model has no equal here, or an argument is wrong. StorageError, FormatError: a file
-        is missing, damaged, half-written, or of another shape than the configuration says.
+        ConfigError: the model has no equal here, the checkpoint has no file of `version`, or an argument is
+        wrong. StorageError, FormatError: a file is missing, damaged, half-written, or of another shape than
+        the configuration says.
     """
     source = check_folder(Path(checkpoint), "checkpoint", "a checkpoint of PyTorch-BigGraph")
     if config is not None:
@@ -175,6 +176,8 @@ def pbg_run(
         for entity in schema.entities
         for part, count in enumerate(counts.counts[entity])
     ]
+    if version is not None:
+        _check_version(source, version, [path for path, *_ in files])
     for path, entity, _, count in files:  # all of them before anything is written
         with open_hdf5(path, f"the embeddings of {entity}") as file:
             data_set(file, "embeddings", (count, schema.dimension))
@@ -395,6 +398,18 @@ def _version(folder: Path) -> int:
             "version=N takes one all the same"
         )
     return int(text)
+
+
+def _check_version(folder: Path, version: int, embeddings: list[Path]) -> None:
+    """Refuse a version of which the checkpoint has no file with a ConfigError; one file missing is damage."""
+    if any(path.exists() for path in (folder / f"model.v{version}.h5", *embeddings)):
+        return
+    found = (re.fullmatch(r"model\.v(\d+)\.h5", path.name) for path in folder.glob("model.v*.h5"))
+    there = sorted(int(name[1]) for name in found if name is not None)
+    raise ConfigError(
+        f"version={version}: {folder} holds no file of that version; there are "
+        f"{', '.join(map(str, there)) or 'none'}"
+    )
 
 
 def _global_embeddings(schema: Schema, file: h5py.File) -> dict[str, NDArray[np.float32]]:

@@ -36,7 +36,7 @@ def cyclic(p: SupportsIndex, c: SupportsIndex, *, seed: SupportsIndex | None = N
 
 
 def optimal(p: SupportsIndex, c: SupportsIndex, *, seed: SupportsIndex | None = None) -> Schedule:
-    """The fewest loads possible, from a table of proved optima; raises ScheduleError for p > 16.
+    """The fewest loads possible, from a table of proved optima; raises ScheduleError for p > 16 unless c = p.
 
     Example:
         >>> optimal(16, 4).loads

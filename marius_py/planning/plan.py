@@ -6,7 +6,6 @@ of partitions that comes into question; the fastest that fits in memory is taken
 
 from __future__ import annotations
 
-import os
 import shutil
 import statistics
 import tempfile
@@ -307,15 +306,6 @@ def measure_disk(folder: Path, probe_bytes: int = _PROBE_BYTES) -> tuple[float, 
         return size / statistics.median(read), size / statistics.median(written)
     finally:
         shutil.rmtree(name, ignore_errors=True)
-
-
-def free_bytes(folder: Path) -> int:
-    """Free bytes on the file system that `folder`, or its nearest existing parent, lies on."""
-    place = folder.absolute()
-    while not place.exists():
-        place = place.parent
-    status = os.statvfs(place)
-    return status.f_bavail * status.f_frsize
 
 
 def plan_lines(plan: Plan, machine: Machine) -> list[tuple[str, str]]:

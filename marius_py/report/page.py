@@ -9,7 +9,7 @@ import base64
 import html
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,13 +39,12 @@ from marius_py.run_files.names import TRACE_FILE
 from marius_py.run_files.outputs import check_output
 from marius_py.storage.replacing import Replacing
 from marius_py.streams import Purpose, stream
+from marius_py.types import StageProgress
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 logger = logging.getLogger(__name__)
-
-Progress = Callable[[str, int, int | None, str], None]
 
 _STYLE = """
 :root { color-scheme: light; }
@@ -123,7 +122,7 @@ def write_report(
     max_nodes: int = 2000,
     map: Method = "pca",
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: StageProgress | None = None,
 ) -> list[Path]:
     """Write a run's report.
 
@@ -254,7 +253,7 @@ def _timeline(page: _Page, run: Run) -> None:
         page.figure("timeline", "What each thread did", timeline_figure(events))
 
 
-def _ranking(page: _Page, run: Run, max_edges: int, seed: int, progress: Progress | None) -> None:
+def _ranking(page: _Page, run: Run, max_edges: int, seed: int, progress: StageProgress | None) -> None:
     count = run.graph.num_edges.get("test", 0)
     if not count:
         return

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from marius_py import __version__
-from marius_py.evaluation.evaluator import Evaluator, Mode
-from marius_py.evaluation.metrics import Metrics
+from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES, Evaluator, Mode
+from marius_py.evaluation.metrics import DEFAULT_KS, Metrics
 from marius_py.evaluation.ranking.trained import TrainedModel
 from marius_py.graph import Graph
 from marius_py.nn.micro_batches import is_out_of_memory
@@ -31,14 +31,12 @@ from marius_py.run_files.names import CHECKPOINT_FOLDER
 from marius_py.storage.file_io import replace_file
 from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.storage.reader import NodeReader, open_node_reader
+from marius_py.types import StageProgress
 
 LEAST_MEMORY_BYTES = 1 << 20
 """What ranking shrinks its blocks to before it leaves the device."""
 
 log = logging.getLogger(__name__)
-
-Progress = Callable[[str, int, int | None, str], None]
-"""(stage, done, total or None, unit)."""
 
 
 def evaluate_split(
@@ -64,15 +62,15 @@ def rank_split(
     split: str,
     *,
     mode: Mode = "full",
-    ks: Sequence[int] = (1, 3, 10),
+    ks: Sequence[int] = DEFAULT_KS,
     candidates: int = 1000,
     max_edges: int | None = None,
     given: Edges | None = None,
     details: bool = False,
-    memory_bytes: int = 256 << 20,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
     precision: HostPrecision = "float32",
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: StageProgress | None = None,
     touch: Callable[[], None] = lambda: None,
 ) -> Metrics:
     """Link-prediction metrics of a commit, embeddings streamed from disk.

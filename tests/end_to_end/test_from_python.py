@@ -179,7 +179,7 @@ def test_the_settings_of_the_demo_are_for_the_demo(
     "wrong",
     [{"storage.capacity": 99}, {"model.decoder": "nowhere.Mine"}, {"model.dim": 0}, {"trackers": ["none"]}],
 )
-@pytest.mark.parametrize("output", [None, "run"])
+@pytest.mark.parametrize("output", [None, "run", "new/folder/run"])
 def test_a_call_that_was_refused_leaves_nothing(
     wrong: dict[str, Any], output: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

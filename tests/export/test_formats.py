@@ -134,6 +134,26 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
+def test_an_interrupt_between_the_renames_puts_the_old_folder_back(tmp_path, monkeypatch):
+    folder, *_ = write_run(tmp_path)
+    target = tmp_path / "log"
+    export(folder, target, "projector")
+    before = {path: path.read_bytes() for path in target.iterdir()}
+    beside = sorted(path.name for path in tmp_path.iterdir())
+    plain = Path.replace
+
+    def replace(path, other):
+        plain(path, other)
+        if path == target:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", replace)
+    with pytest.raises(KeyboardInterrupt):
+        export(folder, target, "pbg", overwrite=True)
+    assert {path: path.read_bytes() for path in target.iterdir()} == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == beside
+
+
 @pytest.mark.parametrize("format", ["projector", "pbg"])
 def test_only_what_an_export_wrote_is_replaced(tmp_path, monkeypatch, format):
     folder, _, _, _ = write_run(tmp_path)

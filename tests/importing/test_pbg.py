@@ -464,6 +464,20 @@ def test_damaged_checkpoints(tmp_path, capsys, what):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_version_without_files_is_a_wrong_setting(tmp_path, capsys):
+    peer = make(tmp_path / "p")
+    graph = marius_py.graph_from([("a0 0", "b", "a1 2")], tmp_path / "g", split=(1, 0, 0))
+    message = r"version=9: .* holds no file of that version; there are 3"
+    with pytest.raises(ConfigError, match=message):
+        pbg_run(peer.model, graph, tmp_path / "run", version=9)
+    words = ["from=pbg", f"checkpoint={peer.model}", f"graph={tmp_path / 'g'}", f"output={tmp_path / 'run'}"]
+    assert cli.import_([*words, "version=9"]) == 2
+    assert "version=9" in capsys.readouterr().err
+    (peer.model / "model.v3.h5").unlink()
+    with pytest.raises(StorageError, match=r"model\.v3\.h5 is missing"):
+        pbg_run(peer.model, graph, tmp_path / "run", version=3)
+
+
 def of_unknown_type(path):
     rewrite(path)
     with h5py.File(path, "a") as file:

@@ -117,6 +117,7 @@ def test_other_bad_arguments_are_named() -> None:
         relabel(beta(6, 3), seed=0.5)  # type: ignore[arg-type]
     with pytest.raises(ScheduleError, match="p up to 16"):
         optimal(20, 4)
+    assert optimal(20, 20).loads == 20
     with pytest.raises(ScheduleError, match="permutation is"):
         relabel(beta(6, 3), [0, 1, 2, 3, 4, 4])
     with pytest.raises(ScheduleError, match="permutation is 5, a int; allowed: each of 0 to 5 once"):

@@ -245,6 +245,8 @@ def test_command(files, tmp_path, capsys):
         ([*words, "inti=random"], "did you mean init"),
         ([*words, "run=x"], "belong together"),
         ([*words, "seed=one"], "seed=one"),
+        ([*words, "init=random"], "init=random is for the embeddings of a run: give run=RUN"),
+        ([*words, "init=neighbors"], "init=neighbors is for the embeddings of a run"),
     ):
         assert cli.extend(bad) == 2
         assert message in capsys.readouterr().err
@@ -300,6 +302,17 @@ def test_files_are_read_as_marius_prepare_reads_them(tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("names", "added"), [("1\t2\n3\t4\n5\t1\n", 1), ("a\t2\n3\t4\n5\t1\n", 2)])
+def test_one_line_of_numbers_tells_a_header_if_all_nodes_are_numbers(tmp_path, names, added):
+    (tmp_path / "t.tsv").write_text(names)
+    (tmp_path / "more.csv").write_text("x,y\n5,1\n")
+    old = prepare(tmp_path / "t.tsv", tmp_path / "g", header=False, split=(1, 0, 0), partitions=1)
+    graph = extend_graph(old, tmp_path / "more.csv", tmp_path / "h")
+    with graph.edges() as edges:
+        assert edges.num_edges("train") == 3 + added
+    assert (graph.node_ids(["x", "y"]) < 0).all() == (added == 1)
+
+
 def test_settings_of_the_command(tmp_path, capsys):
     (tmp_path / "t.tsv").write_text("a\tb\nb\tc\n")
     (tmp_path / "more.csv").write_text('"nach, ort",von\nx,a\n')
@@ -349,6 +362,8 @@ def test_refusals(files, tmp_path):
     marius_py.train(graph, tmp_path / "other", SETTINGS).close()
     with pytest.raises(ConfigError, match="the run's graph"):
         extend_run(tmp_path / "other", graph, tmp_path / "y")
+    with pytest.raises(ConfigError, match="init is 'mean'; allowed: neighbors, random"):
+        extend_run(tmp_path / "other", graph, tmp_path / "y", init="mean")
 
 
 def test_validations_of_the_old_graph_do_not_count(files, tmp_path):
@@ -359,7 +374,7 @@ def test_validations_of_the_old_graph_do_not_count(files, tmp_path):
         assert all(line["valid"] for line in run.history)
     folder = extend_run(tmp_path / "run", graph, tmp_path / "longer")
     with marius_py.load(folder) as run:
-        assert [line["valid"] for line in run.history] == [None] * done
+        assert [(line["valid"], line["best_epoch"]) for line in run.history] == [(None, None)] * done
     with marius_py.train(graph, folder, {"training.epochs": done + 1}, resume=True) as run:
         assert run.epochs == done + 1
         assert run.history[-1]["valid"]["count"] == 20
