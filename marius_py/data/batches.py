@@ -184,7 +184,14 @@ class BatchSource:
             self._spans = None  # its memory goes to the next ones
             if self._settings.spread:
                 rng = stream(self._settings.seed, Purpose.SHUFFLE, epoch)
-                spans = spread_spans(schedule, self._counts, rng, self._settings.compiled)
+                spans = spread_spans(
+                    schedule,
+                    self._counts,
+                    rng,
+                    batch_size=self._settings.batch_size,
+                    chunks=self._settings.chunks,
+                    compiled=self._settings.compiled,
+                )
             else:
                 spans = whole_spans(schedule, self._counts)
             self._spans = epoch, schedule, spans

@@ -3,8 +3,8 @@
 Two ways. *Whole buckets*: a step runs the buckets that the schedule gives it. *Spread*: every bucket is cut
 into shares for all the steps in which both of its partitions are resident, so that each step holds edges
 between all of its partitions instead of mostly those of the newest one. Training in parts is then much closer
-to training in one piece. Shares are chosen so that the steps have equal work, as far as residency allows:
-level work is what hides the I/O of a swap.
+to training in one piece. Shares are chosen so that the steps have equal work, to the nearest whole batch and
+as far as residency allows: level work hides the I/O of a swap, whole batches cost the least an edge.
 
 An epoch has about p² c / 2 shares a round, 17 million with 128 of 512 partitions: they are kept in a few
 bytes each, and a step's are spelled out when it comes.
@@ -28,7 +28,15 @@ from marius_py.types import Schedule
 Spans = NDArray[np.int64]
 """(n, 2) rows of (start, stop), positions in the train split; start < stop."""
 
+DIVISION = 2
+"""Raised with every change of which edges run in which step of a schedule: a position inside an epoch means
+nothing to another."""
+
 LEVEL_ROUNDS = 60
+LEVEL_WITHIN = 0.01
+"""Share of its target by which a step's work may miss it."""
+_LEAST_FULL = 0.9
+"""Share of a batch's edges that is planned for, at least, however many chunks there are."""
 
 _BANDS = 16
 """Most parts in which shares are cut: each goes through all random numbers of the epoch."""
@@ -70,13 +78,15 @@ class _SpreadSpans:
     """(S, c, c) where the share of a pair of a step's partitions begins in its bucket, a circle."""
     length: NDArray[np.unsignedinteger[Any]]
     """(S, c, c) edges of the share."""
+    passed: NDArray[np.int64]
+    """(S, 3) bucket, begin in its circle and number of the edges that a step has from the one before it."""
 
     def __getitem__(self, step: int) -> Spans:
-        parts = self.resident[step]
-        pairs = np.ix_(parts, parts)
-        size, origin = self.edges[pairs], self.origin[pairs]
-        start = self.start[step].astype(np.int64)
-        stop = start + self.length[step].astype(np.int64)
+        parts, (passed, begin, number) = self.resident[step], self.passed[step]
+        bucket = np.append(parts[:, None] * len(self.edges) + parts, passed)
+        size, origin = self.edges.reshape(-1)[bucket], self.origin.reshape(-1)[bucket]
+        start = np.append(self.start[step].astype(np.int64), begin)
+        stop = start + np.append(self.length[step].astype(np.int64), number)
         # a share that runs over its bucket's end goes on at the beginning
         starts = np.stack([start + origin, origin], axis=-1)
         stops = np.stack([np.minimum(stop, size) + origin, np.maximum(stop - size, 0) + origin], axis=-1)
@@ -99,7 +109,13 @@ def whole_spans(schedule: Schedule, counts: NDArray[np.int64]) -> EpochSpans:
 
 
 def spread_spans(
-    schedule: Schedule, counts: NDArray[np.int64], rng: np.random.Generator, compiled: bool = False
+    schedule: Schedule,
+    counts: NDArray[np.int64],
+    rng: np.random.Generator,
+    *,
+    batch_size: int = 1,
+    chunks: int = 1,
+    compiled: bool = False,
 ) -> EpochSpans:
     """Spans of each step when every bucket is cut among the steps that hold both of its partitions.
 
@@ -110,16 +126,33 @@ def spread_spans(
         schedule: steps; only their resident sets matter.
         counts: (p, p) train edges a bucket; buckets lie in the file in row-major order.
         rng: generator of the epoch; it is left as it is.
+        batch_size: B, most edges of the batches into which a step is cut.
+        chunks: C, of which the edges of a step are a multiple, where the one after it can take the rest.
         compiled: level the steps with loops compiled with Numba; the spans are the same.
     """
     resident = np.array([step.resident for step in schedule.steps], dtype=np.int64)
-    weight, total = level_weights(resident, counts, compiled)
+    target = level_targets(int(counts.sum()), len(resident), batch_size, chunks)
+    weight, total = level_weights(resident, counts, target, compiled)
     kind = np.min_scalar_type(int(counts.max()))
     start, length = (np.empty((*resident.shape, resident.shape[1]), dtype=kind) for _ in range(2))
     origin = (np.cumsum(counts.ravel()) - counts.ravel()).reshape(counts.shape)
-    spans = _SpreadSpans(resident, counts, origin, start, length)
+    passed = np.zeros((len(resident), 3), dtype=np.int64)
+    spans = _SpreadSpans(resident, counts, origin, start, length, passed)
     _cut(spans, weight, total, rng)
+    _pass_on(spans, chunks)
     return spans
+
+
+def level_targets(num_edges: int, num_steps: int, batch_size: int, chunks: int) -> NDArray[np.float64]:
+    """Edges (S,) that each step should have: level, and of whole batches that are nearly full.
+
+    As many batches as hold the edges, with room for what levelling and chunks leave over, are dealt out
+    evenly; with fewer edges than would fill a batch a step, all steps have as many.
+    """
+    full = max(batch_size - chunks, _LEAST_FULL * batch_size) / (1 + LEVEL_WITHIN)
+    batches = max(num_steps, int(np.ceil(num_edges / full)))
+    own = np.diff(np.arange(num_steps + 1) * batches // num_steps)
+    return own * (num_edges / batches)
 
 
 def _cut(
@@ -167,6 +200,38 @@ def _cut(
             filled[rows] = unsorted.reshape(-1, c)
 
 
+def _pass_on(spans: _SpreadSpans, chunks: int) -> None:
+    """Let each step pass to the next the few edges by which it is no multiple of `chunks`.
+
+    They are the end of its largest share of those buckets that the next step holds, too; a step all of whose
+    shares are smaller keeps them.
+    """
+    p, (steps, c) = len(spans.edges), spans.resident.shape
+    length = spans.length.reshape(steps, -1)
+    place, most = np.empty(steps - 1, dtype=np.int64), np.empty(steps - 1, dtype=np.int64)
+    for some in _slices(steps - 1, c):
+        here, after = spans.resident[:-1][some], spans.resident[1:][some]
+        stays = (here[:, :, None] == after[:, None, :]).any(axis=2)
+        both = (stays[:, :, None] & stays[:, None, :]).reshape(len(here), -1)
+        place[some] = np.where(both, length[:-1][some], 0).argmax(axis=1)
+        most[some] = np.take_along_axis(np.where(both, length[:-1][some], 0), place[some][:, None], 1)[:, 0]
+
+    passed, number = [], 0
+    for edges, largest in zip(length.sum(axis=1, dtype=np.int64)[:-1].tolist(), most.tolist(), strict=True):
+        number = (edges + number) % chunks
+        if number > largest:
+            number = 0
+        passed.append(number)
+    giver = np.flatnonzero(passed)
+    given, place = np.array(passed, dtype=np.int64)[giver], place[giver]
+    length[giver, place] -= given.astype(length.dtype)
+    parts = spans.resident[giver]
+    each = np.arange(len(giver))
+    bucket = parts[each, place // c] * p + parts[each, place % c]
+    begin = spans.start.reshape(steps, -1)[giver, place].astype(np.int64) + length[giver, place]
+    spans.passed[giver + 1] = np.stack([bucket, begin % spans.edges.reshape(-1)[bucket], given], axis=1)
+
+
 def _bands(shares: NDArray[np.int64], least: int) -> Iterator[tuple[int, int]]:
     """Ranges first:last of head partitions that have about `least` of the (p,) shares together."""
     band = (np.cumsum(shares) - 1) // least
@@ -196,9 +261,12 @@ def _by_bucket(bucket: NDArray[np.int64], drawn: NDArray[np.float64]) -> NDArray
 
 
 def level_weights(
-    resident: NDArray[np.int64], counts: NDArray[np.int64], compiled: bool = False
+    resident: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    target: NDArray[np.float64],
+    compiled: bool = False,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Weights of the steps that level the edges of all of them, when a bucket is shared out by weight.
+    """Weights of the steps that give each the edges it should have, when a bucket is shared out by weight.
 
     The weights are raised for steps with too little work and lowered for those with too much until they
     settle (iterative proportional fitting). Every weight stays above zero, so the steps are as mixed as
@@ -207,6 +275,7 @@ def level_weights(
     Args:
         resident: (S, c) partitions of each step, ascending: between each two of them lies a bucket.
         counts: (p, p) edges of each bucket.
+        target: (S,) edges that each step should have.
         compiled: with loops compiled with Numba, to the same bits.
 
     Returns:
@@ -217,11 +286,10 @@ def level_weights(
     num_steps = len(resident)
     weight = np.ones(num_steps)
     cost = counts.astype(np.float64)
-    target = counts.sum() / num_steps
     for _ in range(LEVEL_ROUNDS):
         total = _totals(resident, weight, len(counts), kernels)
         work = _work(resident, weight, total, cost, kernels)
-        if target == 0 or np.abs(work - target).max() < 0.01 * target:
+        if (np.abs(work - target) <= LEVEL_WITHIN * target).all():
             return weight, total
         weight *= np.clip(target / np.maximum(work, 1e-9 * target), 0.5, 2.0)
         weight = np.clip(weight / weight.mean(), 1e-3, 1e3)
@@ -261,8 +329,14 @@ def _work(
 
 def _buckets(resident: NDArray[np.int64], p: int) -> Iterator[tuple[slice, NDArray[np.int64]]]:
     """Some steps at a time, and the (n, c²) numbers of their buckets."""
-    size = max(1, _CHUNK // resident.shape[1] ** 2)
-    for first in range(0, len(resident), size):
-        parts = resident[first : first + size]
+    for some in _slices(len(resident), resident.shape[1]):
+        parts = resident[some]
         buckets = parts[:, :, None] * p + parts[:, None, :]
-        yield slice(first, first + len(parts)), buckets.reshape(len(parts), -1)
+        yield some, buckets.reshape(len(parts), -1)
+
+
+def _slices(steps: int, c: int) -> Iterator[slice]:
+    """So many steps at a time that their shares, c² each, fit a core's cache."""
+    size = max(1, _CHUNK // c**2)
+    for first in range(0, steps, size):
+        yield slice(first, min(first + size, steps))

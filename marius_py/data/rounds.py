@@ -32,7 +32,7 @@ FLOP_PER_EDGE = {"cpu": 300_000.0, "cuda": 0.0}
 (measured at dim 64 with 100 negatives)."""
 
 LEAST_FILLING, FILLING = 0.75, 0.9
-"""Share of `training.batch_size` that batches keep on average where steps are cut into them, at least: under
+"""Share of `training.batch_size` that batches keep on average where each step has its own, at least: under
 the mixed order, and under several rounds."""
 
 MANY_BATCHES, HALF_FILLED = 100, 0.5
@@ -120,9 +120,8 @@ class EpochWork:
         return self.num_edges * (self.flop_per_edge + FLOP_PER_EDGE[self.device])
 
     def _filling(self, steps: int) -> float:
-        """Mean size of the batches of `steps` steps in that of a full one."""
-        batches = self.num_edges / (steps * self.batch_size)
-        return batches / math.ceil(batches)
+        """Mean size of the batches in that of a full one: steps have whole batches where they can."""
+        return min(1.0, self.num_edges / (steps * self.batch_size))
 
 
 @lru_cache(maxsize=64)

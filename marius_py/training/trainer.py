@@ -25,6 +25,7 @@ from marius_py.buffer.device import DeviceBuffer
 from marius_py.buffer.swap import IOThread
 from marius_py.buffer.transfer import transfer_to
 from marius_py.data.batches import BatchSettings, BatchSource
+from marius_py.data.plan import DIVISION
 from marius_py.errors import ConfigError, InterruptedRunError, StalledError, StorageError
 from marius_py.memory import MemoryMeter
 from marius_py.nn.model import LinkPredictionModel
@@ -323,7 +324,8 @@ class Trainer:
     def _check_schedule(self, schedule: Schedule) -> None:
         """Note the schedule; inside an epoch it must be the one that the position was reached in."""
         state = self.state
-        found = hashlib.blake2b(repr(schedule).encode(), digest_size=8).hexdigest()
+        divided = f"{schedule!r}, division {DIVISION}"
+        found = hashlib.blake2b(divided.encode(), digest_size=8).hexdigest()
         if not state.is_between_epochs and state.schedule not in (None, found):
             raise ConfigError(
                 f"epoch {state.position.epoch + 1} has begun with another schedule than the one built now: "

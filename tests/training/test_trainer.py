@@ -316,12 +316,24 @@ def test_commits_inside_an_epoch_change_nothing_and_bound_the_lost_work() -> Non
     assert commits == sorted(commits)
 
 
+def test_an_epoch_is_not_continued_by_another_division_of_its_edges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Edges would run twice, and others not at all, where a version cuts steps in another way."""
+    first = Setup(INLINE, on_progress=lambda edges: first.trainer.interrupt())
+    with pytest.raises(InterruptedRunError, match="interrupted in epoch 1"):
+        first.train(1)
+    monkeypatch.setattr("marius_py.training.trainer.DIVISION", 0)
+    with pytest.raises(ConfigError, match=r"has begun with another schedule .* the version of the package"):
+        Setup(INLINE, store=first.store).train(1)
+    monkeypatch.undo()
+    Setup(INLINE, store=first.store).train(1)
+
+
 def test_commits_inside_an_epoch_do_not_make_its_division_again(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
 
-    def counting(*arguments: Any) -> Any:
+    def counting(*arguments: Any, **options: Any) -> Any:
         made.append(len(commits))
-        return spread_spans(*arguments)
+        return spread_spans(*arguments, **options)
 
     monkeypatch.setattr("marius_py.data.batches.spread_spans", counting)
     run = Setup(replace(INLINE, commits=CommitRhythm(swaps=1)), spread=True)
