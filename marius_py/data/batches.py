@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -200,10 +201,14 @@ class BatchSource:
     def _read(self, block: EdgeBlock, steps: Sequence[Step], epoch: int) -> tuple[Edges, Edges | None]:
         """The block's edges, shuffled, and those to be masked (None: nothing, or its own). I/O thread."""
         threads = torch.get_num_threads()
-        # whole buckets first: what is verified then need not be verified for a share of it
         between = None if self._known is None else self._known.load(steps[block.step].resident)
-        edges = read_block(self._edges, block, self._settings.seed, epoch, threads=threads)
-        self._edge_bytes += edges.nbytes
+        seed = self._settings.seed
+        if self._known is not None and between is not None:
+            edges = read_block(self._known.rows, block, seed, epoch, threads=threads)
+        else:
+            read = partial(self._edges.read_range, "train")
+            edges = read_block(read, block, seed, epoch, threads=threads)
+            self._edge_bytes += edges.nbytes
         self._ahead_bytes = edges.nbytes + (0 if between is None else between.nbytes)
         return edges, between
 

@@ -2,13 +2,15 @@
 
 A negative that makes a known edge teaches a falsehood, whether or not that edge runs in the step at hand. So
 what is masked are all train edges whose two ends are resident: exactly those that a negative drawn from the
-buffer can make. Buckets stay while their partitions do; a swap reads the 2c − 1 new ones. Where these edges
-are too many for memory, only those of the block at hand are masked.
+buffer can make. Buckets stay while their partitions do; a swap reads the 2c − 1 new ones, and the edges that
+run in a step are taken from them. Where they are too many for memory, only those of the block at hand are
+masked.
 """
 
 from __future__ import annotations
 
 import logging
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +58,7 @@ class ResidentEdges:
         self._edges = edges
         self._compiled = compiled
         self._counts = counts
+        self._starts = np.concatenate([[0], np.cumsum(counts.ravel())])
         self._limit = limit
         self._buckets: dict[Bucket, Edges] = {}
         self._bucket_bytes = 0
@@ -90,6 +93,18 @@ class ResidentEdges:
         self._buckets = kept
         self._bucket_bytes = sum(edges.nbytes for edges in kept.values())
         return np.concatenate([kept[bucket] for bucket in wanted])
+
+    def rows(self, start: int, stop: int) -> Edges:
+        """Edges (stop − start, 3) by position in the train split, of buckets that were loaded last."""
+        bucket = int(np.searchsorted(self._starts, start, side="right")) - 1
+        found = []
+        while start < stop:
+            origin, end = int(self._starts[bucket]), min(stop, int(self._starts[bucket + 1]))
+            if start < end:
+                edges = self._buckets[Bucket(*divmod(bucket, len(self._counts)))]
+                found.append(edges[start - origin : end - origin])
+            start, bucket = end, bucket + 1
+        return found[0] if len(found) == 1 else cast(Edges, np.concatenate(found))
 
     @property
     def nbytes(self) -> int:

@@ -6,7 +6,7 @@ that follows from the run's seed and the position alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from marius_py.data.plan import Spans
 from marius_py.nn.negatives import chunks_of
-from marius_py.storage.protocols import Edges, EdgeStore
+from marius_py.storage.protocols import Edges
 from marius_py.streams import Purpose, stream
 
 BLOCK_EDGES = 16_000_000
@@ -70,16 +70,18 @@ def split_step(step: int, spans: Spans, block_edges: int = BLOCK_EDGES) -> list[
     return blocks
 
 
-def read_block(edges: EdgeStore, block: EdgeBlock, seed: int, epoch: int, *, threads: int = 1) -> Edges:
-    """Read a block and shuffle its edges together: (E, 3) ids, the store's integer type.
+def read_block(
+    read: Callable[[int, int], Edges], block: EdgeBlock, seed: int, epoch: int, *, threads: int = 1
+) -> Edges:
+    """Read a block and shuffle its edges together: (E, 3) ids, the integer type of what is read.
 
     Args:
-        edges: where the train split is.
+        read: (start, stop) → edges of the train split by position.
         block: which part of it.
         seed, epoch: with the block's place, what the order follows from.
         threads: that share in shuffling; the order is the same for any number.
     """
-    parts = [edges.read_range("train", start, stop) for start, stop in _joined(block.ranges).tolist()]
+    parts = [read(start, stop) for start, stop in _joined(block.ranges).tolist()]
     if not parts:
         return np.empty((0, 3), dtype=np.int32)
     rng = stream(seed, Purpose.SHUFFLE, epoch, block.step, block.order)

@@ -1,4 +1,4 @@
-"""Bytes that an epoch moves to and from the disk (floor 5): table and schedule in, what metrics count out."""
+"""What an epoch moves to and from the disk and indexes (floor 5): table and schedule in, numbers out."""
 
 from __future__ import annotations
 
@@ -16,16 +16,34 @@ def partition_bytes(table: NodeTable) -> list[int]:
     return [sum(-(-rows * width * 4 // PAGE) * PAGE for width in widths) for rows in sizes]
 
 
-def edge_bytes(table: NodeTable, num_edges: int, schedule: Schedule | None) -> int:
-    """Bytes of edges that are read in an epoch: each edge once, and the known ones where partitions swap.
+def edge_bytes(table: NodeTable, num_edges: int, schedule: Schedule | None, reads_known: bool) -> int:
+    """Bytes of edges that are read in an epoch between others.
+
+    Each edge once; or, where those between the residents are held to be known, those that come with a
+    partition: the edges that run are among them.
 
     Args:
         table: says how wide ids are.
         num_edges: train edges.
-        schedule: whose residents' edges are read to be known; None: they are not, or are there already.
+        schedule: how partitions come; None: all are there.
+        reads_known: whether edges between the residents are held, if they are not too many.
     """
+    p = table.partitioning.num_partitions
+    c = p if schedule is None else schedule.c
     read = num_edges
-    if schedule is not None and num_edges * schedule.c**2 <= BLOCK_EDGES * schedule.p**2:
-        buckets = sum(schedule.c**2 - (schedule.c - len(step.admit)) ** 2 for step in schedule.steps)
-        read += num_edges * buckets // schedule.p**2
+    if reads_known and num_edges * c**2 <= BLOCK_EDGES * p**2:  # else those of a step are known alone
+        steps = () if schedule is None else schedule.steps
+        buckets = sum(c**2 - (c - len(step.admit)) ** 2 for step in steps)
+        read = num_edges * buckets // p**2
     return read * 3 * edge_dtype(table.partitioning.num_nodes).itemsize
+
+
+def indexed_edges(num_edges: int, schedule: Schedule) -> int:
+    """Known edges that the steps of an epoch index: those between their residents, or their own.
+
+    Args:
+        num_edges: train edges.
+        schedule: of partitions of about as many edges each.
+    """
+    between = num_edges * schedule.c**2 // schedule.p**2
+    return num_edges if between > BLOCK_EDGES else len(schedule.steps) * between

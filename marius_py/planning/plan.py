@@ -6,6 +6,7 @@ of partitions that comes into question; the fastest that fits in memory is taken
 
 from __future__ import annotations
 
+import math
 import shutil
 import statistics
 import tempfile
@@ -22,7 +23,7 @@ from marius_py.errors import ConfigError, ScheduleError, StorageError
 from marius_py.memory import with_unit
 from marius_py.ordering import build_schedule, simulate
 from marius_py.partitioning import Partitioning
-from marius_py.planning.moved import edge_bytes, partition_bytes
+from marius_py.planning.moved import edge_bytes, indexed_edges, partition_bytes
 from marius_py.storage.aligned import allocate
 from marius_py.storage.hdf5_nodes import create_node_store
 from marius_py.storage.protocols import Checkpoint, NodeTable
@@ -50,6 +51,7 @@ class Machine:
         read_rate: bytes a second of reading partitions.
         write_rate: bytes a second of writing partitions.
         edge_rate: edges a second of training with everything in memory.
+        index_rate: known edges a second that a core indexes.
     """
 
     memory_bytes: int
@@ -59,6 +61,7 @@ class Machine:
     read_rate: float
     write_rate: float
     edge_rate: float
+    index_rate: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ class Plan:
         loads: partitions read an epoch.
         bytes_read: an epoch, of partitions and edges.
         bytes_written: of partitions an epoch, those of its commit included.
-        compute_s: seconds of training an epoch.
+        compute_s: seconds of training an epoch, with indexing known edges beside it.
         exposed_s: seconds an epoch waits for the disk, its commit included.
         epoch_s: their sum.
     """
@@ -132,15 +135,18 @@ def plan_epoch(
     p = table.partitioning.num_partitions
     sizes = partition_bytes(table)
     loads = read = written = 0
-    edges_read = edge_bytes(table, num_edges, None)
+    edges_read = edge_bytes(table, num_edges, None, reads_known)
     committed: Sequence[int] = range(p)
     compute_s, exposed_s = num_edges / machine.edge_rate, 0.0
     chosen = order(table, capacity)
     if capacity < p:
         schedule = build_schedule(p, capacity, order=chosen.name, seed=0, rounds=chosen.rounds)
         loads, committed = schedule.swaps, schedule.final
+        if reads_known and machine.gpu is None:  # beside a GPU the cores have time for it
+            indexed = indexed_edges(num_edges, schedule)
+            compute_s += indexed / machine.index_rate / machine.cores
         read = sum(sizes[part] for step in schedule.steps for part in step.admit)
-        edges_read = edge_bytes(table, num_edges, schedule if reads_known else None)
+        edges_read = edge_bytes(table, num_edges, schedule, reads_known)
         epoch = simulate(
             schedule,
             compute_rate=p * p / compute_s if compute_s else 1.0,

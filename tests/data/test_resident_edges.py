@@ -137,3 +137,20 @@ def test_no_partitions_have_more_edges_between_them_than_the_most() -> None:
         ]
         assert most_between(counts, capacity) >= max(between)
     assert most_between(counts, 6) == counts.sum()
+
+
+def test_held_edges_are_those_of_the_file() -> None:
+    """Ranges of one bucket and of neighbours, with an empty one between; what is not held is an error."""
+    rng = np.random.default_rng(0)
+    edges = np.stack([rng.integers(0, size, 3000) for size in (NODES, 3, NODES)], 1)
+    edges = edges[(edges[:, 0] // 100 != 1) | (edges[:, 2] // 100 != 2)]  # bucket (1, 2) is empty
+    store = MemoryEdgeStore(Partitioning(NODES, PARTS), edges)
+    counts = store.bucket_counts()
+    starts = np.concatenate([[0], np.cumsum(counts.ravel())])
+    known = ResidentEdges(store, counts, limit=len(edges))
+    known.load((1, 2, 3))
+    first, end = int(starts[5]), int(starts[8])  # buckets (1, 1) to (1, 3)
+    for start, stop in ((first, end), (first + 3, first + 9), (end - 4, end), (int(starts[7]) - 2, end - 1)):
+        np.testing.assert_array_equal(known.rows(start, stop), store.read_range("train", start, stop))
+    with pytest.raises(KeyError):
+        known.rows(0, 5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -100,7 +102,7 @@ def test_the_order_of_a_block_follows_from_seed_epoch_step_and_number() -> None:
 
     def order(seed: int = 1, epoch: int = 2, step: int = 3, number: int = 4) -> tuple[int, ...]:
         block = EdgeBlock(step, ranges, number, last=True)
-        return tuple(read_block(store, block, seed, epoch)[:, 2].tolist())
+        return tuple(read_block(partial(store.read_range, "train"), block, seed, epoch)[:, 2].tolist())
 
     first = order()
     assert sorted(first) == [*range(200), *range(300, 500)]
