@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 import statistics
 import time
@@ -18,6 +19,7 @@ from marius_py.config import AUTO, TrainConfig, make_components, saved_settings
 from marius_py.errors import ConfigError
 from marius_py.graph import Graph, open_graph
 from marius_py.machine import available_cores, available_memory
+from marius_py.nn.known_edges import KnownEdges
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
@@ -49,6 +51,8 @@ _GIB = 1 << 30
 _PROBE_ROW_BYTES = 256 << 20
 """Rows of the probe: enough that they do not fit in a processor's cache."""
 _PROBE_S = 1.0
+_PROBE_EDGES = 500_000
+"""Edges that are indexed to see how long that takes: a tenth of a second."""
 
 
 def plan(config: TrainConfig) -> tuple[Plan, Machine]:
@@ -76,6 +80,8 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
     read_rate, write_rate = measure_disk(place)
     with torch_threads(config.pipeline.compute_threads or available_cores()):
         edge_rate = measure_training(config, graph, device, 4 * (model.dim + model.node_state_dim))
+    batches = make_batch_settings(config, model.compiled)
+    index_rate = measure_index(graph, model.compiled) if batches.reads_known else math.inf
     machine = Machine(
         memory_bytes=_budget(config, model),
         disk_free_bytes=shutil.disk_usage(place).free,
@@ -84,6 +90,7 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
         read_rate=read_rate,
         write_rate=write_rate,
         edge_rate=edge_rate,
+        index_rate=index_rate,
     )
     found = choose_plan(
         graph.num_nodes,
@@ -95,7 +102,7 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
         partitions=partitions,
         capacity=capacity,
         order=partial(order_of, config, num_edges=graph.num_edges["train"]),
-        reads_known=make_batch_settings(config, model.compiled).reads_known,
+        reads_known=batches.reads_known,
         relation_bytes=model.relation_bytes,
     )
     return found, machine
@@ -186,6 +193,22 @@ def measure_training(config: TrainConfig, graph: Graph, device: torch.device, ro
         if seconds >= _PROBE_S / 2 or count == available:
             return count / seconds
         count = min(available, max(count, int(count * _PROBE_S / max(seconds, 1e-3))))
+
+
+def measure_index(graph: Graph, compiled: bool) -> float:
+    """Known edges a second that a core indexes, of a sample of the graph's.
+
+    Args:
+        compiled: as for `KnownEdges`.
+    """
+    with graph.edges() as store:
+        edges = store.read_unverified("train", 0, min(store.num_edges("train"), _PROBE_EDGES))
+    seconds = []
+    for _ in range(PROBES):
+        started = time.perf_counter()
+        KnownEdges(edges, compiled)
+        seconds.append(time.perf_counter() - started)
+    return len(edges) / statistics.median(seconds)
 
 
 def _epoch_seconds(

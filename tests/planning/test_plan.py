@@ -93,6 +93,24 @@ def test_edges_share_the_time_of_the_disk():
         )
 
 
+def test_steps_index_the_known_edges_between_their_residents():
+    """A quarter of all edges lies between half of the partitions; beside a GPU the cores have time."""
+    shape, slow = table(1_000_000, 8), replace(MACHINE, index_rate=1e6)
+    steps = len(build_schedule(8, 4, seed=0).steps)
+
+    def compute_s(machine, capacity=4, reads_known=True, num_edges=2_000_000):
+        return plan_epoch(
+            shape, capacity, num_edges, machine, batch_size=100, reads_known=reads_known
+        ).compute_s
+
+    assert compute_s(MACHINE) == pytest.approx(20)
+    assert compute_s(slow) == pytest.approx(20 + steps * 0.5 / MACHINE.cores)
+    assert compute_s(slow, reads_known=False) == compute_s(slow, capacity=8) == pytest.approx(20)
+    assert compute_s(replace(slow, gpu="a GPU")) == pytest.approx(20)
+    many = 100_000_000  # 25 million between the residents: a step knows its own edges alone
+    assert compute_s(slow, num_edges=many) == pytest.approx(many / 1e5 + many / 1e6 / MACHINE.cores)
+
+
 @pytest.mark.parametrize("capacity", [3, 8])
 @pytest.mark.parametrize("known", ["true", "false"])
 def test_an_epoch_moves_what_was_planned(capacity, known, tmp_path, monkeypatch):
