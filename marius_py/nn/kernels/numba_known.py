@@ -33,17 +33,22 @@ def _grown(array, used, more):
 
 
 @helper
-def _position(keys, key):
-    """Where `key` stands among ascending keys, -1 if nowhere; without a branch that is guessed wrong."""
-    base = 0
+def _find_places(keys, questions, places):
+    """Write where each question stands among ascending keys, or -1: places (P,).
+
+    One step of all searches after the other: a step waits for memory, but not for another search's.
+    """
+    places.fill(0)
     count = len(keys)
-    if count == 0:
-        return -1
     while count > 1:
         half = count >> 1
-        base += half * np.int64(keys[base + half] <= key)
+        for p in range(len(questions)):
+            middle = np.uint64(places[p] + half)
+            places[p] += half * np.int64(keys[middle] <= questions[p])
         count -= half
-    return base if keys[base] == key else -1
+    for p in range(len(questions)):
+        if count == 0 or keys[np.uint64(places[p])] != questions[p]:
+            places[p] = -1
 
 
 @helper
@@ -92,10 +97,10 @@ def _ask(keys, question, asked, places, question_of):
 
     `asked` is 1 more than the number, `question_of` the number or -1. Returns Q.
     """
+    _find_places(keys, question, question_of)
     count = 0
     for p in range(len(question)):
-        question_of[p] = -1
-        place = _position(keys, question[p])
+        place = question_of[p]
         if place < 0:
             continue
         if asked[place] == 0:
