@@ -33,6 +33,7 @@ from marius_py.nn.losses import Loss
 from marius_py.nn.micro_batches import accumulate, can_split, is_out_of_memory, most_shares
 from marius_py.nn.optimizers import SparseOptimizer
 from marius_py.nn.regularizers import Regularizer
+from marius_py.nn.relation_rows import RelationRows
 from marius_py.streams import Purpose, stream
 from marius_py.team import ALONE, Team
 from marius_py.types import SIDES, Side
@@ -41,10 +42,6 @@ log = logging.getLogger(__name__)
 
 INIT_BLOCK = 4096
 """Nodes a random stream: initial rows depend on node ids alone, not on how they are partitioned."""
-
-
-DENSE_RELATIONS = 1 << 16
-"""Most relation rows that every batch on a device takes along instead of looking for its own."""
 
 
 def clip_rows(gradient: Tensor, longest: float) -> None:
@@ -125,7 +122,6 @@ class LinkPredictionModel:
             choose_kernels(self.device.type, kernels, precision) if on_device else None
         )
         self._parts = 1
-        self._lock = threading.Lock()
         self._local = threading.local()
         self._workspaces: WeakSet[Workspace] = WeakSet()
         self._workspaces_lock = threading.Lock()
@@ -134,8 +130,14 @@ class LinkPredictionModel:
         decoder.init_relations(rows, rng, self.initializer)
         state = np.empty((len(rows), optimizer.state_dim(rows.shape[1])), np.float32)
         optimizer.init_state(state)
-        self._relations = torch.from_numpy(rows).to(self.device)
-        self._relation_state = torch.from_numpy(state).to(self.device)
+        self._relations = RelationRows(
+            rows,
+            state,
+            optimizer,
+            num_relations=num_relations,
+            device=self.device,
+            takes_all=self.kernels is not None,
+        )
 
     @property
     def dim(self) -> int:
@@ -181,15 +183,15 @@ class LinkPredictionModel:
             that would make a device wait.
         """
         with torch.no_grad():
-            index, unique = self._relation_index(batch)
-            with self._lock:
-                relations = self._relations[unique]
+            sides = [side for side in SIDES if side in batch.negatives]
+            index, taken = self._relations.index(batch.relation, sides)
+            relations = self._relations.take(taken)
             gradients = self._gradients_that_fit(batch, relations, index, team)
             if (longest := self.clip_norm) is not None:
                 clip_rows(gradients.relations, longest)
                 rows = gradients.rows
                 team.share(len(rows), lambda part: clip_rows(rows[part], longest), "compute")
-            self._update_relations(unique, gradients.relations, batch.rate, index)
+            self._relations.update(taken, gradients.relations, batch.rate, index)
         return gradients
 
     @property
@@ -202,26 +204,7 @@ class LinkPredictionModel:
             return False
         form = find_closed_form(self.decoder, self.loss, self.device.type) if self.fused else None
         is_the_same = self.node_dropout == 0 and self.relation_dropout == 0
-        return takes(form) and is_the_same and self._takes_all_relations
-
-    @property
-    def _takes_all_relations(self) -> bool:
-        """Whether a batch takes all relation rows along: finding its own makes the host wait for a device."""
-        return self.kernels is not None and len(self._relations) <= DENSE_RELATIONS
-
-    def _relation_index(self, batch: Batch) -> tuple[dict[Side, Tensor], Tensor | slice]:
-        """Local relation index of each side (B,), and the (V,) ids of the relation rows they point to."""
-        sides = [side for side in SIDES if side in batch.negatives]
-        if self._takes_all_relations:
-            first = {"head": self.num_relations if self.reciprocal else 0, "tail": 0}
-            return {side: batch.relation + first[side] for side in sides}, slice(None)
-        if self.reciprocal:
-            first = {"head": self.num_relations, "tail": 0}
-            ids = torch.cat([batch.relation + first[side] for side in sides])
-            unique, inverse = torch.unique(ids, return_inverse=True)
-            return dict(zip(sides, inverse.view(len(sides), -1), strict=True)), unique
-        unique, inverse = torch.unique(batch.relation, return_inverse=True)
-        return dict.fromkeys(sides, inverse), unique
+        return takes(form) and is_the_same and self._relations.takes_all
 
     @property
     def workspace_bytes(self) -> int:
@@ -316,22 +299,6 @@ class LinkPredictionModel:
             workspace,
         )
 
-    def _update_relations(
-        self, unique: Tensor | slice, gradient: Tensor, rate: float | Tensor, index: dict[Side, Tensor]
-    ) -> None:
-        """Optimizer step of the relation rows with these ids, on their newest values."""
-        with self._lock:
-            rows, state = self._relations[unique], self._relation_state[unique]
-            d_rows, d_state = self.optimizer.delta(rows, state, gradient)
-            if isinstance(unique, slice):  # all rows: those of other batches stay as they are
-                taken = torch.zeros(len(rows), 1, dtype=torch.bool, device=rows.device)
-                for ids in index.values():
-                    taken.index_fill_(0, ids, True)
-                d_rows, d_state = torch.where(taken, d_rows, 0.0), torch.where(taken, d_state, 0.0)
-            rows, state = rows + d_rows * rate, state + d_state  # both before either is stored
-            self._relations[unique] = rows
-            self._relation_state[unique] = state
-
     def queries(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
         """Queries for ranking, without dropout.
 
@@ -344,9 +311,8 @@ class LinkPredictionModel:
             (Q, D).
         """
         with torch.no_grad():
-            if self.reciprocal and side == "head":
-                relations, side = relations + self.num_relations, "tail"
-            return self.decoder.query(anchors, self._relations[relations], side)
+            rows, asked = self._relations.of_queries(relations, side)
+            return self.decoder.query(anchors, rows, asked)
 
     def compare(self, query: Tensor, candidates: Tensor) -> Tensor:
         """Scores (1, Q, K) of queries (1, Q, D) with candidate rows (1, K, D); higher is better."""
@@ -356,7 +322,7 @@ class LinkPredictionModel:
     @property
     def relation_bytes(self) -> int:
         """Bytes of the relation rows and their optimizer state."""
-        return self._relations.nbytes + self._relation_state.nbytes
+        return self._relations.nbytes
 
     def state_arrays(self, *, copy: bool = True) -> dict[str, np.ndarray]:
         """The relation rows and their optimizer state, for a checkpoint.
@@ -364,13 +330,7 @@ class LinkPredictionModel:
         Args:
             copy: False: on the CPU they may be the model's own memory, for as long as no batch runs.
         """
-        with self._lock:
-            arrays = {
-                "relations": self._relations.cpu().numpy(),
-                "relation_state": self._relation_state.cpu().numpy(),
-            }
-            own = copy and self.device.type == "cpu"
-            return {name: array.copy() for name, array in arrays.items()} if own else arrays
+        return self._relations.arrays(copy=copy)
 
     def load_state_arrays(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Take over what `state_arrays` returned.
@@ -378,15 +338,4 @@ class LinkPredictionModel:
         Raises:
             ConfigError: an array is missing or has another shape than this model's.
         """
-        ours = {"relations": self._relations, "relation_state": self._relation_state}
-        for key, tensor in ours.items():
-            found = None if key not in arrays else tuple(arrays[key].shape)
-            if found != tuple(tensor.shape):
-                raise ConfigError(
-                    f"the checkpoint's array {key!r} has shape {found}, the model's {tuple(tensor.shape)}: "
-                    "model.decoder, model.dim, model.reciprocal or optimizer.name differ from the run's, "
-                    "or the graph has other relations"
-                )
-        with self._lock:
-            for key, tensor in ours.items():
-                tensor.copy_(torch.from_numpy(np.ascontiguousarray(arrays[key], dtype=np.float32)))
+        self._relations.load(arrays)

@@ -32,6 +32,7 @@ from marius_py.nn import (
     TransE,
     cuda_gradients,
     cuda_kernels,
+    relation_rows,
 )
 from marius_py.nn import model as model_module
 from marius_py.nn.batch import Importance
@@ -185,7 +186,7 @@ def test_relations_of_other_batches_stay_as_they_are(reciprocal: bool) -> None:
 def test_many_relations_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = random_batch(8)
     wanted = gradients(make(ComplEx(8), SoftmaxLoss(), kernels="torch"), batch)
-    monkeypatch.setattr(model_module, "DENSE_RELATIONS", 2)
+    monkeypatch.setattr(relation_rows, "DENSE_RELATIONS", 2)
     assert_close(gradients(make(ComplEx(8), SoftmaxLoss(), kernels="torch"), batch), wanted)
 
 

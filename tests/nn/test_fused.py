@@ -146,10 +146,9 @@ def test_products_of_other_precision_are_left_to_pytorch(monkeypatch: pytest.Mon
     assert form is not None
     model = make_model(ComplEx(8), SoftmaxLoss())
     batch = random_batch(8)
-    index, unique = model._relation_index(batch)
-    given = StepInput(
-        batch, model._relations[unique], index, model._masks(batch, model._workspace()), reciprocal=False
-    )
+    index, taken = model._relations.index(batch.relation, ["head", "tail"])
+    relations = model._relations.take(taken)
+    given = StepInput(batch, relations, index, model._masks(batch, model._workspace()), reciprocal=False)
     assert fused_compiled.can_compile(form, given, model._workspace())
     for rounds in (True, False):  # a CPU may have units for bfloat16 that PyTorch leaves alone
         monkeypatch.setattr(products, "_rounds", lambda precision, rounds=rounds: rounds)
