@@ -24,13 +24,14 @@ from marius_py.nn.product_units import rounds_products
 from marius_py.nn.regularizers import Regularizer
 from marius_py.types import Side
 
-BLOCK_SCORES = 1 << 17
-"""Scores a block: half a MiB stays in a core's cache beside the candidates and their gradients."""
+BLOCK_SCORES = 7 << 14
+"""Scores a block: not half a MiB, which stays in a core's cache beside the candidates and their gradients."""
 
 LEAST_EDGES = 100
 """Edges a block at least: with fewer, reading all candidates once a block costs more than their products."""
 
 _REGISTER = 16
+"""Floats of a register: rows of so many, and blocks of so many edges, leave products no remainder."""
 
 
 def can_compile(form: ClosedForm, given: StepInput, workspace: Workspace) -> bool:
@@ -65,10 +66,15 @@ def compiled_gradients(
     return Gradients(d_rows, d_relations, given.batch.rows.new_tensor(loss / len(given.batch.head)))
 
 
+def padded(size: int) -> int:
+    """The least multiple of a register that is not smaller."""
+    return -(-size // _REGISTER) * _REGISTER
+
+
 def block_edges(chunk_edges: int, count: int) -> int:
     """Edges a block of chunks of so many edges with `count` candidates, blocks of nearly equal size."""
     most = max(BLOCK_SCORES // max(count, 1), LEAST_EDGES)
-    return -(-chunk_edges // -(-chunk_edges // most))
+    return min(padded(-(-chunk_edges // -(-chunk_edges // most))), chunk_edges)
 
 
 def _contrast(
@@ -91,7 +97,7 @@ def _contrast(
     num_chunks, count = corruption.nodes.shape
     dim, chunk_edges = batch.rows.shape[1], len(batch.head) // num_chunks
     groups = 0 if corruption.importance is None else corruption.importance.weight.shape[2]
-    width, block = -(-(dim + groups) // _REGISTER) * _REGISTER, block_edges(chunk_edges, count)
+    width, block = padded(dim + groups), block_edges(chunk_edges, count)
     shapes = {
         **dict.fromkeys(("queries", "scaled", "query_gradients"), (block, width)),
         "totals": (block,),

@@ -172,8 +172,10 @@ def test_whether_products_are_rounded_is_found_by_one() -> None:
 def test_blocks_of_compiled_edges_are_even(chunk_edges: int, count: int) -> None:
     block = fused_compiled.block_edges(chunk_edges, count)
     number = -(-chunk_edges // block)
-    assert number * block - chunk_edges < number  # the last one lacks less than an edge for each block
-    assert block * count <= max(fused_compiled.BLOCK_SCORES, fused_compiled.LEAST_EDGES * count)
+    assert block % 16 == 0 or number == 1
+    assert number * block - chunk_edges < 16 * number  # the last one lacks less than a register for each
+    most = max(fused_compiled.BLOCK_SCORES, fused_compiled.LEAST_EDGES * count)
+    assert (block - 15) * count <= most
 
 
 class _Squared(ComplEx):
