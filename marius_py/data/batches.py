@@ -1,12 +1,16 @@
 """An epoch as a stream of batches of edges (floor 2): the source of the pipeline.
 
 In: a schedule and the position reached in it. Out: LeasedEdges, in order. While a step's batches are handed
-out, the I/O thread reads the next partition and the next step's edges.
+out, the I/O thread reads the next partition and the next step's edges; at an epoch's end, those that the next
+one begins with.
 """
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
@@ -33,8 +37,28 @@ from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.streams import Purpose, stream
 from marius_py.types import Position, Schedule, Step
 
+log = logging.getLogger(__name__)
+
 _Block = tuple[EdgeBlock, int, int]
 """A block, its first batch's number within the step, and how many of its batches are done."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """Edges of a block, shuffled; those to be masked (None: none, or its own); bytes read for both."""
+
+    edges: Edges
+    between: Edges | None
+    bytes_read: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """What an epoch begins with, read before its turn: where it holds, and what was read."""
+
+    schedule: Schedule
+    start: Position
+    loaded: _Loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +151,14 @@ class BatchSource:
         self._spans: tuple[int, Schedule, EpochSpans] | None = None
         self._edge_bytes = 0
         self._block_bytes = self._ahead_bytes = 0
+        self._begun: Future[_Begun | None] | None = None
 
     def run(
-        self, schedule: Schedule, start: Position, pause: Callable[[Position], bool]
+        self,
+        schedule: Schedule,
+        start: Position,
+        pause: Callable[[Position], bool],
+        then: Callable[[], Schedule] | None = None,
     ) -> Iterator[LeasedEdges]:
         """Yield the batches of an epoch from `start` on, until its end or until `pause()` is true.
 
@@ -138,15 +167,19 @@ class BatchSource:
             start: position reached; `start.batch` batches of its step are skipped.
             pause: asked before the first and after every batch with the position it leads to; true ends
                 the stream, and the next call goes on from that position.
+            then: makes the next epoch's schedule, if there is to be one: asked on the I/O thread once the
+                last block's batches are handed out, for what that epoch begins with is read meanwhile.
         """
         steps = schedule.steps
         if start.step >= len(steps) or pause(start):
             return
+        ahead = deque(self._take_begun(schedule, start))
         blocks = self._remaining_blocks(schedule, start)
         first = next(blocks)  # a step without edges has one that is empty
         self._buffer.begin(steps[start.step].resident)
         entered = start.step
-        ahead = self._io.submit(self._read, first[0], steps, start.epoch)  # waited for first
+        if not ahead:
+            ahead.append(self._io.submit(self._read, first[0], steps, start.epoch))  # waited for first
         if entered + 1 < len(steps):
             self._buffer.prefetch_for(steps[entered + 1])
         here: _Block | None = first
@@ -155,10 +188,11 @@ class BatchSource:
             while entered < block.step:
                 entered += 1
                 self._buffer.enter(steps[entered], steps[entered + 1] if entered + 1 < len(steps) else None)
-            edges, between = self._buffer.timed(ahead)
-            self._block_bytes, self._ahead_bytes = edges.nbytes, 0
+            edges, between = self._wait_for(ahead.popleft())
             if here is not None:
-                ahead = self._io.submit(self._read, here[0], steps, start.epoch)
+                ahead.append(self._io.submit(self._read, here[0], steps, start.epoch))
+            elif then is not None:
+                self._begun = self._io.submit(self._begin, then, Position(start.epoch + 1, 0, 0))
             resident = steps[entered].resident
             known = None if self._known is None else self._known.index(resident, between, edges)
             between = None  # the index holds what it needs
@@ -166,6 +200,36 @@ class BatchSource:
                 yield batch
                 if pause(batch.after):
                     return
+
+    def _wait_for(self, ahead: Future[_Loaded]) -> tuple[Edges, Edges | None]:
+        """The edges of the block that comes next, and those to be masked."""
+        loaded = self._buffer.timed(ahead)
+        self._edge_bytes += loaded.bytes_read
+        self._block_bytes, self._ahead_bytes = loaded.edges.nbytes, 0
+        return loaded.edges, loaded.between
+
+    def _begin(self, then: Callable[[], Schedule], start: Position) -> _Begun | None:
+        """Read what an epoch begins with before its turn; I/O thread.
+
+        None if that fails: the epoch before is not to blame, and the epoch itself will say why.
+        """
+        try:
+            schedule = then()
+            block, *_ = next(self._remaining_blocks(schedule, start))
+            return _Begun(schedule, start, self._read(block, schedule.steps, start.epoch))
+        except Exception:
+            log.debug("epoch %d: its first edges are not read ahead", start.epoch + 1, exc_info=True)
+            return None
+
+    def _take_begun(self, schedule: Schedule, start: Position) -> list[Future[_Loaded]]:
+        """What was read for an epoch that begins here, if it was; nothing is read any more for another."""
+        future, self._begun = self._begun, None
+        begun = None if future is None else self._buffer.timed(future)
+        if begun is None or (begun.schedule, begun.start) != (schedule, start):
+            return []
+        ready: Future[_Loaded] = Future()
+        ready.set_result(begun.loaded)
+        return [ready]
 
     def _remaining_blocks(self, schedule: Schedule, start: Position) -> Iterator[_Block]:
         """Blocks from `start` on, each cut when its turn comes."""
@@ -181,7 +245,7 @@ class BatchSource:
 
     def _spans_of(self, schedule: Schedule, epoch: int) -> EpochSpans:
         """The epoch's spans, kept until another epoch or schedule comes: commits divide an epoch."""
-        if self._spans is None or self._spans[0] != epoch or self._spans[1] is not schedule:
+        if self._spans is None or self._spans[:2] != (epoch, schedule):
             self._spans = None  # its memory goes to the next ones
             if self._settings.spread:
                 rng = stream(self._settings.seed, Purpose.SHUFFLE, epoch)
@@ -198,19 +262,21 @@ class BatchSource:
             self._spans = epoch, schedule, spans
         return self._spans[2]
 
-    def _read(self, block: EdgeBlock, steps: Sequence[Step], epoch: int) -> tuple[Edges, Edges | None]:
-        """The block's edges, shuffled, and those to be masked (None: nothing, or its own). I/O thread."""
+    def _read(self, block: EdgeBlock, steps: Sequence[Step], epoch: int) -> _Loaded:
+        """Read a block and what is to be masked; I/O thread."""
         threads = torch.get_num_threads()
+        before = 0 if self._known is None else self._known.bytes_read
         between = None if self._known is None else self._known.load(steps[block.step].resident)
+        bytes_read = 0 if self._known is None else self._known.bytes_read - before
         seed = self._settings.seed
         if self._known is not None and between is not None:
             edges = read_block(self._known.rows, block, seed, epoch, threads=threads)
         else:
             read = partial(self._edges.read_range, "train")
             edges = read_block(read, block, seed, epoch, threads=threads)
-            self._edge_bytes += edges.nbytes
+            bytes_read += edges.nbytes
         self._ahead_bytes = edges.nbytes + (0 if between is None else between.nbytes)
-        return edges, between
+        return _Loaded(edges, between, bytes_read)
 
     @property
     def held_bytes(self) -> Mapping[str, int]:
@@ -220,8 +286,8 @@ class BatchSource:
 
     @property
     def edge_bytes_read(self) -> int:
-        """Bytes of edges read so far."""
-        return self._edge_bytes + (0 if self._known is None else self._known.bytes_read)
+        """Bytes of edges read so far, of those that were waited for."""
+        return self._edge_bytes
 
     def _batches(
         self,

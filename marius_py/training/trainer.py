@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -235,7 +236,7 @@ class Trainer:
                 self._snapshot()
                 patience = self._settings.patience
                 while self.state.position.epoch < epochs and not is_exhausted(self.state, patience):
-                    self._run_epoch()
+                    self._run_epoch(epochs)
                 if self.is_interrupted:
                     raise InterruptedRunError(
                         f"interrupted after epoch {self.state.position.epoch}; the state is committed: "
@@ -289,14 +290,16 @@ class Trainer:
 
     # ------------------------------------------------------------------ an epoch
 
-    def _run_epoch(self) -> None:
+    def _run_epoch(self, epochs: int) -> None:
+        """Run what is left of the epoch; `epochs` in all are wanted."""
         state = self.state
         epoch = state.position.epoch
         schedule = self._ordering(epoch, state.epoch_start)
         self._check_schedule(schedule)
         swaps_before = np.cumsum([0] + [len(step.admit) for step in schedule.steps]).tolist()
+        then = partial(self._ordering, epoch + 1, schedule.final) if epoch + 1 < epochs else None
         while state.position.step < len(schedule.steps):
-            self._run_segment(schedule, swaps_before)
+            self._run_segment(schedule, swaps_before, then)
             is_interrupted = self.is_interrupted
             if is_interrupted or state.position.step < len(schedule.steps):
                 self._commit_within()
@@ -334,8 +337,16 @@ class Trainer:
             )
         state.schedule = found
 
-    def _run_segment(self, schedule: Schedule, swaps_before: Sequence[int]) -> None:
-        """Run the pipeline until the epoch ends, a commit is due or an interrupt is asked for."""
+    def _run_segment(
+        self, schedule: Schedule, swaps_before: Sequence[int], then: Callable[[], Schedule] | None
+    ) -> None:
+        """Run the pipeline until the epoch ends, a commit is due or an interrupt is asked for.
+
+        Args:
+            schedule: the epoch's.
+            swaps_before: swaps before each of its steps, and in all.
+            then: makes the next epoch's, if there is to be one.
+        """
         state = self.state
         last, ended = state.position, Position(state.position.epoch, len(schedule.steps), 0)
         paused = False
@@ -352,7 +363,7 @@ class Trainer:
                 state.position = done.position
                 self._on_progress(done.num_edges)
 
-            leased = self._source.run(schedule, state.position, pause)
+            leased = self._source.run(schedule, state.position, pause, then)
             self._path.run(leased, on_done, self._rates())
             self._io.raise_failure()
         if not paused:

@@ -1,0 +1,134 @@
+"""What an epoch begins with is read while the one before it ends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from marius_py.buffer import PartitionBuffer
+from marius_py.buffer.swap import IOThread
+from marius_py.data.batches import BatchSettings, BatchSource
+from marius_py.ordering import build_schedule
+from marius_py.partitioning import Partitioning
+from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
+from marius_py.storage.protocols import NodeTable
+from marius_py.types import Position, Schedule
+
+NODES, EDGES = 60, 900
+
+
+class CountingEdges(MemoryEdgeStore):
+    """Counts the edges that are read."""
+
+    read_edges = 0
+
+    def read(self, split, bucket):  # type: ignore[no-untyped-def]
+        found = super().read(split, bucket)
+        self.read_edges += len(found)
+        return found
+
+    def read_range(self, split, start, stop):  # type: ignore[no-untyped-def]
+        self.read_edges += stop - start
+        return super().read_range(split, start, stop)
+
+
+class Walk:
+    """A source over a small graph, and the batches that its epochs have."""
+
+    def __init__(self, p: int, c: int, io: IOThread, mask_known: bool, block_edges: int) -> None:
+        rng = np.random.default_rng(0)
+        edges = np.stack([rng.integers(0, size, EDGES) for size in (NODES, 3, NODES)], 1)
+        partitioning = Partitioning(NODES, p)
+        store = MemoryPartitionStore(NodeTable(partitioning, 2, 0))
+        self.io = io
+        self.edges = CountingEdges(partitioning, edges)
+        self.buffer = PartitionBuffer(store, c, io)
+        self.buffer.fill_store(lambda start, rows, state: rows.fill(0))
+        settings = BatchSettings(50, 2, 0, mask_known, spread=True, block_edges=block_edges, compiled=False)
+        self.source = BatchSource(self.buffer, self.edges, io, settings)
+        self._p, self._c = p, c
+
+    def schedule(self, epoch: int, start: tuple[int, ...] | None = None) -> Schedule:
+        return build_schedule(self._p, self._c, order="beta", seed=epoch, start=start)
+
+    def epoch(
+        self, epoch: int, schedule: Schedule, then: Callable[[], Schedule] | None
+    ) -> list[tuple[Position, list[list[int]]]]:
+        """Positions and edges of its batches."""
+        found = []
+        for leased in self.source.run(schedule, Position(epoch, 0, 0), lambda position: False, then):
+            found.append((leased.here, leased.edges.tolist()))
+            leased.lease.release()
+        return found
+
+
+@contextmanager
+def walk(p: int = 4, c: int = 2, *, mask_known: bool = False, block_edges: int = 10**6) -> Iterator[Walk]:
+    io = IOThread()
+    made = Walk(p, c, io, mask_known, block_edges)
+    try:
+        yield made
+    finally:
+        io.shutdown()
+        made.buffer.close()
+
+
+@pytest.mark.parametrize("mask_known", [False, True])
+@pytest.mark.parametrize(("p", "c", "block_edges"), [(4, 2, 10**6), (4, 4, 10**6), (4, 4, 170), (5, 3, 70)])
+def test_epochs_are_the_same_read_ahead_or_not(p: int, c: int, block_edges: int, mask_known: bool) -> None:
+    found: list[list[object]] = []
+    for ahead in (False, True):
+        with walk(p, c, mask_known=mask_known, block_edges=block_edges) as made:
+            found.append([])
+            schedule = made.schedule(0)
+            for epoch in range(3):
+                following = made.schedule(epoch + 1, schedule.final)
+                batches = made.epoch(epoch, schedule, (lambda one=following: one) if ahead else None)
+                assert sum(len(edges) for _, edges in batches) == EDGES
+                made.io.drain()
+                found[-1].append((batches, made.source.edge_bytes_read))
+                schedule = made.schedule(epoch + 1, schedule.final)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("c", [2, 4])
+def test_the_next_epoch_is_begun_before_its_turn(c: int) -> None:
+    with walk(4, c) as made:
+        schedule = made.schedule(0)
+        following = made.schedule(1, schedule.final)
+        made.epoch(0, schedule, lambda: following)
+        made.io.drain()
+        before = made.edges.read_edges
+        assert before > EDGES
+        made.epoch(1, made.schedule(1, schedule.final), None)
+        assert made.edges.read_edges == 2 * EDGES  # nothing was read twice
+
+
+def test_what_was_read_for_another_epoch_is_not_used() -> None:
+    with walk() as made:
+        schedule = made.schedule(0)
+        made.epoch(0, schedule, lambda: made.schedule(7, schedule.final))
+        batches = made.epoch(1, made.schedule(1, schedule.final), None)
+        read = made.source.edge_bytes_read
+    with walk() as other:
+        other.epoch(0, other.schedule(0), None)
+        assert other.epoch(1, other.schedule(1, schedule.final), None) == batches
+        assert other.source.edge_bytes_read == read
+
+
+def test_a_schedule_that_cannot_be_made_is_no_failure_of_the_epoch_before(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail() -> Schedule:
+        raise ValueError("no such order")
+
+    with walk() as made, caplog.at_level(logging.DEBUG, "marius_py"):
+        schedule = made.schedule(0)
+        assert sum(len(edges) for _, edges in made.epoch(0, schedule, fail)) == EDGES
+        made.io.drain()
+        assert "epoch 2: its first edges are not read ahead" in caplog.text
+        assert sum(len(edges) for _, edges in made.epoch(1, made.schedule(1), None)) == EDGES
