@@ -1,4 +1,4 @@
-"""The I/O thread (floor 2): partition reads, write-backs and edge reads, one after the other.
+"""The I/O thread (floor 2): partitions read and written back, edges read and divided, one after the other.
 
 In: tasks from the thread that walks the schedule. Out: futures. One thread, first in first out: a read
 queued behind the write-back that frees its slot needs no further lock, and parallel disk access was

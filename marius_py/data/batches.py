@@ -8,7 +8,6 @@ one begins with.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -43,22 +42,16 @@ _Block = tuple[EdgeBlock, int, int]
 """A block, its first batch's number within the step, and how many of its batches are done."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """Edges of a block, shuffled; those to be masked (None: none, or its own); bytes read for both."""
-
-    edges: Edges
-    between: Edges | None
-    bytes_read: int
+_Division = tuple[int, Schedule, EpochSpans]
+"""An epoch, its schedule, and how its edges are divided among the steps."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Begun:
-    """What an epoch begins with, read before its turn: where it holds, and what was read."""
+    """What an epoch begins with, made before its turn: how it is divided, and its first block's edges."""
 
-    schedule: Schedule
-    start: Position
-    loaded: _Loaded
+    division: _Division
+    edges: Edges
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +141,11 @@ class BatchSource:
         self._known: ResidentEdges | None = None
         if settings.reads_known:
             self._known = ResidentEdges(edges, self._counts, settings.block_edges, settings.compiled)
-        self._spans: tuple[int, Schedule, EpochSpans] | None = None
+        self._division: _Division | None = None
         self._edge_bytes = 0
         self._block_bytes = self._ahead_bytes = 0
-        self._begun: Future[_Begun | None] | None = None
+        self._begun: tuple[int, Future[_Begun | None]] | None = None
+        self._begun_bytes = 0
 
     def run(
         self,
@@ -168,18 +162,18 @@ class BatchSource:
             pause: asked before the first and after every batch with the position it leads to; true ends
                 the stream, and the next call goes on from that position.
             then: makes the next epoch's schedule, if there is to be one: asked on the I/O thread once the
-                last block's batches are handed out, for what that epoch begins with is read meanwhile.
+                last block is at hand, so that what that epoch begins with is there in time.
         """
         steps = schedule.steps
         if start.step >= len(steps) or pause(start):
             return
-        ahead = deque(self._take_begun(schedule, start))
+        begun = self._take_begun(schedule, start)
         blocks = self._remaining_blocks(schedule, start)
         first = next(blocks)  # a step without edges has one that is empty
         self._buffer.begin(steps[start.step].resident)
         entered = start.step
-        if not ahead:
-            ahead.append(self._io.submit(self._read, first[0], steps, start.epoch))  # waited for first
+        ahead = self._io.submit(self._read, first[0], steps, start.epoch, begun)  # waited for first
+        del begun
         if entered + 1 < len(steps):
             self._buffer.prefetch_for(steps[entered + 1])
         here: _Block | None = first
@@ -188,52 +182,71 @@ class BatchSource:
             while entered < block.step:
                 entered += 1
                 self._buffer.enter(steps[entered], steps[entered + 1] if entered + 1 < len(steps) else None)
-            edges, between = self._wait_for(ahead.popleft())
+            edges, between = self._buffer.timed(ahead)
+            self._block_bytes, self._ahead_bytes = edges.nbytes, 0
             if here is not None:
-                ahead.append(self._io.submit(self._read, here[0], steps, start.epoch))
-            elif then is not None:
-                self._begun = self._io.submit(self._begin, then, Position(start.epoch + 1, 0, 0))
+                ahead = self._io.submit(self._read, here[0], steps, start.epoch)
+            else:
+                del ahead  # and with it what is to be masked
             resident = steps[entered].resident
             known = None if self._known is None else self._known.index(resident, between, edges)
             between = None  # the index holds what it needs
+            if here is None and then is not None and self._begun is None:
+                future = self._io.submit(self._begin, then, start.epoch + 1)
+                self._begun = start.epoch + 1, future
             for batch in self._batches(start.epoch, block, edges, first_batch, skip, resident, known):
                 yield batch
                 if pause(batch.after):
                     return
+        if self._begun is not None:
+            self._buffer.timed(self._begun[1])  # the I/O thread does nothing else before
 
-    def _wait_for(self, ahead: Future[_Loaded]) -> tuple[Edges, Edges | None]:
-        """The edges of the block that comes next, and those to be masked."""
-        loaded = self._buffer.timed(ahead)
-        self._edge_bytes += loaded.bytes_read
-        self._block_bytes, self._ahead_bytes = loaded.edges.nbytes, 0
-        return loaded.edges, loaded.between
+    def close(self) -> None:
+        """Let go of what was read for an epoch that does not come."""
+        self._begun = self._division = None
 
-    def _begin(self, then: Callable[[], Schedule], start: Position) -> _Begun | None:
-        """Read what an epoch begins with before its turn; I/O thread.
+    def _begin(self, then: Callable[[], Schedule], epoch: int) -> _Begun | None:
+        """Make what an epoch begins with before its turn; I/O thread.
 
         None if that fails: the epoch before is not to blame, and the epoch itself will say why.
         """
+        before = self._moved_bytes
         try:
             schedule = then()
-            block, *_ = next(self._remaining_blocks(schedule, start))
-            return _Begun(schedule, start, self._read(block, schedule.steps, start.epoch))
+            division = epoch, schedule, self._divide(schedule, epoch)
+            block, *_ = next(self._cut(division, Position(epoch, 0, 0)))
+            edges, _ = self._read(block, schedule.steps, epoch)
         except Exception:
-            log.debug("epoch %d: its first edges are not read ahead", start.epoch + 1, exc_info=True)
+            log.debug("epoch %d: its first edges are not read ahead", epoch + 1, exc_info=True)
             return None
+        self._ahead_bytes = edges.nbytes
+        self._begun_bytes = self._moved_bytes - before
+        return _Begun(division, edges)
 
-    def _take_begun(self, schedule: Schedule, start: Position) -> list[Future[_Loaded]]:
-        """What was read for an epoch that begins here, if it was; nothing is read any more for another."""
-        future, self._begun = self._begun, None
-        begun = None if future is None else self._buffer.timed(future)
-        if begun is None or (begun.schedule, begun.start) != (schedule, start):
-            return []
-        ready: Future[_Loaded] = Future()
-        ready.set_result(begun.loaded)
-        return [ready]
+    def _take_begun(self, schedule: Schedule, start: Position) -> Edges | None:
+        """The first edges of an epoch that begins here, if they were read; they count as its own from now.
+
+        What was read for the epoch after this one stays.
+        """
+        if self._begun is None or self._begun[0] > start.epoch:
+            return None
+        begun, self._begun = self._buffer.timed(self._begun[1]), None
+        self._begun_bytes = 0
+        if begun is None or begun.division[:2] != (start.epoch, schedule):
+            return None
+        self._division = begun.division
+        return begun.edges if start == Position(start.epoch, 0, 0) else None
 
     def _remaining_blocks(self, schedule: Schedule, start: Position) -> Iterator[_Block]:
+        """Blocks from `start` on. The division is kept until another epoch's comes, for commits inside it."""
+        if self._division is None or self._division[:2] != (start.epoch, schedule):
+            self._division = None  # its memory goes to the next one
+            self._division = start.epoch, schedule, self._divide(schedule, start.epoch)
+        return self._cut(self._division, start)
+
+    def _cut(self, division: _Division, start: Position) -> Iterator[_Block]:
         """Blocks from `start` on, each cut when its turn comes."""
-        spans = self._spans_of(schedule, start.epoch)
+        _, schedule, spans = division
         for number in range(start.step, len(schedule.steps)):
             first = 0
             for block in split_step(number, spans[number], self._settings.block_edges):
@@ -243,40 +256,41 @@ class BatchSource:
                     yield block, first, min(skip, len(bounds))
                 first += len(bounds)
 
-    def _spans_of(self, schedule: Schedule, epoch: int) -> EpochSpans:
-        """The epoch's spans, kept until another epoch or schedule comes: commits divide an epoch."""
-        if self._spans is None or self._spans[:2] != (epoch, schedule):
-            self._spans = None  # its memory goes to the next ones
-            if self._settings.spread:
-                rng = stream(self._settings.seed, Purpose.SHUFFLE, epoch)
-                spans = spread_spans(
-                    schedule,
-                    self._counts,
-                    rng,
-                    batch_size=self._settings.batch_size,
-                    chunks=self._settings.chunks,
-                    compiled=self._settings.compiled,
-                )
-            else:
-                spans = whole_spans(schedule, self._counts)
-            self._spans = epoch, schedule, spans
-        return self._spans[2]
+    def _divide(self, schedule: Schedule, epoch: int) -> EpochSpans:
+        """Which part of every bucket runs in which step."""
+        if not self._settings.spread:
+            return whole_spans(schedule, self._counts)
+        return spread_spans(
+            schedule,
+            self._counts,
+            stream(self._settings.seed, Purpose.SHUFFLE, epoch),
+            batch_size=self._settings.batch_size,
+            chunks=self._settings.chunks,
+            compiled=self._settings.compiled,
+        )
 
-    def _read(self, block: EdgeBlock, steps: Sequence[Step], epoch: int) -> _Loaded:
-        """Read a block and what is to be masked; I/O thread."""
+    def _read(
+        self, block: EdgeBlock, steps: Sequence[Step], epoch: int, edges: Edges | None = None
+    ) -> tuple[Edges, Edges | None]:
+        """The block's edges, shuffled, and those to be masked (None: nothing, or its own). I/O thread.
+
+        Args:
+            block: of an epoch with these steps.
+            edges: its edges, if they have been read.
+        """
         threads = torch.get_num_threads()
-        before = 0 if self._known is None else self._known.bytes_read
         between = None if self._known is None else self._known.load(steps[block.step].resident)
-        bytes_read = 0 if self._known is None else self._known.bytes_read - before
         seed = self._settings.seed
-        if self._known is not None and between is not None:
+        if edges is not None:
+            pass
+        elif self._known is not None and between is not None:
             edges = read_block(self._known.rows, block, seed, epoch, threads=threads)
         else:
             read = partial(self._edges.read_range, "train")
             edges = read_block(read, block, seed, epoch, threads=threads)
-            bytes_read += edges.nbytes
+            self._edge_bytes += edges.nbytes
         self._ahead_bytes = edges.nbytes + (0 if between is None else between.nbytes)
-        return _Loaded(edges, between, bytes_read)
+        return edges, between
 
     @property
     def held_bytes(self) -> Mapping[str, int]:
@@ -286,8 +300,12 @@ class BatchSource:
 
     @property
     def edge_bytes_read(self) -> int:
-        """Bytes of edges read so far, of those that were waited for."""
-        return self._edge_bytes
+        """Bytes of edges read so far, without those that the next epoch begins with."""
+        return self._moved_bytes - self._begun_bytes
+
+    @property
+    def _moved_bytes(self) -> int:
+        return self._edge_bytes + (0 if self._known is None else self._known.bytes_read)
 
     def _batches(
         self,

@@ -19,7 +19,7 @@ from marius_py.nn.gradients import Gradients, StepInput, add_penalty
 from marius_py.nn.kernels.host import compiled_contrast
 from marius_py.nn.kernels.objectives import SoftmaxObjective
 from marius_py.nn.kernels.sgemm import sgemm_address
-from marius_py.nn.kernels.workspace import Workspace
+from marius_py.nn.kernels.workspace import REGISTER, Workspace, padded
 from marius_py.nn.product_units import rounds_products
 from marius_py.nn.regularizers import Regularizer
 from marius_py.types import Side
@@ -27,11 +27,8 @@ from marius_py.types import Side
 BLOCK_SCORES = 7 << 14
 """Scores a block: not half a MiB, which stays in a core's cache beside the candidates and their gradients."""
 
-LEAST_EDGES = 100
+LEAST_EDGES = 112
 """Edges a block at least: with fewer, reading all candidates once a block costs more than their products."""
-
-_REGISTER = 16
-"""Floats of a register: rows of so many, and blocks of so many edges, leave products no remainder."""
 
 
 def can_compile(form: ClosedForm, given: StepInput, workspace: Workspace) -> bool:
@@ -66,15 +63,17 @@ def compiled_gradients(
     return Gradients(d_rows, d_relations, given.batch.rows.new_tensor(loss / len(given.batch.head)))
 
 
-def padded(size: int) -> int:
-    """The least multiple of a register that is not smaller."""
-    return -(-size // _REGISTER) * _REGISTER
-
-
 def block_edges(chunk_edges: int, count: int) -> int:
-    """Edges a block of chunks of so many edges with `count` candidates, blocks of nearly equal size."""
-    most = max(BLOCK_SCORES // max(count, 1), LEAST_EDGES)
-    return min(padded(-(-chunk_edges // -(-chunk_edges // most))), chunk_edges)
+    """Edges a block of chunks of so many edges with `count` candidates.
+
+    Whole registers if that leaves no sliver for the last block, which then has half a block at least; else
+    blocks of equal size.
+    """
+    most = max(BLOCK_SCORES // max(count, 1), LEAST_EDGES, REGISTER) // REGISTER * REGISTER
+    blocks = -(-chunk_edges // most)
+    even = -(-chunk_edges // blocks)
+    whole = min(padded(even), chunk_edges)
+    return whole if 2 * (chunk_edges - (blocks - 1) * whole) >= whole else even
 
 
 def _contrast(

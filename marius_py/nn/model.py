@@ -1,4 +1,4 @@
-"""The link-prediction model (floor 1): Batch in, Gradients out; relation parameters live here.
+"""The link-prediction model (floor 1): Batch in, Gradients out; relation rows belong to it (`relation_rows`).
 
 Node rows come with each batch, and the caller takes the optimizer's step of them with what `gradients`
 returns; relation rows are few, stay on the model's device and are updated in place before it does.

@@ -1,7 +1,7 @@
 """Relation rows and their optimizer state (floor 1): those of a batch out, gradients in.
 
 Relations are few: all their rows stay where batches are computed, and the next batch sees what the last one
-made of them. Several threads may ask at once; reading and updating take turns.
+made of them. Several threads may train at once: taking rows and updating them take turns.
 """
 
 from __future__ import annotations
@@ -115,7 +115,10 @@ class RelationRows:
             self._state[which] = state
 
     def of_queries(self, relations: Tensor, side: Side) -> tuple[Tensor, Side]:
-        """Rows (Q, Dr) of relations (Q,), below R, for ranking a side, and the side then asked for."""
+        """Rows (Q, Dr) of relations (Q,), below R, for ranking a side, and the side then asked for.
+
+        Not while batches are computed.
+        """
         if self._reciprocal and side == "head":
             return self._rows[relations + self._num_relations], "tail"
         return self._rows[relations], side
@@ -157,6 +160,6 @@ def _distinct(ids: Tensor, count: int) -> tuple[Tensor, Tensor]:
         unique, inverse = torch.unique(ids, return_inverse=True)
         return unique, inverse
     unique = torch.bincount(ids, minlength=count).nonzero().view(-1)
-    place = torch.empty(count, dtype=torch.int64)
-    place[unique] = torch.arange(len(unique))
+    place = torch.empty(count, dtype=torch.int64, device=ids.device)
+    place[unique] = torch.arange(len(unique), device=ids.device)
     return unique, place[ids]

@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,8 @@ from marius_py.types import Position, Schedule
 log = logging.getLogger(__name__)
 
 Ordering = Callable[[int, tuple[int, ...] | None], Schedule]
-"""(epoch, partitions resident at its start or None) → the epoch's schedule; must be deterministic."""
+"""(epoch, partitions resident at its start or None) → the epoch's schedule; must be deterministic. The I/O
+thread asks too, perhaps for an epoch that does not come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ class Trainer:
         device = device or torch.device("cpu")
         self._model = model
         self._store = store
-        self._ordering = ordering
+        self._ordering = lru_cache(maxsize=1)(ordering)  # asked once before an epoch and once in its turn
         self._settings = settings
         self._validate = validate
         self._on_epoch = on_epoch
@@ -248,6 +249,7 @@ class Trainer:
             raise
         finally:
             self._io.shutdown()
+            self._source.close()
             self._path.close()  # the trainer itself may live on, by way of what it calls
             self._buffer.close()
             self._write_trace(is_failing)

@@ -117,7 +117,7 @@ def test_what_was_read_for_another_epoch_is_not_used() -> None:
     with walk() as other:
         other.epoch(0, other.schedule(0), None)
         assert other.epoch(1, other.schedule(1, schedule.final), None) == batches
-        assert other.source.edge_bytes_read == read
+        assert other.source.edge_bytes_read < read  # what was read in vain counts
 
 
 def test_a_schedule_that_cannot_be_made_is_no_failure_of_the_epoch_before(

@@ -166,16 +166,21 @@ def test_whether_products_are_rounded_is_found_by_one() -> None:
         assert products.rounds_products() == bool(error > 1e-4)
 
 
-@pytest.mark.parametrize(
-    ("chunk_edges", "count"), [(1000, 1000), (100, 1000), (7, 1), (1000, 14_541), (5, 0)]
-)
+@pytest.mark.parametrize("count", [0, 1, 100, 1000, 14_541])
+@pytest.mark.parametrize("chunk_edges", [1, 5, 7, 100, 113, 1000, 1024, 1025, 5000, 10_000])
 def test_blocks_of_compiled_edges_are_even(chunk_edges: int, count: int) -> None:
+    """Whole registers, within the limit, and none is a sliver."""
     block = fused_compiled.block_edges(chunk_edges, count)
     number = -(-chunk_edges // block)
-    assert block % 16 == 0 or number == 1
-    assert number * block - chunk_edges < 16 * number  # the last one lacks less than a register for each
-    most = max(fused_compiled.BLOCK_SCORES, fused_compiled.LEAST_EDGES * count)
-    assert (block - 15) * count <= most
+    lacking = number * block - chunk_edges
+    assert lacking < number or (block % 16 == 0 and 2 * lacking <= block)
+    assert block * count <= max(fused_compiled.BLOCK_SCORES, fused_compiled.LEAST_EDGES * count)
+
+
+def test_blocks_of_compiled_edges_are_whole_registers() -> None:
+    sizes = [(1000, 1000), (5000, 1000), (1000, 500), (1024, 500), (1000, 14_541)]
+    assert [fused_compiled.block_edges(*size) for size in sizes] == [112, 112, 208, 208, 112]
+    assert fused_compiled.block_edges(1025, 1000) == 103  # nine of 112 would leave 17
 
 
 class _Squared(ComplEx):

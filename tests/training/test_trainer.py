@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +269,73 @@ def test_what_commits_inside_an_epoch_move_belongs_to_it(settings: TrainerSettin
     assert [line["loads"] for line in history] == [schedule.loads, schedule.swaps, schedule.swaps]
     assert sum(line["bytes_written"] for line in history) == sum(written[PARTITIONS:])  # the first initialise
     assert len(written) > PARTITIONS + 3 * (schedule.swaps + 3)
+
+
+@pytest.mark.parametrize("mask_known", [False, True])
+@pytest.mark.parametrize("settings", [INLINE, THREADED, TrainerSettings(PARTITIONS, "threaded")])
+def test_bytes_of_edges_belong_to_the_epoch_that_they_are_for(
+    settings: TrainerSettings, mask_known: bool
+) -> None:
+    """Whenever they are read; with commits inside it no fewer, and none twice where they stay in memory."""
+    of_rows = 2 * 4 * DIM * NODES // PARTITIONS
+    found = []
+    for commits in (CommitRhythm(), CommitRhythm(swaps=1)):
+        setup = Setup(replace(settings, commits=commits), mask_known=mask_known)
+        found.append([line["bytes_read"] - line["loads"] * of_rows for line in setup.train(3)])
+    for plain, divided in zip(*found, strict=True):
+        assert divided == plain if mask_known else divided >= plain
+    if not mask_known:
+        assert len(set(found[0])) == 1
+        assert found[0][0] == EDGES * 12
+    assert found[0][0] >= EDGES * 12
+
+
+@pytest.mark.parametrize("settings", [INLINE, THREADED, TrainerSettings(PARTITIONS, "threaded")])
+def test_the_next_epoch_is_begun_while_one_ends(settings: TrainerSettings) -> None:
+    """Its schedule is made once, before the epoch at hand is done; none is made after the last one."""
+    asked: list[tuple[int, int, str]] = []
+    setup = Setup(settings, on_epoch=lambda line: done.append(line))
+    done: list[dict[str, Any]] = []
+    make = ordering(PARTITIONS, settings.capacity)
+
+    def counting(epoch: int, start: tuple[int, ...] | None) -> Schedule:
+        asked.append((epoch, len(done), threading.current_thread().name))
+        return make(epoch, start)
+
+    setup.trainer._ordering = lru_cache(maxsize=1)(counting)
+    setup.train(3)
+    assert [(epoch, before) for epoch, before, _ in asked] == [(0, 0), (1, 0), (2, 1)]
+    assert [name for *_, name in asked[1:]] == ["marius-io"] * 2
+    assert setup.trainer._source._begun is None
+
+
+@pytest.mark.parametrize("capacity", [3, PARTITIONS])
+def test_commits_in_an_epochs_last_block_keep_what_the_next_one_begins_with(
+    capacity: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit after every batch: same results, every division made once, every edge read ahead once."""
+    made: list[int] = []
+
+    def counting(*arguments: Any, **options: Any) -> Any:
+        made.append(1)
+        return spread_spans(*arguments, **options)
+
+    whole = Setup(TrainerSettings(capacity, "inline"), spread=True)
+    whole.train(3)
+    monkeypatch.setattr("marius_py.data.batches.spread_spans", counting)
+    often = replace(TrainerSettings(capacity, "inline"), commits=CommitRhythm(seconds=1e-9))
+    divided = Setup(often, spread=True)
+    history = divided.train(3)
+    assert len(made) == 3
+    assert [line["edges"] for line in history] == [EDGES] * 3
+    np.testing.assert_array_equal(divided.table(), whole.table())
+
+
+def test_patience_lets_go_of_what_the_next_epoch_would_have_begun_with() -> None:
+    settings = replace(TrainerSettings(3, "threaded"), patience=1)
+    setup = Setup(settings, validate=lambda epoch: {"mrr": 1 / (1 + epoch)})
+    assert len(setup.train(50)) == 2
+    assert setup.trainer._source._begun is None
 
 
 def test_everything_in_memory_reads_each_partition_once() -> None:

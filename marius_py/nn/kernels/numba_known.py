@@ -36,7 +36,9 @@ def _grown(array, used, more):
 def _find_places(keys, questions, places):
     """Write where each question stands among ascending keys, or -1: places (P,).
 
-    One step of all searches after the other: a step waits for memory, but not for another search's.
+    One step of all searches after the other: a step waits for memory, but not for another search's. None
+    branches, since the processor would guess half of them wrong; places are unsigned, or the loops would
+    provide for negative ones.
     """
     places.fill(0)
     count = len(keys)

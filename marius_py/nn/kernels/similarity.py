@@ -19,12 +19,7 @@ from torch import Tensor
 
 from marius_py.nn.kernels.distance import SQUARE_FLOOR
 from marius_py.nn.kernels.host import compiled_distance
-
-_REGISTER = 16
-
-
-def _padded(width: int) -> int:
-    return -(-width // _REGISTER) * _REGISTER
+from marius_py.nn.kernels.workspace import REGISTER, padded
 
 
 def _product(left: Tensor, right: Tensor, out: Tensor, add: bool) -> None:
@@ -134,9 +129,9 @@ class DotSimilarity:
 
     def widths(self, dim: int, groups: int) -> tuple[int, int]:
         """One extra column and those of groups for the scores; none for gradients if rows fill registers."""
-        if dim % _REGISTER == 0:
+        if dim % REGISTER == 0:
             return dim + 1 + groups, dim
-        return _padded(dim + 1 + groups), _padded(dim + 1)
+        return padded(dim + 1 + groups), padded(dim + 1)
 
     def positive(self, query: Tensor, answer: Tensor, scratch: Tensor) -> Tensor:
         """Dot products of pairs."""
@@ -203,7 +198,7 @@ class L2Similarity:
 
     def widths(self, dim: int, groups: int) -> tuple[int, int]:
         """Three extra columns, which gradients need as well."""
-        return _padded(dim + 3), _padded(dim + 3)
+        return padded(dim + 3), padded(dim + 3)
 
     def positive(self, query: Tensor, answer: Tensor, scratch: Tensor) -> Tensor:
         """Minus the distances of pairs, from differences: a true answer may be too near for expansion."""

@@ -9,10 +9,22 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor
 
+REGISTER = 16
+"""Floats of a register: rows of so many, and blocks of so many, leave a product no remainder."""
+
 _MAX_VIEWS = 256
 _MAX_REMEMBERED = 16
 
 T = TypeVar("T")
+
+
+def padded(size: int) -> int:
+    """The least multiple of a register that is not smaller.
+
+    >>> padded(100), padded(112)
+    (112, 112)
+    """
+    return -(-size // REGISTER) * REGISTER
 
 
 class Workspace:
