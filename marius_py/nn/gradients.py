@@ -127,12 +127,8 @@ def _add_penalty_of(
     part: slice,
 ) -> None:
     """Add the gradients of the penalty of the rows `mine[part]`, each of which has a factor."""
-    if len(mine) == len(rows):
-        out[part].addcmul_(regularizer.gradient(rows[part], is_complex), factors[part].unsqueeze(1))
-        return
-    some = mine[part]
-    gradient = regularizer.gradient(rows.index_select(0, some), is_complex)
-    out.index_add_(0, some, gradient.mul_(factors.index_select(0, some).unsqueeze(1)))
+    which = part if len(mine) == len(rows) else mine[part]
+    regularizer.add_gradient(rows, is_complex, factors, out, which)
 
 
 def relations_are_complex(decoder: Decoder) -> bool:

@@ -73,7 +73,8 @@ class LinkPredictionModel:
         kernels: "auto", "triton" or "torch", what computes batches on a device (see `choose_kernels`); on the
             cpu, "auto" is the blocked closed form.
         precision: of the products of Triton's kernels: float32, tf32 or bfloat16.
-        compiled: use loops compiled with Numba on the CPU where there are any; its optimizer then does too.
+        compiled: use loops compiled with Numba on the CPU where there are any; its optimizer and regularizers
+            then do too.
 
     Raises:
         ConfigError: a setting is out of range.
@@ -109,6 +110,8 @@ class LinkPredictionModel:
         self.node_dropout = check_rate("model.node_dropout", node_dropout)
         self.relation_dropout = check_rate("model.relation_dropout", relation_dropout)
         self.regularizers = tuple(regularizers)
+        for regularizer in self.regularizers:
+            regularizer.compiled = bool(compiled)
         if clip_norm is not None and not 0 < clip_norm < math.inf:
             raise ConfigError(f"training.clip_norm is {clip_norm!r}; it must be a finite number above 0")
         self.clip_norm = clip_norm

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from marius_py.errors import ConfigError
+from marius_py.nn.kernels.host import compiled_rows, padded_rows
 
 
 class Regularizer(ABC):
@@ -24,7 +25,12 @@ class Regularizer(ABC):
         weight: factor for head and tail rows, at least 0.
         relation_weight: factor for relation rows, at least 0; None takes `weight`.
         weighted: count a row once for each occurrence in the batch's edges, instead of once.
+
+    Attributes:
+        compiled: whether `add_gradient` may use loops compiled with Numba.
     """
+
+    compiled = True
 
     def __init__(self, weight: float, relation_weight: float | None = None, weighted: bool = True) -> None:
         if relation_weight is None:
@@ -54,6 +60,22 @@ class Regularizer(ABC):
         with torch.enable_grad():
             total = self.penalty(leaf, complex_halves).sum()
             return torch.autograd.grad(total, leaf)[0]
+
+    def add_gradient(
+        self, rows: Tensor, complex_halves: bool, factors: Tensor, out: Tensor, which: Tensor | slice
+    ) -> None:
+        """Add the gradients of some rows' penalties, each times the row's factor.
+
+        Args:
+            rows: (U, width). complex_halves: as for `penalty`.
+            factors: (U,). out: (U, width), added to.
+            which: (n,) int64, each row once; or a range of rows.
+        """
+        if isinstance(which, slice):
+            out[which].addcmul_(self.gradient(rows[which], complex_halves), factors[which].unsqueeze(1))
+            return
+        gradient = self.gradient(rows.index_select(0, which), complex_halves)
+        out.index_add_(0, which, gradient.mul_(factors.index_select(0, which).unsqueeze(1)))
 
 
 class L2(Regularizer):
@@ -87,3 +109,16 @@ class N3(Regularizer):
         re, im = rows.chunk(2, 1)
         moduli = torch.mul(re, re).addcmul_(im, im).sqrt_().mul_(3)
         return torch.cat((re * moduli, im * moduli), 1)
+
+    def add_gradient(
+        self, rows: Tensor, complex_halves: bool, factors: Tensor, out: Tensor, which: Tensor | slice
+    ) -> None:
+        """As the base class, in one pass over the rows with Numba."""
+        plain = rows.device.type != "cpu" or rows.dtype != torch.float32 or not self.compiled
+        kernels = None if plain or type(self).gradient is not N3.gradient else compiled_rows()
+        wide = padded_rows(out)
+        if kernels is None or not rows.is_contiguous() or wide.data_ptr() != out.data_ptr():
+            super().add_gradient(rows, complex_halves, factors, out, which)
+            return
+        index = torch.arange(len(rows))[which] if isinstance(which, slice) else which
+        kernels.add_n3(*(one.numpy() for one in (rows, index, factors, wide)), complex_halves)

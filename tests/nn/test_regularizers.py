@@ -34,3 +34,44 @@ def test_weighted_regularizers_count_occurrences() -> None:
         assert after[2] == pytest.approx(before[2])
     moduli = N3(1.0).penalty(torch.tensor([[3.0, 0.0, 4.0, 1.0]]), complex_halves=True)
     assert float(moduli) == pytest.approx(126)
+
+
+class Doubled(N3):
+    """Not what the compiled loop computes."""
+
+    def gradient(self, rows: torch.Tensor, complex_halves: bool) -> torch.Tensor:
+        return super().gradient(rows, complex_halves) * 2
+
+
+@pytest.mark.parametrize("padding", [0, 3])
+@pytest.mark.parametrize("which", [torch.tensor([7, 2, 3]), slice(0, 9), slice(2, 5)])
+@pytest.mark.parametrize("complex_halves", [False, True])
+@pytest.mark.parametrize("kind", [N3, Doubled])
+def test_compiled_gradients_are_added_as_plain_ones(
+    kind: type[N3], complex_halves: bool, which: torch.Tensor | slice, padding: int
+) -> None:
+    """Into the first columns of wider arrays too; other rows and columns stay."""
+    rng = torch.Generator().manual_seed(0)
+    rows, factors = torch.randn(9, 38, generator=rng), torch.rand(9, generator=rng)
+    rows[3] = 0
+    before = torch.randn(9, 38 + padding, generator=rng)
+    found = []
+    for compiled in (True, False):
+        regularizer, wide = kind(1.0), before.clone()
+        regularizer.compiled = compiled
+        regularizer.add_gradient(rows, complex_halves, factors, wide[:, :38], which)
+        found.append(wide)
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-6)
+    changed = (found[0] != before).any(1)
+    expected = torch.zeros(9, dtype=torch.bool)
+    expected[which] = True
+    expected[3] = False
+    assert torch.equal(changed, expected)
+    assert torch.equal(found[0][:, 38:], before[:, 38:])
+
+
+def test_arrays_that_no_loop_can_change_are_left_to_pytorch() -> None:
+    """Columns of a turned array: a copy of them would be changed instead."""
+    rows, factors, out = torch.randn(5, 4), torch.ones(5), torch.zeros(4, 5).T
+    N3(1.0).add_gradient(rows, True, factors, out, torch.tensor([1]))
+    torch.testing.assert_close(out[1], N3(1.0).gradient(rows[1:2], True)[0])

@@ -12,7 +12,7 @@ import numpy as np
 from marius_py.nn.kernels.compiling import helper, kernel
 from marius_py.nn.kernels.numba_prefetch import ask_for_row
 
-_ZERO, _ONE = np.float32(0), np.float32(1)
+_ZERO, _ONE, _THREE = np.float32(0), np.float32(1), np.float32(3)
 
 
 @kernel()
@@ -86,6 +86,36 @@ def adam(
             state[row, d] = first
             state[row, dim + d] = second
             rows[row, d] += first / (np.sqrt(max(second, _ZERO)) * scale + eps) * -size * rate
+
+
+@kernel()
+def add_n3(
+    rows: np.ndarray, index: np.ndarray, factors: np.ndarray, out: np.ndarray, complex_halves: bool
+) -> None:
+    """Add the gradients of some rows' cubed moduli, 3 |x| x, times the rows' factors.
+
+    Args:
+        rows: (U, D); real parts, then imaginary ones if `complex_halves`.
+        index: (n,) int64, each row once.
+        factors: (U,) float32.
+        out: (U, G) whose first D columns are added to.
+    """
+    dim = rows.shape[1]
+    half = dim // 2
+    for i in range(len(index)):
+        row = index[i]
+        factor = factors[row] * _THREE
+        if complex_halves:
+            for d in range(half):
+                e = np.uint64(half + d)
+                re, im = rows[row, d], rows[row, e]
+                scale = np.sqrt(re * re + im * im) * factor
+                out[row, d] += re * scale
+                out[row, e] += im * scale
+        else:
+            for d in range(dim):
+                x = rows[row, d]
+                out[row, d] += abs(x) * x * factor
 
 
 @helper
