@@ -114,10 +114,11 @@ class N3(Regularizer):
         self, rows: Tensor, complex_halves: bool, factors: Tensor, out: Tensor, which: Tensor | slice
     ) -> None:
         """As the base class, in one pass over the rows with Numba."""
-        plain = rows.device.type != "cpu" or rows.dtype != torch.float32 or not self.compiled
-        kernels = None if plain or type(self).gradient is not N3.gradient else compiled_rows()
-        wide = padded_rows(out)
-        if kernels is None or not rows.is_contiguous() or wide.data_ptr() != out.data_ptr():
+        plain = rows.device.type != "cpu" or rows.dtype != torch.float32 or not rows.is_contiguous()
+        plain = plain or not self.compiled or type(self).gradient is not N3.gradient
+        kernels = None if plain else compiled_rows()
+        wide = out if kernels is None else padded_rows(out)
+        if kernels is None or wide.data_ptr() != out.data_ptr():
             super().add_gradient(rows, complex_halves, factors, out, which)
             return
         index = torch.arange(len(rows))[which] if isinstance(which, slice) else which
