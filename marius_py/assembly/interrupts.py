@@ -72,11 +72,13 @@ class Interrupts:
         trainer = self._trainer
         if trainer is None or self.came:
             raise KeyboardInterrupt
+        # Noted before anything is raised: Python drops what is raised within a callback of a weak reference
+        # or a finalizer, and the run then stops at the next batch or stage.
+        self.came = True
+        trainer.interrupt()
         state = trainer.state
         if state.history and state.is_between_epochs and trainer.epochs_done == state.position.epoch:
             raise KeyboardInterrupt(_COMMITTED)
-        self.came = True
         log.warning(
             "%s: committing the state, then stopping; once more to stop now", signal.Signals(signum).name
         )
-        trainer.interrupt()
