@@ -281,11 +281,9 @@ class BatchSource:
         threads = torch.get_num_threads()
         between = None if self._known is None else self._known.load(steps[block.step].resident)
         seed = self._settings.seed
-        if edges is not None:
-            pass
-        elif self._known is not None and between is not None:
+        if edges is None and self._known is not None and between is not None:
             edges = read_block(self._known.rows, block, seed, epoch, threads=threads)
-        else:
+        elif edges is None:
             read = partial(self._edges.read_range, "train")
             edges = read_block(read, block, seed, epoch, threads=threads)
             self._edge_bytes += edges.nbytes
