@@ -250,3 +250,46 @@ def test_compiled_code_that_cannot_be_kept_runs_all_the_same(trouble: str, tmp_p
     )
     assert done.returncode == 0, done.stderr
     assert not done.stderr
+
+
+CONTRAST = """
+import hashlib
+import numpy as np
+from marius_py.nn.kernels import numba_contrast as loops
+from marius_py.nn.kernels.sgemm import sgemm_address
+
+random = np.random.default_rng(0)
+dim, count, edges = 100, 50, 32
+rows, relations = (random.standard_normal((n, dim), np.float32) / 2 for n in (80, 3))
+known, answer = random.integers(0, 80, (2, edges))
+asked = loops.Edges(known, random.integers(0, 3, edges), answer, loops.COMPLEX, np.float32(1))
+negatives = loops.Negatives(
+    random.integers(0, 80, (1, count)), np.zeros((1, 0), np.int64), np.zeros((1, edges, 0), np.float32),
+    np.zeros((1, edges, 0), bool), np.zeros(0, np.int64), np.float32(0),
+)
+shapes = [(edges, dim)] * 3 + [(edges,), (edges, count), (count, dim), (count, dim)]
+room = loops.Room(*(np.zeros(shape, np.float32) for shape in shapes))
+out = np.zeros_like(rows), np.zeros_like(relations)
+loss = loops.contrast(rows, relations, asked, negatives, room, sgemm_address(), *out)
+assert np.isfinite(loss)
+print(loss, *(hashlib.sha256(array.tobytes()).hexdigest() for array in out))
+"""
+
+
+@pytest.mark.skipif(sgemm_address() is None, reason="PyTorch exports no matrix product here")
+def test_code_just_compiled_and_code_that_was_kept_give_the_same_bits(tmp_path: Path) -> None:
+    """A run that is killed while it compiles, and goes on with kept code, equals one that is not."""
+    first, second = (
+        subprocess.run(
+            [sys.executable, "-c", CONTRAST],
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        for _ in range(2)
+    )
+    assert first.returncode == 0, first.stderr
+    assert list(tmp_path.rglob("*.nbc")), "nothing was kept"
+    assert second.stdout == first.stdout

@@ -27,8 +27,12 @@ def helper(function: F) -> F:
 
 
 def reordered_helper(function: F) -> F:
-    """As `helper`, for sums in any order, as of `kernel(reordered=True)`."""
-    compiled: F = numba.njit(error_model="numpy", fastmath=_REORDERED)(function)
+    """As `helper`, for sums in any order, as of `kernel(reordered=True)`.
+
+    It is compiled as part of its caller: of a function that is called, the run that compiles takes one copy
+    and runs that load what is kept another, which may have put sums in another order.
+    """
+    compiled: F = numba.njit(error_model="numpy", forceinline=True, fastmath=_REORDERED)(function)
     return compiled
 
 
