@@ -320,7 +320,9 @@ class PipelineConfig(Checked):
         "auto", "what computes batches on a CUDA device; auto = Triton if it is installed"
     )
     precision: Literal["float32", "tf32", "bfloat16"] = setting(
-        "tf32", "of the products of scores; sums and rows are float32; the CPU takes tf32 for float32"
+        "tf32",
+        "of the products of scores; sums and rows are float32; the CPU takes tf32 for float32, and "
+        "bfloat16 too where it has no units for it",
     )
     trace: bool = setting(False, "write trace.json, a timeline of every stage, for Perfetto or Chrome")
 

@@ -16,11 +16,11 @@ from marius_py.nn.batch import Corruption
 from marius_py.nn.decoders.base import written_together
 from marius_py.nn.fused_contrast import ClosedForm
 from marius_py.nn.gradients import Gradients, StepInput, add_penalty
-from marius_py.nn.kernels.host import compiled_contrast
+from marius_py.nn.kernels.gemm import bfloat16_gemm_address, sgemm_address
+from marius_py.nn.kernels.host import compiled_contrast, has_bfloat16_tiles
 from marius_py.nn.kernels.objectives import SoftmaxObjective
-from marius_py.nn.kernels.sgemm import sgemm_address
 from marius_py.nn.kernels.workspace import REGISTER, Workspace, padded
-from marius_py.nn.product_units import rounds_products
+from marius_py.nn.product_units import product_precision, rounds_products
 from marius_py.nn.regularizers import Regularizer
 from marius_py.types import Side
 
@@ -29,6 +29,9 @@ BLOCK_SCORES = 7 << 14
 
 LEAST_EDGES = 112
 """Edges a block at least: with fewer, reading all candidates once a block costs more than their products."""
+
+ROUNDED_BLOCK_SCORES, ROUNDED_LEAST_EDGES = 5 << 14, 64
+"""The same for products of bfloat16, whose factors lie in the cache beside their scores."""
 
 
 def can_compile(form: ClosedForm, given: StepInput, workspace: Workspace) -> bool:
@@ -46,8 +49,21 @@ def can_compile(form: ClosedForm, given: StepInput, workspace: Workspace) -> boo
         return False
     if rows.dtype != torch.float32 or any(given.masks.sides[side].active for side in given.sides):
         return False
-    # Products of other precision are PyTorch's own.
-    return not rounds_products() and compiled_contrast() is not None
+    return _gemm() is not None and compiled_contrast() is not None
+
+
+def _gemm() -> tuple[int, np.dtype[np.generic]] | None:
+    """Address of the matrix product to take and what its factors are held in.
+
+    None if there is none in the precision that PyTorch is set to: such products are left to PyTorch.
+    """
+    address: int | None = None
+    is_rounded = rounds_products()
+    if not is_rounded:
+        address = sgemm_address()
+    elif product_precision("cpu") == "bf16" and has_bfloat16_tiles():
+        address = bfloat16_gemm_address()
+    return None if address is None else (address, np.dtype(np.uint16 if is_rounded else np.float32))
 
 
 def compiled_gradients(
@@ -63,13 +79,16 @@ def compiled_gradients(
     return Gradients(d_rows, d_relations, given.batch.rows.new_tensor(loss / len(given.batch.head)))
 
 
-def block_edges(chunk_edges: int, count: int) -> int:
-    """Edges a block of chunks of so many edges with `count` candidates.
+def block_edges(chunk_edges: int, count: int, *, is_rounded: bool = False) -> int:
+    """Edges a block of chunks of so many edges with `count` candidates, factors in bfloat16 or not.
 
     Whole registers if that leaves no sliver for the last block, which then has half a block at least; else
     blocks of equal size.
     """
-    most = max(BLOCK_SCORES // max(count, 1), LEAST_EDGES, REGISTER) // REGISTER * REGISTER
+    scores, least = BLOCK_SCORES, LEAST_EDGES
+    if is_rounded:
+        scores, least = ROUNDED_BLOCK_SCORES, ROUNDED_LEAST_EDGES
+    most = max(scores // max(count, 1), least, REGISTER) // REGISTER * REGISTER
     blocks = -(-chunk_edges // most)
     even = -(-chunk_edges // blocks)
     whole = min(padded(even), chunk_edges)
@@ -80,8 +99,9 @@ def _contrast(
     form: ClosedForm, given: StepInput, side: Side, d_rows: Tensor, d_relations: Tensor, workspace: Workspace
 ) -> float:
     """Contrast one side; adds to d_rows (U, D) and d_relations (V, Dr), returns the sum of losses."""
-    kernels, objective = compiled_contrast(), form.objective
+    kernels, objective, gemm = compiled_contrast(), form.objective, _gemm()
     assert kernels is not None
+    assert gemm is not None
     assert isinstance(objective, SoftmaxObjective)
     batch = given.batch
     known, answer = (batch.head, batch.tail) if side == "tail" else (batch.tail, batch.head)
@@ -96,24 +116,52 @@ def _contrast(
     num_chunks, count = corruption.nodes.shape
     dim, chunk_edges = batch.rows.shape[1], len(batch.head) // num_chunks
     groups = 0 if corruption.importance is None else corruption.importance.weight.shape[2]
-    width, block = padded(dim + groups), block_edges(chunk_edges, count)
-    shapes = {
-        **dict.fromkeys(("queries", "scaled", "query_gradients"), (block, width)),
-        "totals": (block,),
-        "scores": (block, count),
-        **dict.fromkeys(("candidates", "candidate_sums"), (count, width)),
-    }
+    address, dtype = gemm
+    block = block_edges(chunk_edges, count, is_rounded=dtype != np.float32)
+    room = _room(workspace, block, padded(dim + groups), count, dtype)
     loss: float = kernels.contrast(
         batch.rows.contiguous().numpy(),
         given.relations.contiguous().numpy(),
         edges,
         kernels.Negatives(*_arrays(corruption, chunk_edges), np.float32(objective.log_weight)),
-        kernels.Room(*(workspace.take(name, *shape).numpy() for name, shape in shapes.items())),
-        sgemm_address(),
+        kernels.Room(*room),
+        address,
         d_rows.numpy(),
         d_relations.numpy(),
     )
     return loss
+
+
+def _room(
+    workspace: Workspace, block: int, width: int, count: int, dtype: np.dtype[np.generic]
+) -> list[np.ndarray]:
+    """Arrays of the loop's Room, for factors held in `dtype`."""
+    shapes = {
+        "queries": (block, width),
+        "query_gradients": (block, width),
+        "totals": (block,),
+        "scores": (block, padded(count)),
+        "candidate_sums": (count, width),
+    }
+    queries, gradients, totals, scores, sums = (
+        workspace.take(name, *shape).numpy() for name, shape in shapes.items()
+    )
+
+    def factors(name: str, rows: int, columns: int) -> np.ndarray:
+        return workspace.take(name, rows, padded(columns) * dtype.itemsize // 4).numpy().view(dtype)
+
+    is_rounded = dtype != np.float32
+    return [
+        queries,
+        gradients,
+        totals,
+        scores,
+        sums,
+        factors("asked", block, width) if is_rounded else queries,
+        factors("scaled", block, width),
+        factors("weights", block, count) if is_rounded else scores,
+        factors("candidates", count, width),
+    ]
 
 
 def _arrays(corruption: Corruption, chunk_edges: int) -> list[np.ndarray]:

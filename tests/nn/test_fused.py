@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -36,6 +38,7 @@ from marius_py.nn import product_units as products
 from marius_py.nn.fused_contrast import find_closed_form
 from marius_py.nn.gradients import StepInput
 from marius_py.nn.kernels import host
+from marius_py.nn.kernels.gemm import bfloat16_gemm_address
 from marius_py.nn.kernels.objectives import LogisticObjective, SmoothedObjective, closed_form
 from marius_py.nn.product_units import product_units
 from marius_py.types import Side
@@ -141,6 +144,16 @@ def test_compiled_equals_plain(
     assert len(calls) == 4
 
 
+@contextmanager
+def set_precision(precision: str) -> Iterator[None]:
+    setting = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before, setting.fp32_precision = setting.fp32_precision, precision
+    try:
+        yield
+    finally:
+        setting.fp32_precision = before
+
+
 def test_products_of_other_precision_are_left_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     form = find_closed_form(ComplEx(8), SoftmaxLoss())
     assert form is not None
@@ -154,7 +167,54 @@ def test_products_of_other_precision_are_left_to_pytorch(monkeypatch: pytest.Mon
         monkeypatch.setattr(products, "_rounds", lambda precision, rounds=rounds: rounds)
         assert fused_compiled.can_compile(form, given, model._workspace())
         with product_units("bfloat16"):
+            monkeypatch.setattr(fused_compiled, "has_bfloat16_tiles", lambda: False)
             assert fused_compiled.can_compile(form, given, model._workspace()) is not rounds
+            monkeypatch.setattr(fused_compiled, "has_bfloat16_tiles", lambda: True)
+            monkeypatch.setattr(fused_compiled, "bfloat16_gemm_address", lambda: None)
+            assert fused_compiled.can_compile(form, given, model._workspace()) is not rounds
+            monkeypatch.setattr(fused_compiled, "bfloat16_gemm_address", lambda: 1)
+            assert fused_compiled.can_compile(form, given, model._workspace())
+        with set_precision("tf32"):  # more than bfloat16 has
+            assert fused_compiled.can_compile(form, given, model._workspace()) is not rounds
+
+
+@pytest.mark.skipif(bfloat16_gemm_address() is None, reason="PyTorch exports no product of bfloat16")
+@pytest.mark.parametrize("decoder", [Dot(6), DistMult(7), ComplEx(8)], ids=["dot", "distmult", "complex"])
+@pytest.mark.parametrize("limit", [1, 12, 10_000])
+def test_rounded_factors_are_all_that_bfloat16_changes(
+    decoder: Decoder, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that bfloat16 holds have the loss of float32; in gradients their weights are rounded."""
+    monkeypatch.setattr(fused_compiled, "ROUNDED_BLOCK_SCORES", limit)
+    monkeypatch.setattr(fused_compiled, "ROUNDED_LEAST_EDGES", 1)
+    monkeypatch.setattr(fused_compiled, "has_bfloat16_tiles", lambda: True)
+    monkeypatch.setattr(products, "_rounds", lambda precision: True)
+    calls = []
+    compiled = model_module.compiled_gradients
+    monkeypatch.setattr(
+        model_module, "compiled_gradients", lambda *given: calls.append(0) or compiled(*given)
+    )
+    shape = {"chunks": 5, "chunk_edges": 7, "count": 5, "keep": True}
+    for groups, reciprocal in itertools.product((0, 2), (False, True)):
+        batch = random_batch(decoder.dim, **shape, groups=groups)  # type: ignore[arg-type]
+        batch = replace(batch, rows=(4 * batch.rows).round().clamp(-8, 8) / 8)  # products of two have 7 bits
+        model = make_model(decoder, SoftmaxLoss(), reciprocal=reciprocal)
+        plain = make_model(decoder, SoftmaxLoss(), reciprocal=reciprocal, fused=False)
+        if not isinstance(decoder, Dot):
+            arrays = model.state_arrays()
+            arrays["relations"] = np.sign(arrays["relations"])
+            for one in (model, plain):
+                one.load_state_arrays(arrays)
+        expected = gradients(plain, batch)
+        with product_units("bfloat16"):
+            found = gradients(model, batch)
+        # The logarithms of what negatives count are factors, too.
+        assert found[-1] == pytest.approx(expected[-1], rel=3e-3 if groups else 1e-6)
+        for ours, reference in zip(found[:-1], expected[:-1], strict=True):
+            size = np.abs(reference).max(initial=1e-12)
+            error = np.abs(np.subtract(ours, reference)).max(initial=0.0) / size
+            assert error <= 2**-7
+    assert len(calls) == 4
 
 
 def test_whether_products_are_rounded_is_found_by_one() -> None:
@@ -166,20 +226,26 @@ def test_whether_products_are_rounded_is_found_by_one() -> None:
         assert products.rounds_products() == bool(error > 1e-4)
 
 
+@pytest.mark.parametrize("is_rounded", [False, True])
 @pytest.mark.parametrize("count", [0, 1, 100, 1000, 14_541])
 @pytest.mark.parametrize("chunk_edges", [1, 5, 7, 100, 113, 1000, 1024, 1025, 5000, 10_000])
-def test_blocks_of_compiled_edges_are_even(chunk_edges: int, count: int) -> None:
+def test_blocks_of_compiled_edges_are_even(chunk_edges: int, count: int, is_rounded: bool) -> None:
     """Whole registers, within the limit, and none is a sliver."""
-    block = fused_compiled.block_edges(chunk_edges, count)
+    block = fused_compiled.block_edges(chunk_edges, count, is_rounded=is_rounded)
     number = -(-chunk_edges // block)
     lacking = number * block - chunk_edges
     assert lacking < number or (block % 16 == 0 and 2 * lacking <= block)
-    assert block * count <= max(fused_compiled.BLOCK_SCORES, fused_compiled.LEAST_EDGES * count)
+    limit, least = fused_compiled.BLOCK_SCORES, fused_compiled.LEAST_EDGES
+    if is_rounded:
+        limit, least = fused_compiled.ROUNDED_BLOCK_SCORES, fused_compiled.ROUNDED_LEAST_EDGES
+    assert block * count <= max(limit, least * count)
 
 
 def test_blocks_of_compiled_edges_are_whole_registers() -> None:
     sizes = [(1000, 1000), (5000, 1000), (1000, 500), (1024, 500), (1000, 14_541)]
     assert [fused_compiled.block_edges(*size) for size in sizes] == [112, 112, 208, 208, 112]
+    rounded = [fused_compiled.block_edges(*size, is_rounded=True) for size in sizes]
+    assert rounded == [80, 80, 144, 147, 64]
     assert fused_compiled.block_edges(1025, 1000) == 103  # nine of 112 would leave 17
 
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from marius_py.nn import Adagrad, Adam, SparseOptimizer, known_edges
-from marius_py.nn.kernels import host, numba_contrast, numba_sgemm
+from marius_py.nn.kernels import gemm, host, numba_contrast, numba_gemm
 from marius_py.nn.kernels.distance import pairwise_moduli
-from marius_py.nn.kernels.sgemm import sgemm_address
+from marius_py.nn.kernels.gemm import bfloat16_gemm_address, sgemm_address
 from marius_py.nn.known_edges import KnownEdges
 
 
@@ -102,7 +102,7 @@ def test_weights_are_summed_on_the_way() -> None:
     exponents = np.random.default_rng(0).standard_normal((3, 1001), np.float32)
     scores, totals = exponents * np.float32(np.log2(np.e)), np.array([1, -2, 7], np.float32)
     left = scores[2].copy()
-    numba_contrast._weigh(scores, totals, 2, np.float32(0.5))
+    numba_contrast._weigh(scores, totals, 2, 1001, np.float32(0.5), scores)
     expected = np.exp(exponents[:2].astype(np.float64) + np.array([[1.5], [-1.5]]))
     np.testing.assert_allclose(scores[:2], expected, rtol=2e-6)
     np.testing.assert_allclose(totals, [*expected.sum(1), 7], rtol=1e-6)
@@ -112,17 +112,53 @@ def test_weights_are_summed_on_the_way() -> None:
 def powers_of_2(x: np.ndarray) -> np.ndarray:
     """As loops compute them, in place: scores with a shift of nothing."""
     found = x.copy()
-    numba_contrast._weigh(found[None], np.zeros(1, np.float32), 1, np.float32(0))
+    scores = found[None]
+    numba_contrast._weigh(scores, np.zeros(1, np.float32), 1, len(x), np.float32(0), scores)
     return found
 
 
+def as_factors(array: np.ndarray, dtype: type[np.generic]) -> np.ndarray:
+    if dtype == np.float32:
+        return array
+    return torch.from_numpy(array).bfloat16().view(torch.uint16).numpy()
+
+
+def test_factors_are_rounded_to_the_nearest() -> None:
+    rng = np.random.default_rng(0)
+    numbers = rng.standard_normal((40, 50), np.float32) * 10 ** rng.uniform(-30, 30, (40, 50))
+    numbers = numbers.astype(np.float32)
+    numbers[0, :6] = 0, np.inf, -np.inf, 1, -2.5, np.finfo(np.float32).max
+    found = np.zeros((40, 64), np.uint16)
+    numba_contrast._round(numbers, 40, 50, found)
+    np.testing.assert_array_equal(found[:, :50], as_factors(numbers, np.uint16))
+    assert not found[:, 50:].any()
+    ties = np.array([[1 + 2**-8, -1 - 2**-8]], np.float32)  # between 1 and 1 + 2^-7
+    numba_contrast._round(ties, 1, 2, found)
+    rounded = torch.from_numpy(found[:1, :2].copy()).view(torch.bfloat16).float().tolist()
+    assert rounded == [[1 + 2**-7, -1 - 2**-7]]
+
+
+PRODUCTS = [
+    pytest.param(sgemm_address(), np.float32, id="float32"),
+    pytest.param(
+        bfloat16_gemm_address(),
+        np.uint16,
+        id="bfloat16",
+        marks=pytest.mark.skipif(bfloat16_gemm_address() is None, reason="PyTorch exports no such product"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("gemm", "dtype"), PRODUCTS)
 @pytest.mark.parametrize("transpose_left", [False, True])
 @pytest.mark.parametrize("transpose_right", [False, True])
-def test_products_within_loops(transpose_left: bool, transpose_right: bool) -> None:
+def test_products_within_loops(
+    transpose_left: bool, transpose_right: bool, gemm: int, dtype: type[np.generic]
+) -> None:
     """Of the first rows and columns of arrays, with and without what the output held."""
     rng = np.random.default_rng(0)
     m, n, k = 5, 7, 3
-    left, right = rng.random((m, k), np.float32), rng.random((k, n), np.float32)
+    left, right = (rng.integers(0, 100, shape).astype(np.float32) for shape in ((m, k), (k, n)))
     arrays = [np.full((9, 11), np.nan, np.float32) for _ in range(2)]
     for array, factor, transpose in zip(
         arrays, (left, right), (transpose_left, transpose_right), strict=True
@@ -131,10 +167,10 @@ def test_products_within_loops(transpose_left: bool, transpose_right: bool) -> N
         array[: factor.shape[0], : factor.shape[1]] = factor
     out = np.full((6, 8), np.nan, np.float32)
     for kept in (0.0, 1.0):
-        numba_sgemm.multiply(
-            sgemm_address(), transpose_left, transpose_right, (m, n, k), np.float32(2), *arrays,
-            np.float32(kept), out,
-        )  # fmt: skip
+        factors = [as_factors(array, dtype) for array in arrays]
+        numba_gemm.multiply(
+            gemm, transpose_left, transpose_right, (m, n, k), np.float32(2), *factors, np.float32(kept), out
+        )
         np.testing.assert_allclose(out[:m, :n], (2 + 2 * kept) * (left @ right), rtol=1e-6)
     assert np.isnan(out[m:]).all()
     assert np.isnan(out[:, n:]).all()
@@ -146,7 +182,7 @@ def test_where_pytorch_exports_no_product(monkeypatch: pytest.MonkeyPatch) -> No
             assert Path(path).is_file()
 
     monkeypatch.setattr("ctypes.CDLL", _Library)
-    assert sgemm_address.__wrapped__() is None
+    assert gemm._address.__wrapped__("sgemm_") is None
     assert sgemm_address() is not None  # found before
 
 
@@ -256,7 +292,7 @@ CONTRAST = """
 import hashlib
 import numpy as np
 from marius_py.nn.kernels import numba_contrast as loops
-from marius_py.nn.kernels.sgemm import sgemm_address
+from marius_py.nn.kernels.gemm import bfloat16_gemm_address, sgemm_address
 
 random = np.random.default_rng(0)
 dim, count, edges = 100, 50, 32
@@ -267,12 +303,18 @@ negatives = loops.Negatives(
     random.integers(0, 80, (1, count)), np.zeros((1, 0), np.int64), np.zeros((1, edges, 0), np.float32),
     np.zeros((1, edges, 0), bool), np.zeros(0, np.int64), np.float32(0),
 )
-shapes = [(edges, dim)] * 3 + [(edges,), (edges, count), (count, dim), (count, dim)]
-room = loops.Room(*(np.zeros(shape, np.float32) for shape in shapes))
-out = np.zeros_like(rows), np.zeros_like(relations)
-loss = loops.contrast(rows, relations, asked, negatives, room, sgemm_address(), *out)
-assert np.isfinite(loss)
-print(loss, *(hashlib.sha256(array.tobytes()).hexdigest() for array in out))
+shapes = [(edges, dim), (edges, dim), (edges,), (edges, count), (count, dim)]
+factors = [(edges, dim), (edges, dim), (edges, count), (count, dim)]
+for gemm, dtype in ((sgemm_address(), np.float32), (bfloat16_gemm_address(), np.uint16)):
+    if gemm is None:
+        continue
+    room = [np.zeros(shape, np.float32) for shape in shapes] + [np.zeros(shape, dtype) for shape in factors]
+    if dtype == np.float32:
+        room[5], room[7] = room[0], room[3]
+    out = np.zeros_like(rows), np.zeros_like(relations)
+    loss = loops.contrast(rows, relations, asked, negatives, loops.Room(*room), gemm, *out)
+    assert np.isfinite(loss)
+    print(loss, *(hashlib.sha256(array.tobytes()).hexdigest() for array in out))
 """
 
 

@@ -14,7 +14,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from marius_py.nn.kernels.sgemm import sgemm_address
+from marius_py.nn.kernels.gemm import sgemm_address
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +85,19 @@ def compiled_known() -> ModuleType | None:
 def compiled_contrast() -> ModuleType | None:
     """`numba_contrast`, or None; it needs a matrix product as well."""
     return _kernels("numba_contrast") if sgemm_address() is not None else None
+
+
+@cache
+def has_bfloat16_tiles() -> bool:
+    """Whether this processor multiplies tiles of bfloat16 (AMX), several times as fast as float32.
+
+    The product that compiled loops would take is MKL's, which is not known to be fast on others.
+    """
+    if not numba_works():
+        return False
+    from llvmlite.binding import get_host_cpu_features  # what Numba compiles with
+
+    return bool(get_host_cpu_features().get("amx-bf16", False))
 
 
 def padded_rows(rows: Tensor) -> Tensor:

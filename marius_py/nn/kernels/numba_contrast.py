@@ -5,8 +5,10 @@ to the rows'. For decoders whose scores are dot products with a query that is th
 its product with the relation's coordinate by coordinate (`REAL`), or their product as complex rows
 (`COMPLEX`), under the softmax loss. A chunk's candidates are looked up once; a block of its edges at a time
 goes from queries to gradients while scores and candidates lie in a core's cache. Nothing of this holds the
-interpreter's lock, for which batches computed side by side would wait at every small operation. Importing
-this module needs Numba.
+interpreter's lock, for which batches computed side by side would wait at every small operation.
+
+The factors of products may be rounded to bfloat16, for processors that have units for them. Everything else,
+sums of products included, is float32. Importing this module needs Numba.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from marius_py.nn.kernels.compiling import elementwise, helper, kernel, reordered_helper
+from marius_py.nn.kernels.numba_gemm import multiply
 from marius_py.nn.kernels.numba_rows import add_each
-from marius_py.nn.kernels.numba_sgemm import multiply
 from marius_py.nn.kernels.objectives import MOST_WEIGHT
 
 NONE, REAL, COMPLEX = 0, 1, 2
@@ -60,24 +62,30 @@ class Negatives(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What a block of n edges is worked on in, float32, W at least D + G; contents do not matter.
+    """What a block of n edges is worked on in, W at least D + G; contents do not matter.
 
     Attributes:
-        queries, scaled, gradients: (n, W). totals: (n,). scores: (n, K). candidates, sums: (K, W).
+        queries, gradients: (n, W) float32. totals: (n,) float32. scores: (n, K or more) float32.
+        sums: (K, W) float32, of the candidates' gradients.
+        asked, scaled: (n, W), weights: (n, K or more), candidates: (K, W), factors of products, float32 or
+            bfloat16 held as uint16; if float32, `asked` is `queries` and `weights` are `scores`.
     """
 
     queries: np.ndarray
-    scaled: np.ndarray
     gradients: np.ndarray
     totals: np.ndarray
     scores: np.ndarray
-    candidates: np.ndarray
     sums: np.ndarray
+    asked: np.ndarray
+    scaled: np.ndarray
+    weights: np.ndarray
+    candidates: np.ndarray
 
 
 _LOG2_E = np.float32(1.4426950408889634)
 _ROUND = np.float32(3 << 22)
 """Added to a smaller number, it leaves the nearest whole one, in the lowest bits."""
+_HALF, _TIE = np.uint32(16), np.uint32(1 << 15)
 _BIAS, _MANTISSA = np.int32(127), np.int32(23)
 _POLYNOMIAL = tuple(
     np.float32(one)
@@ -103,18 +111,34 @@ def _power_of_2(x):
     return result * whole.view(np.float32)
 
 
-@reordered_helper
-def _weigh(scores, shifts, count, log_weight):
-    """Replace the scores of `count` edges by e^(score + shift), and the shifts by their sums.
+@elementwise
+def _write(factors, row, column, value):
+    """Write a float32 into a table of factors, rounded to the nearest if that holds bfloat16 (ties up).
 
-    The scores are multiplied by log2 e already.
+    A NaN may be rounded to a number, which does no harm: float32 scores and sums make the loss NaN.
+    """
+    if factors.itemsize == 2:  # known when this is compiled
+        number = np.float32(value)
+        factors[row, column] = np.uint16((number.view(np.uint32) + _TIE) >> _HALF)
+    else:
+        factors[row, column] = value
+
+
+@reordered_helper
+def _weigh(scores, shifts, count, width, log_weight, weights):
+    """Write the weights e^(score + shift) of `count` edges, and replace the shifts by their sums.
+
+    The scores, `width` an edge, are multiplied by log2 e already. Weights that are float32 take their place.
     """
     for e in range(count):
         shift = (shifts[e] + log_weight) * _LOG2_E
         total = _ZERO
-        for k in range(scores.shape[1]):
+        for k in range(width):
             weight = _power_of_2(scores[e, k] + shift)
-            scores[e, k] = weight
+            if weights.itemsize == 2:
+                _write(weights, e, k, weight)
+            else:
+                scores[e, k] = weight
             total += weight
         shifts[e] = total
 
@@ -163,7 +187,7 @@ def _finish(totals, count, share, queries, dim, scaled):
         loss += np.inf if totals[e] > _MOST_WEIGHT else np.log1p(np.float64(totals[e]))
         factor = share / (totals[e] + _ONE)
         for d in range(dim):
-            scaled[e, d] = queries[e, d] * factor
+            _write(scaled, e, d, queries[e, d] * factor)
     return loss
 
 
@@ -219,28 +243,39 @@ def _ask_back(rows, relations, edges, first, count, gradients, d_rows, d_relatio
 
 
 @helper
+def _round(queries, count, width, asked):
+    """Write the first `width` columns of `count` queries as factors, where these are other than float32."""
+    for e in range(count if asked.itemsize == 2 else 0):
+        for d in range(width):
+            _write(asked, e, d, queries[e, d])
+
+
+@helper
 def _look_up(rows, nodes, group, groups, candidates):
     """Write a chunk's candidates; in the columns after their rows, 1 in that of their group."""
     dim = rows.shape[1]
     for k in range(len(nodes)):
         node = nodes[k]
         for d in range(dim):
-            candidates[k, d] = rows[node, d]
+            _write(candidates, k, d, rows[node, d])
         for g in range(groups):
-            candidates[k, dim + g] = _ONE if group[k] == g else _ZERO
+            _write(candidates, k, dim + g, _ONE if group[k] == g else _ZERO)
 
 
 @helper
-def _leave_out(keep, dropped, place, first, count, scores):
-    """Set the scores that must not count to minus infinity; returns the place in `dropped` after them."""
-    width = scores.shape[1]
+def _leave_out(keep, dropped, place, first, count, width, scores):
+    """Set the scores, `width` an edge, that must not count to minus infinity.
+
+    Returns the place in `dropped` after them.
+    """
     for e in range(count if keep.shape[1] else 0):
         for k in range(width):
             scores[e, k] = scores[e, k] if keep[e, k] else -np.float32(np.inf)
-    flat = scores.reshape(-1)
-    while place < len(dropped) and dropped[place] < (first + count) * width:
-        flat[dropped[place] - first * width] = -np.float32(np.inf)
-        place += 1
+    for e in range(count):
+        begin = (first + e) * width
+        while place < len(dropped) and dropped[place] < begin + width:
+            scores[e, np.uint64(dropped[place] - begin)] = -np.float32(np.inf)
+            place += 1
     return place
 
 
@@ -251,7 +286,7 @@ def contrast(
     edges: Edges,
     negatives: Negatives,
     room: Room,
-    sgemm: int,
+    gemm: int,
     d_rows: np.ndarray,
     d_relations: np.ndarray,
 ) -> float:
@@ -259,7 +294,7 @@ def contrast(
 
     Args:
         rows, relations: (U, D) and (V, Dr) float32.
-        sgemm: address of the matrix product.
+        gemm: address of the matrix product, for factors of the type of the room's.
         d_rows, d_relations: (U, D) and (V, Dr), added to.
 
     Returns:
@@ -270,8 +305,8 @@ def contrast(
     num_chunks, count = negatives.nodes.shape
     chunk_edges, block = len(edges.known) // num_chunks, len(room.queries)
     share = _ONE / np.float32(len(edges.known))
-    queries, candidates, scores = room.queries, room.candidates, room.scores
-    gradients, scaled, totals = room.gradients, room.scaled, room.totals
+    queries, gradients, totals, scores = room.queries, room.gradients, room.totals, room.scores
+    asked, scaled, weights, candidates = room.asked, room.scaled, room.weights, room.candidates
     loss, place = 0.0, 0
     for chunk in range(num_chunks):
         nodes = negatives.nodes[chunk]
@@ -282,14 +317,16 @@ def contrast(
             for e in range(n if groups else 0):
                 for g in range(groups):
                     queries[e, dim + g] = np.log(negatives.weight[chunk, inside + e, g])
+            _round(queries, n, dim + groups, asked)
             sizes = n, count, dim + groups
-            multiply(sgemm, False, True, sizes, _LOG2_E, queries, candidates, _ZERO, scores)
-            place = _leave_out(negatives.keep[chunk, inside:], negatives.dropped, place, first, n, scores)
-            _weigh(scores, totals, n, negatives.log_weight)
-            multiply(sgemm, False, False, (n, dim, count), _ONE, scores, candidates, _ZERO, gradients)
+            multiply(gemm, False, True, sizes, _LOG2_E, asked, candidates, _ZERO, scores)
+            keep = negatives.keep[chunk, inside:]
+            place = _leave_out(keep, negatives.dropped, place, first, n, count, scores)
+            _weigh(scores, totals, n, count, negatives.log_weight, weights)
+            multiply(gemm, False, False, (n, dim, count), _ONE, weights, candidates, _ZERO, gradients)
             loss += _finish(totals, n, share, queries, dim, scaled)
             kept = _ONE if inside else _ZERO
-            multiply(sgemm, True, False, (count, dim, n), _ONE, scores, scaled, kept, room.sums)
+            multiply(gemm, True, False, (count, dim, n), _ONE, weights, scaled, kept, room.sums)
             _answer_back(rows, edges.answer, first, n, totals, share, queries, gradients, d_rows)
             _ask_back(rows, relations, edges, first, n, gradients, d_rows, d_relations)
         add_each(d_rows, nodes, room.sums)

@@ -1,5 +1,7 @@
 """Call a BLAS matrix product from compiled loops (floor 1, Numba), by its address and on C-contiguous arrays.
 
+Factors are float32, or bfloat16 held as uint16, as the product at the address takes them.
+
 Importing this module needs Numba.
 """
 
@@ -17,7 +19,7 @@ _PLAIN, _TRANSPOSED = ord("N"), ord("T")
 
 @intrinsic
 def _call(typing_context, address, transpose, sizes, alpha, arrays, steps, beta):
-    """sgemm(transposeᵢ, …, sizesᵢ, …, alpha, array₀, step₀, array₁, step₁, beta, array₂, step₂).
+    """gemm(transposeᵢ, …, sizesᵢ, …, alpha, array₀, step₀, array₁, step₁, beta, array₂, step₂).
 
     Whole numbers are handed over in 64 bits: where the function reads 32, it finds the lower half.
     """
@@ -48,11 +50,11 @@ def _call(typing_context, address, transpose, sizes, alpha, arrays, steps, beta)
 
 
 @helper
-def multiply(sgemm, transpose_left, transpose_right, sizes, factor, left, right, kept, out):
-    """out = factor · left · right + kept · out, in float32.
+def multiply(gemm, transpose_left, transpose_right, sizes, factor, left, right, kept, out):
+    """out = factor · left · right + kept · out, summed in float32.
 
     Args:
-        sgemm: address of the function.
+        gemm: address of the function, of the type of `left` and `right`; `out` is float32.
         transpose_left, transpose_right: whether the array holds the factor transposed.
         sizes: (m, n, k) of factors (m, k) and (k, n).
         left, right, out: their first rows and columns count; 2-d, C-contiguous.
@@ -61,7 +63,7 @@ def multiply(sgemm, transpose_left, transpose_right, sizes, factor, left, right,
     m, n, k = sizes
     # The function counts by columns: it is asked for the transposed product of the transposed factors.
     _call(
-        sgemm,
+        gemm,
         (_TRANSPOSED if transpose_right else _PLAIN, _TRANSPOSED if transpose_left else _PLAIN),
         (n, m, k),
         factor,
