@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from marius_py.config import CheckpointConfig
-from marius_py.data.batches import BatchSettings
+from marius_py.data.batch_settings import BatchSettings
 from marius_py.generate import planted_edges
 from marius_py.nn.decoders import ComplEx
 from marius_py.nn.losses import SoftmaxLoss

@@ -22,7 +22,7 @@ from marius_py.config import (
     plain,
 )
 from marius_py.config.regularization import regularization_of
-from marius_py.data.batches import BatchSettings
+from marius_py.data.batch_settings import BatchSettings
 from marius_py.data.rounds import FEWEST, EpochOrder, EpochWork, product_flop
 from marius_py.data.step_edges import BLOCK_EDGES
 from marius_py.errors import ConfigError

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from marius_py.config import Components, TrainConfig, check_buffer, check_order
-from marius_py.data.batches import check_answers
+from marius_py.data.batch_settings import check_answers
 from marius_py.errors import ConfigError, MariusError
 from marius_py.evaluation.ranking.scorer import similarity_of
 from marius_py.evaluation.ranking.trained import make_decoder

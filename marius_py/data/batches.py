@@ -19,92 +19,25 @@ from numpy.typing import NDArray
 
 from marius_py.buffer import PartitionBuffer
 from marius_py.buffer.swap import IOThread
+from marius_py.data.batch_settings import BatchSettings, check_answers
+from marius_py.data.division import Division, PlacedBlock, divide
 from marius_py.data.leased_edges import LeasedEdges
-from marius_py.data.plan import EpochSpans, spread_spans, whole_spans
-from marius_py.data.resident_edges import ResidentEdges, most_between
-from marius_py.data.step_edges import (
-    BLOCK_EDGES,
-    EdgeBlock,
-    batch_bounds,
-    read_block,
-    split_step,
-)
-from marius_py.errors import ConfigError
+from marius_py.data.resident_edges import ResidentEdges
+from marius_py.data.step_edges import EdgeBlock, batch_bounds, read_block
 from marius_py.nn.known_edges import KnownEdges
 from marius_py.nn.negatives import ResidentNodes
 from marius_py.storage.protocols import Edges, EdgeStore
-from marius_py.streams import Purpose, stream
 from marius_py.types import Position, Schedule, Step
 
 log = logging.getLogger(__name__)
-
-_Block = tuple[EdgeBlock, int, int]
-"""A block, its first batch's number within the step, and how many of its batches are done."""
-
-
-_Division = tuple[int, Schedule, EpochSpans]
-"""An epoch, its schedule, and how its edges are divided among the steps."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Begun:
     """What an epoch begins with, made before its turn: how it is divided, and its first block's edges."""
 
-    division: _Division
+    division: Division
     edges: Edges
-
-
-@dataclass(frozen=True, slots=True)
-class BatchSettings:
-    """How edges become batches.
-
-    Attributes:
-        batch_size: B, most edges a batch. chunks: C, groups of a batch that share negatives.
-        seed: the run's seed. mask_known: leave known edges out of the negatives,
-            of the block at hand alone where more than `block_edges` lie between the residents.
-        spread: divide each bucket among all steps that hold both of its partitions; otherwise it runs whole
-            in the step that the schedule names. block_edges: edges of a step that are shuffled at once.
-        weigh: let negatives count so that together they stand for all nodes (see `group_weights`).
-        compiled: search known edges and level steps with loops compiled with Numba.
-        per_question: let questions count alike, however many known edges answer them (K-vs-all);
-            at most `block_edges` may lie between the residents.
-    """
-
-    batch_size: int
-    chunks: int
-    seed: int
-    mask_known: bool = False
-    spread: bool = False
-    block_edges: int = BLOCK_EDGES
-    weigh: bool = False
-    compiled: bool = True
-    per_question: bool = False
-
-    @property
-    def reads_known(self) -> bool:
-        """Whether batches need to know the edges between the residents."""
-        return self.mask_known or self.per_question
-
-
-def check_answers(counts: NDArray[np.int64], capacity: int, limit: int = BLOCK_EDGES) -> None:
-    """Refuse to count answers among the edges of a block only, which would be a random part of them.
-
-    Args:
-        counts: (p, p) train edges a bucket.
-        capacity: c, partitions in the buffer.
-        limit: most edges that are held between these.
-
-    Raises:
-        ConfigError: there may be more.
-    """
-    most = most_between(counts, capacity)
-    if most > limit:
-        raise ConfigError(
-            f"negatives.per_question=true counts answers among the known edges between the partitions in "
-            f"the buffer, at most {limit}; with storage.capacity={capacity} of "
-            f"storage.partitions={len(counts)} there may be {most}: set a smaller "
-            "storage.capacity, more storage.partitions, or negatives.per_question=false"
-        )
 
 
 class BatchSource:
@@ -141,7 +74,7 @@ class BatchSource:
         self._known: ResidentEdges | None = None
         if settings.reads_known:
             self._known = ResidentEdges(edges, self._counts, settings.block_edges, settings.compiled)
-        self._division: _Division | None = None
+        self._division: Division | None = None
         self._edge_bytes = 0
         self._block_bytes = self._ahead_bytes = 0
         self._begun: tuple[int, Future[_Begun | None]] | None = None
@@ -176,7 +109,7 @@ class BatchSource:
         del begun
         if entered + 1 < len(steps):
             self._buffer.prefetch_for(steps[entered + 1])
-        here: _Block | None = first
+        here: PlacedBlock | None = first
         while here is not None:
             (block, first_batch, skip), here = here, next(blocks, None)
             while entered < block.step:
@@ -213,8 +146,8 @@ class BatchSource:
         before = self._moved_bytes
         try:
             schedule = then()
-            division = epoch, schedule, self._divide(schedule, epoch)
-            block, *_ = next(self._cut(division, Position(epoch, 0, 0)))
+            division = divide(schedule, epoch, self._counts, self._settings)
+            block, *_ = next(division.blocks(Position(epoch, 0, 0), self._settings))
             edges, _ = self._read(block, schedule.steps, epoch)
         except Exception:
             log.debug("epoch %d: its first edges are not read ahead", epoch + 1, exc_info=True)
@@ -232,42 +165,17 @@ class BatchSource:
             return None
         begun, self._begun = self._buffer.timed(self._begun[1]), None
         self._begun_bytes = 0
-        if begun is None or begun.division[:2] != (start.epoch, schedule):
+        if begun is None or not begun.division.is_of(start.epoch, schedule):
             return None
         self._division = begun.division
         return begun.edges if start == Position(start.epoch, 0, 0) else None
 
-    def _remaining_blocks(self, schedule: Schedule, start: Position) -> Iterator[_Block]:
+    def _remaining_blocks(self, schedule: Schedule, start: Position) -> Iterator[PlacedBlock]:
         """Blocks from `start` on. The division is kept until another epoch's comes, for commits inside it."""
-        if self._division is None or self._division[:2] != (start.epoch, schedule):
+        if self._division is None or not self._division.is_of(start.epoch, schedule):
             self._division = None  # its memory goes to the next one
-            self._division = start.epoch, schedule, self._divide(schedule, start.epoch)
-        return self._cut(self._division, start)
-
-    def _cut(self, division: _Division, start: Position) -> Iterator[_Block]:
-        """Blocks from `start` on, each cut when its turn comes."""
-        _, schedule, spans = division
-        for number in range(start.step, len(schedule.steps)):
-            first = 0
-            for block in split_step(number, spans[number], self._settings.block_edges):
-                bounds = batch_bounds(block.num_edges, self._settings.batch_size, self._settings.chunks)
-                skip = max(0, start.batch - first) if number == start.step else 0
-                if skip < len(bounds) or block.last:
-                    yield block, first, min(skip, len(bounds))
-                first += len(bounds)
-
-    def _divide(self, schedule: Schedule, epoch: int) -> EpochSpans:
-        """Which part of every bucket runs in which step."""
-        if not self._settings.spread:
-            return whole_spans(schedule, self._counts)
-        return spread_spans(
-            schedule,
-            self._counts,
-            stream(self._settings.seed, Purpose.SHUFFLE, epoch),
-            batch_size=self._settings.batch_size,
-            chunks=self._settings.chunks,
-            compiled=self._settings.compiled,
-        )
+            self._division = divide(schedule, start.epoch, self._counts, self._settings)
+        return self._division.blocks(start, self._settings)
 
     def _read(
         self, block: EdgeBlock, steps: Sequence[Step], epoch: int, edges: Edges | None = None

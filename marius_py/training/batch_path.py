@@ -14,7 +14,8 @@ import torch
 from marius_py.buffer import PartitionBuffer
 from marius_py.buffer.device import DeviceBuffer
 from marius_py.buffer.transfer import transfer_to
-from marius_py.data.batches import BatchSettings, BatchSource
+from marius_py.data.batch_settings import BatchSettings
+from marius_py.data.batches import BatchSource
 from marius_py.data.drawing import BatchDrawing
 from marius_py.data.drawn_batch import DrawnBatch
 from marius_py.data.edge_batch import EdgeBatch

@@ -25,7 +25,8 @@ from marius_py.buffer import PartitionBuffer
 from marius_py.buffer.device import DeviceBuffer
 from marius_py.buffer.swap import IOThread
 from marius_py.buffer.transfer import transfer_to
-from marius_py.data.batches import BatchSettings, BatchSource
+from marius_py.data.batch_settings import BatchSettings
+from marius_py.data.batches import BatchSource
 from marius_py.data.plan import DIVISION
 from marius_py.errors import ConfigError, InterruptedRunError, StalledError, StorageError
 from marius_py.memory import MemoryMeter

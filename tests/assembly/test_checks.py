@@ -17,7 +17,7 @@ from marius_py.assembly.build import train
 from marius_py.assembly.checks import _check_scores, check_decoder, check_memory, check_room
 from marius_py.buffer import PartitionBuffer
 from marius_py.config import EvaluateConfig, TrainConfig, load_config, make_components
-from marius_py.data.batches import check_answers
+from marius_py.data.batch_settings import check_answers
 from marius_py.errors import ConfigError, InterruptedRunError
 from marius_py.evaluating import evaluate
 from marius_py.graph import Graph

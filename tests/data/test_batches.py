@@ -11,7 +11,8 @@ import pytest
 
 from marius_py.buffer import PartitionBuffer
 from marius_py.buffer.swap import IOThread
-from marius_py.data.batches import BatchSettings, BatchSource
+from marius_py.data.batch_settings import BatchSettings
+from marius_py.data.batches import BatchSource
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore

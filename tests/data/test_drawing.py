@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from marius_py.data.batches import BatchSettings
+from marius_py.data.batch_settings import BatchSettings
 from marius_py.data.drawing import BatchDrawing, checked
 from marius_py.data.leased_edges import LeasedEdges
 from marius_py.errors import ConfigError

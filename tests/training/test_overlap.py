@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from marius_py.data.batches import BatchSettings
+from marius_py.data.batch_settings import BatchSettings
 from marius_py.nn.decoders import DistMult
 from marius_py.nn.losses import SoftmaxLoss
 from marius_py.nn.model import LinkPredictionModel

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from marius_py.data.batches import BatchSettings
+from marius_py.data.batch_settings import BatchSettings
 from marius_py.data.plan import spread_spans
 from marius_py.errors import ConfigError, InterruptedRunError, PipelineError, StorageError
 from marius_py.nn.batch import Batch
@@ -322,7 +322,7 @@ def test_commits_in_an_epochs_last_block_keep_what_the_next_one_begins_with(
 
     whole = Setup(TrainerSettings(capacity, "inline"), spread=True)
     whole.train(3)
-    monkeypatch.setattr("marius_py.data.batches.spread_spans", counting)
+    monkeypatch.setattr("marius_py.data.division.spread_spans", counting)
     often = replace(TrainerSettings(capacity, "inline"), commits=CommitRhythm(seconds=1e-9))
     divided = Setup(often, spread=True)
     history = divided.train(3)
@@ -403,7 +403,7 @@ def test_commits_inside_an_epoch_do_not_make_its_division_again(monkeypatch: pyt
         made.append(len(commits))
         return spread_spans(*arguments, **options)
 
-    monkeypatch.setattr("marius_py.data.batches.spread_spans", counting)
+    monkeypatch.setattr("marius_py.data.division.spread_spans", counting)
     run = Setup(replace(INLINE, commits=CommitRhythm(swaps=1)), spread=True)
     commits: list[Any] = []
     commit = run.store.commit
@@ -729,7 +729,7 @@ def test_answers_are_not_counted_among_more_edges_than_are_held() -> None:
 
 
 def test_a_spread_epoch_makes_no_other_division(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("marius_py.data.batches.whole_spans")
+    monkeypatch.delattr("marius_py.data.division.whole_spans")
     assert Setup(INLINE, spread=True).train(1)[0]["edges"] == EDGES
 
 
