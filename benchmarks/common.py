@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import itertools
 import json
 import math
 import mmap
@@ -119,25 +120,33 @@ def copy_rate(seconds: float = 0.3, size: int = 128 * MEBIBYTE) -> Rate:
 
 @dataclass(frozen=True, slots=True)
 class DiskRates:
-    """Bytes a second of a plain program that writes a file from beginning to end and reads it back."""
+    """Bytes a second of a plain program that writes a file from beginning to end and reads it back.
+
+    Attributes:
+        read: into the same few MiB again and again, which stay in the processor's cache.
+        read_kept: each piece into a place of its own of as much memory as a partition takes.
+    """
 
     read: float
+    read_kept: float
     write: float
 
 
-def disk_rates(folder: Path, size: int, block: int = 8 * MEBIBYTE) -> DiskRates:
+def disk_rates(folder: Path, size: int, kept: int = 0, block: int = 8 * MEBIBYTE) -> DiskRates:
     """Write `size` bytes in order, sync, read them from the disk in order; the faster of two ways.
+
+    They are read twice: into one block, and into blocks of `kept` bytes of memory in turn.
 
     Through the page cache, as `dd` with conv=fsync does, and past it, where the file system allows. Past it
     costs less processor, so that it is the higher limit on a busy machine.
     """
-    ways = [_sequential(folder, size, block, 0)]
+    ways = [_sequential(folder, size, kept, block, 0)]
     with contextlib.suppress(OSError):
-        ways.append(_sequential(folder, size, block, os.O_DIRECT))
-    return DiskRates(max(way.read for way in ways), max(way.write for way in ways))
+        ways.append(_sequential(folder, size, kept, block, os.O_DIRECT))
+    return DiskRates(*(max(getattr(way, name) for way in ways) for name in ("read", "read_kept", "write")))
 
 
-def _sequential(folder: Path, size: int, block: int, flags: int) -> DiskRates:
+def _sequential(folder: Path, size: int, kept: int, block: int, flags: int) -> DiskRates:
     path = folder / "sequential.tmp"
     data = allocate((block,), np.dtype(np.uint8))
     data[:] = np.random.default_rng(0).integers(0, 256, block, dtype=np.uint8)
@@ -154,18 +163,27 @@ def _sequential(folder: Path, size: int, block: int, flags: int) -> DiskRates:
             write_s = time.perf_counter() - started
         finally:
             os.close(file)
-        file = os.open(path, os.O_RDONLY | flags)
-        try:
-            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-            started = time.perf_counter()
-            while os.readv(file, [view]):
-                pass
-            read_s = time.perf_counter() - started
-        finally:
-            os.close(file)
+        read_s = _read_through(path, flags, [view])
+        memory = memoryview(allocate((max(kept, block),), np.dtype(np.uint8)))
+        places = [memory[start : start + block] for start in range(0, len(memory) // block * block, block)]
+        kept_s = _read_through(path, flags, places)
     finally:
         path.unlink(missing_ok=True)
-    return DiskRates(count * block / read_s, count * block / write_s)
+    return DiskRates(*(count * block / seconds for seconds in (read_s, kept_s, write_s)))
+
+
+def _read_through(path: Path, flags: int, places: Sequence[memoryview]) -> float:
+    """Seconds to read a file in order from the disk into places of memory in turn."""
+    file = os.open(path, os.O_RDONLY | flags)
+    try:
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        started = time.perf_counter()
+        for place in itertools.cycle(places):
+            if not os.readv(file, [place]):
+                break
+        return time.perf_counter() - started
+    finally:
+        os.close(file)
 
 
 def cached_bytes(path: Path) -> int:

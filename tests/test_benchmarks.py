@@ -171,8 +171,9 @@ def test_slope_and_disk(monkeypatch, tmp_path):
     common = importlib.import_module("common")
     assert common.slope([1, 10, 100], [2, 20, 200]) == pytest.approx(1)
     assert common.slope([1, 4], [3, 6]) == pytest.approx(0.5)
-    rates = common.disk_rates(tmp_path, 1 << 20, block=1 << 18)
+    rates = common.disk_rates(tmp_path, 1 << 20, kept=3 << 18, block=1 << 18)
     assert rates.read > 0
+    assert rates.read_kept > 0
     assert rates.write > 0
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").write_bytes(b"x" * 100_000)
