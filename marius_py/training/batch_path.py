@@ -25,6 +25,7 @@ from marius_py.nn.cuda_gradients import contrasted_by
 from marius_py.nn.fused_contrast import find_closed_form
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.negatives import NegativeSampler
+from marius_py.nn.product_units import product_units, rounds_products
 from marius_py.pipeline.device_stages import DeviceStages
 from marius_py.pipeline.device_work import DeviceWork
 from marius_py.pipeline.execution import Execution
@@ -84,6 +85,7 @@ class BatchPath:
         self._transfer = buffer.transfer if isinstance(buffer, DeviceBuffer) else transfer_to(device)
         self._bytes: dict[Position, int] = {}
         _announce_kernels(model, batches)
+        _announce_products(execution)
 
     def run(
         self, leased: Iterable[LeasedEdges], on_done: Callable[[Done], None], rate: Callable[[int], float]
@@ -159,6 +161,21 @@ def _announce_kernels(model: LinkPredictionModel, batches: BatchSettings) -> Non
     if name != model.kernels.name:
         why = ": decoder, loss, model.dim or negatives.per_question are none that Triton's take"
     log.info("negatives on %s are contrasted by %s kernels%s", model.device.type, name, why)
+
+
+def _announce_products(execution: Execution) -> None:
+    """Say in the log what becomes of the wish for products of bfloat16 on this processor."""
+    if not execution.on_host or execution.precision != "bfloat16":
+        return
+    with product_units("bfloat16"):
+        is_heeded = rounds_products()
+    if is_heeded:
+        log.info("products of scores are those of bfloat16, summed in float32")
+    else:
+        log.warning(
+            "pipeline.precision=bfloat16: PyTorch has no units for it on this processor, or another run asks "
+            "for float32 beside this one; products of scores are those of float32"
+        )
 
 
 def _nothing() -> None:

@@ -236,6 +236,22 @@ def test_several_workers_share_the_threads_and_learn() -> None:
     assert workers[-1]["loss"] < 0.95 * workers[0]["loss"]
 
 
+def test_the_log_says_whether_a_processor_multiplies_bfloat16(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO")
+    for rounds, level, words in ((True, "INFO", "those of bfloat16"), (False, "WARNING", "no units for it")):
+        monkeypatch.setattr("marius_py.nn.product_units._rounds", lambda precision, rounds=rounds: rounds)
+        caplog.clear()
+        Setup(replace(INLINE, precision="bfloat16"))
+        (line,) = caplog.records
+        assert line.levelname == level
+        assert words in line.message
+    caplog.clear()
+    Setup(INLINE)
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("settings", [INLINE, THREADED], ids=["inline", "threaded"])
 def test_bfloat16_is_for_the_products_alone(settings: TrainerSettings) -> None:
     rounded = Setup(replace(settings, precision="bfloat16")).train(4)
@@ -767,6 +783,35 @@ def test_each_epoch_is_told_once_wherever_a_run_ends(ends_in: str) -> None:
     Setup(INLINE, store=run.store, **named).train(3)
     Setup(INLINE, store=run.store, **named).train(3)
     assert told == [0, 1, 2]
+
+
+@pytest.mark.parametrize("settings", [INLINE, THREADED], ids=["inline", "threaded"])
+@pytest.mark.parametrize(
+    ("fails_in", "calls"), [("validate", 2), ("on_epoch", 2), ("on_boundary", 2), ("on_progress", 60)]
+)
+def test_a_run_whose_callback_fails_is_gone_on_with(
+    settings: TrainerSettings, fails_in: str, calls: int
+) -> None:
+    """Whatever the next epoch began with is let go of, no thread stays, and the rest is as if unbroken."""
+    options: dict[str, Any] = {"mask_known": True, "spread": True}
+    whole = Setup(settings, **options)
+    whole.train(3)
+    left = [calls]
+
+    def fail(*_: object) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise ValueError("broken")
+
+    run = Setup(settings, **options, **{fails_in: fail})
+    with pytest.raises((ValueError, PipelineError), match="broken"):
+        run.train(3)
+    assert run.trainer._source._begun is None
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("marius-")]
+    run.store.rollback()  # as a store on disk that is opened anew
+    resumed = Setup(settings, store=run.store, **options)
+    resumed.train(3)
+    resumed.assert_equals(whole)
 
 
 def test_without_an_io_thread_the_run_ends_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
