@@ -99,9 +99,8 @@ def _contrast(
     form: ClosedForm, given: StepInput, side: Side, d_rows: Tensor, d_relations: Tensor, workspace: Workspace
 ) -> float:
     """Contrast one side; adds to d_rows (U, D) and d_relations (V, Dr), returns the sum of losses."""
-    kernels, objective, gemm = compiled_contrast(), form.objective, _gemm()
+    kernels, objective = compiled_contrast(), form.objective
     assert kernels is not None
-    assert gemm is not None
     assert isinstance(objective, SoftmaxObjective)
     batch = given.batch
     known, answer = (batch.head, batch.tail) if side == "tail" else (batch.tail, batch.head)
@@ -116,7 +115,8 @@ def _contrast(
     num_chunks, count = corruption.nodes.shape
     dim, chunk_edges = batch.rows.shape[1], len(batch.head) // num_chunks
     groups = 0 if corruption.importance is None else corruption.importance.weight.shape[2]
-    address, dtype = gemm
+    # Another run in this process may have changed what PyTorch is set to since `can_compile` asked.
+    address, dtype = _gemm() or (sgemm_address(), np.dtype(np.float32))
     block = block_edges(chunk_edges, count, is_rounded=dtype != np.float32)
     room = _room(workspace, block, padded(dim + groups), count, dtype)
     loss: float = kernels.contrast(

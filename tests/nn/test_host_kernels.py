@@ -132,6 +132,9 @@ def test_factors_are_rounded_to_the_nearest() -> None:
     numba_contrast._round(numbers, 40, 50, found)
     np.testing.assert_array_equal(found[:, :50], as_factors(numbers, np.uint16))
     assert not found[:, 50:].any()
+    no_numbers = np.array([[0x7F800001, 0x7FC00000, 0x7FFFFFFF, 0xFFFFFFFF]], np.uint32).view(np.float32)
+    numba_contrast._round(no_numbers, 1, 4, found)
+    assert torch.from_numpy(found[:1, :4].copy()).view(torch.bfloat16).isnan().all()
     ties = np.array([[1 + 2**-8, -1 - 2**-8]], np.float32)  # between 1 and 1 + 2^-7
     numba_contrast._round(ties, 1, 2, found)
     rounded = torch.from_numpy(found[:1, :2].copy()).view(torch.bfloat16).float().tolist()

@@ -86,6 +86,7 @@ _LOG2_E = np.float32(1.4426950408889634)
 _ROUND = np.float32(3 << 22)
 """Added to a smaller number, it leaves the nearest whole one, in the lowest bits."""
 _HALF, _TIE = np.uint32(16), np.uint32(1 << 15)
+_NAN = np.uint16(0x7FC0)
 _BIAS, _MANTISSA = np.int32(127), np.int32(23)
 _POLYNOMIAL = tuple(
     np.float32(one)
@@ -112,16 +113,19 @@ def _power_of_2(x):
 
 
 @elementwise
-def _write(factors, row, column, value):
-    """Write a float32 into a table of factors, rounded to the nearest if that holds bfloat16 (ties up).
+def _nearest(number):
+    """The bits of the bfloat16 that is nearest to a float32, ties up; for some NaN those of a number."""
+    number = np.float32(number)
+    return np.uint16((number.view(np.uint32) + _TIE) >> _HALF)
 
-    A NaN may be rounded to a number, which does no harm: float32 scores and sums make the loss NaN.
-    """
+
+@elementwise
+def _write(factors, row, column, number):
+    """Write a float32 into a table of factors, rounded to the nearest if that holds bfloat16."""
     if factors.itemsize == 2:  # known when this is compiled
-        number = np.float32(value)
-        factors[row, column] = np.uint16((number.view(np.uint32) + _TIE) >> _HALF)
+        factors[row, column] = _nearest(number) if number == number else _NAN
     else:
-        factors[row, column] = value
+        factors[row, column] = number
 
 
 @reordered_helper
@@ -136,7 +140,7 @@ def _weigh(scores, shifts, count, width, log_weight, weights):
         for k in range(width):
             weight = _power_of_2(scores[e, k] + shift)
             if weights.itemsize == 2:
-                _write(weights, e, k, weight)
+                weights[e, k] = _nearest(weight)  # the total tells of NaN
             else:
                 scores[e, k] = weight
             total += weight
