@@ -124,7 +124,7 @@ class DiskRates:
 
     Attributes:
         read: into the same few MiB again and again, which stay in the processor's cache.
-        read_kept: each piece into a place of its own of as much memory as a partition takes.
+        read_kept: each piece into a place of its own of as much memory as is kept; a block at least.
     """
 
     read: float
@@ -165,7 +165,7 @@ def _sequential(folder: Path, size: int, kept: int, block: int, flags: int) -> D
             os.close(file)
         read_s = _read_through(path, flags, [view])
         memory = memoryview(allocate((max(kept, block),), np.dtype(np.uint8)))
-        places = [memory[start : start + block] for start in range(0, len(memory) // block * block, block)]
+        places = [memory[start : start + block] for start in range(0, len(memory), block)]
         kept_s = _read_through(path, flags, places)
     finally:
         path.unlink(missing_ok=True)

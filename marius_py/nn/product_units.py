@@ -6,7 +6,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Literal
 
 import torch
@@ -17,6 +16,8 @@ HostPrecision = Literal["float32", "bfloat16"]
 _lock = threading.Lock()
 _users: Counter[HostPrecision] = Counter()
 """How many use products of each precision, in all threads of this process."""
+_found: dict[str, bool] = {}
+"""Setting → whether products under it round their factors on this processor."""
 _before: str | None = None
 """What PyTorch was set to before factors were let be rounded; None while it is as a program has set it."""
 
@@ -44,12 +45,17 @@ def rounds_products() -> bool:
     return precision != "ieee" and _rounds(precision)
 
 
-@cache
 def _rounds(precision: str) -> bool:
-    """As found by a product under the setting `precision`, which is the one at hand."""
+    """As found by a product under the setting `precision`, which is the one at hand; found once."""
+    if precision in _found:
+        return _found[precision]
     # Nearest in bfloat16 and in TensorFloat-32: 1.
     factors = torch.full((1, 64, 64), 1 + 2**-12, dtype=torch.float32, device="cpu")
-    return bool(torch.bmm(factors, factors)[0, 0, 0] < 64 * (1 + 2**-12))
+    with torch.autocast("cpu", enabled=False):
+        rounds = bool(torch.bmm(factors, factors)[0, 0, 0] < 64 * (1 + 2**-12))
+    if product_precision("cpu") == precision:  # no other thread has changed it meanwhile
+        _found[precision] = rounds
+    return rounds
 
 
 @contextmanager

@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+from marius_py.nn.kernels.gemm import bfloat16_gemm_address
+from marius_py.nn.kernels.host import has_bfloat16_tiles
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 RECIPE = (
@@ -53,6 +56,22 @@ def test_fb15k_237_out_of_core_is_as_good_as_in_memory(data_dir: Path, tmp_path:
         mrr[capacity].append(run["test"]["mrr"])
     assert fmean(mrr[4]) >= 0.31
     assert abs(fmean(mrr[4]) - fmean(mrr[8])) <= 0.005, mrr
+
+
+def test_fb15k_237_with_products_of_bfloat16_is_as_good(
+    data_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if not has_bfloat16_tiles() or bfloat16_gemm_address() is None:
+        pytest.skip("products would be left to PyTorch, or be those of float32: no AMX, or no MKL")
+    prepare(data_dir, "FB15k-237", tmp_path / "graph", "partitions=8")
+    mrr: dict[str, list[float]] = {"float32": [], "bfloat16": []}
+    for precision, seed in itertools.product(mrr, (0, 1)):
+        words = (f"pipeline.precision={precision}", f"training.seed={seed}", "training.epochs=15")
+        run = train(tmp_path / "graph", tmp_path / f"{precision}-{seed}", *words, "training.valid_every=0")
+        assert ("are those of bfloat16" in capfd.readouterr().err) == (precision == "bfloat16")
+        mrr[precision].append(run["test"]["mrr"])
+    assert fmean(mrr["bfloat16"]) >= 0.31
+    assert abs(fmean(mrr["bfloat16"]) - fmean(mrr["float32"])) <= 0.005, mrr
 
 
 def test_hackage_is_prepared_fast_in_bounded_memory_and_trains(data_dir: Path, tmp_path: Path) -> None:

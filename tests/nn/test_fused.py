@@ -119,12 +119,11 @@ def test_equal_to_autograd_where_weights_add_up_to_little(decoder: Decoder, loss
 
 @pytest.mark.parametrize("decoder", [Dot, DistMult, ComplEx])
 @pytest.mark.parametrize("dim", [6, 16])  # with and without room for groups in a row's last register
-@pytest.mark.parametrize("limit", [1, 12, 10_000])  # blocks of one edge, of some, of the whole chunk
+@pytest.mark.parametrize("block", [1, 3, 7])  # of one edge, of some with a rest, of the whole chunk
 def test_compiled_equals_plain(
-    decoder: type[Decoder], dim: int, limit: int, monkeypatch: pytest.MonkeyPatch
+    decoder: type[Decoder], dim: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fused_compiled, "BLOCK_SCORES", limit)
-    monkeypatch.setattr(fused_compiled, "LEAST_EDGES", 1)
+    monkeypatch.setattr(fused_compiled, "block_edges", lambda *sizes, is_rounded: block)
     calls = []
     compiled = model_module.compiled_gradients
     monkeypatch.setattr(
@@ -180,16 +179,15 @@ def test_products_of_other_precision_are_left_to_pytorch(monkeypatch: pytest.Mon
 
 @pytest.mark.skipif(bfloat16_gemm_address() is None, reason="PyTorch exports no product of bfloat16")
 @pytest.mark.parametrize("decoder", [Dot(6), DistMult(7), ComplEx(8)], ids=["dot", "distmult", "complex"])
-@pytest.mark.parametrize("limit", [1, 12, 10_000])
+@pytest.mark.parametrize("block", [1, 3, 7])
 def test_rounded_factors_are_all_that_bfloat16_changes(
-    decoder: Decoder, limit: int, monkeypatch: pytest.MonkeyPatch
+    decoder: Decoder, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows that bfloat16 holds have the loss of float32; in gradients their weights are rounded."""
-    monkeypatch.setattr(fused_compiled, "ROUNDED_BLOCK_SCORES", limit)
-    monkeypatch.setattr(fused_compiled, "ROUNDED_LEAST_EDGES", 1)
+    monkeypatch.setattr(fused_compiled, "block_edges", lambda *sizes, is_rounded: block)
     monkeypatch.setattr(fused_compiled, "has_bfloat16_tiles", lambda: True)
     monkeypatch.setattr(products, "_rounds", lambda precision: True)
-    calls = []
+    calls, errors = [], []
     compiled = model_module.compiled_gradients
     monkeypatch.setattr(
         model_module, "compiled_gradients", lambda *given: calls.append(0) or compiled(*given)
@@ -212,9 +210,9 @@ def test_rounded_factors_are_all_that_bfloat16_changes(
         assert found[-1] == pytest.approx(expected[-1], rel=3e-3 if groups else 1e-6)
         for ours, reference in zip(found[:-1], expected[:-1], strict=True):
             size = np.abs(reference).max(initial=1e-12)
-            error = np.abs(np.subtract(ours, reference)).max(initial=0.0) / size
-            assert error <= 2**-7
+            errors.append(np.abs(np.subtract(ours, reference)).max(initial=0.0) / size)
     assert len(calls) == 4
+    assert 2**-14 < max(errors) <= 2**-7  # float32 would be nearer
 
 
 def test_whether_products_are_rounded_is_found_by_one() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from marius_py.nn import product_units as product_units_module
 from marius_py.nn.product_units import product_precision, product_units, rounds_products
 
 
@@ -29,6 +30,28 @@ def test_devices_that_a_program_has_set_apart() -> None:
             assert product_precision("cpu") == meanwhile
             assert product_precision("cuda") == "tf32"
         assert product_precision("cpu") == "ieee"
+
+
+def test_whether_products_are_rounded_does_not_depend_on_who_asks_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = []
+    for enabled in (True, False):
+        monkeypatch.setattr(product_units_module, "_found", {})
+        with product_units("bfloat16"), torch.autocast("cpu", enabled=enabled):
+            found.append(rounds_products())
+    assert found[0] == found[1]
+
+
+def test_what_was_found_while_another_thread_changed_the_setting_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(product_units_module, "_found", {})
+    product_units_module._rounds("bf16")  # under the setting of "ieee"
+    assert not product_units_module._found
+    with product_units("bfloat16"):
+        rounds_products()
+    assert list(product_units_module._found) == ["bf16"]
 
 
 def test_the_precision_of_all_devices() -> None:

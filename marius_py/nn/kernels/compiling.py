@@ -55,7 +55,8 @@ def kernel(*, reordered: bool = False) -> Callable[[F], F]:
     """Compile a function at its first call; it then runs without the interpreter's lock.
 
     Machine code is kept for later runs, beside the module or in the user's cache folder, as Numba's
-    NUMBA_CACHE_DIR says. Where it cannot be kept, each run compiles again.
+    NUMBA_CACHE_DIR says. Where it cannot be kept, each run compiles again. Numba notices changes of the
+    kernel's own file, not of a helper in another one: who works on these removes what is kept (*.nbi).
 
     Args:
         reordered: sums may be taken in another order than written; else results are those of IEEE 754.

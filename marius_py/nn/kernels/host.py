@@ -97,7 +97,10 @@ def has_bfloat16_tiles() -> bool:
         return False
     from llvmlite.binding import get_host_cpu_features  # what Numba compiles with
 
-    return bool(get_host_cpu_features().get("amx-bf16", False))
+    try:
+        return bool(get_host_cpu_features().get("amx-bf16", False))
+    except RuntimeError:  # LLVM does not know this processor
+        return False
 
 
 def padded_rows(rows: Tensor) -> Tensor:
