@@ -33,6 +33,9 @@ LEAST_EDGES = 112
 ROUNDED_BLOCK_SCORES, ROUNDED_LEAST_EDGES = 5 << 14, 64
 """The same for products of bfloat16, whose factors lie in the cache beside their scores."""
 
+_Gemm = tuple[int | None, np.dtype[np.generic]]
+"""Address of a matrix product, and what its factors are held in."""
+
 
 def can_compile(form: ClosedForm, given: StepInput, workspace: Workspace) -> bool:
     """Whether this module computes such a batch."""
@@ -52,8 +55,8 @@ def can_compile(form: ClosedForm, given: StepInput, workspace: Workspace) -> boo
     return _gemm() is not None and compiled_contrast() is not None
 
 
-def _gemm() -> tuple[int, np.dtype[np.generic]] | None:
-    """Address of the matrix product to take and what its factors are held in.
+def _gemm() -> _Gemm | None:
+    """The matrix product to take.
 
     None if there is none in the precision that PyTorch is set to: such products are left to PyTorch.
     """
@@ -73,7 +76,9 @@ def compiled_gradients(
     rows = given.batch.rows
     d_rows = workspace.zeros("d_rows", *rows.shape)
     d_relations = workspace.zeros("d_relations", *given.relations.shape)
-    loss = sum(_contrast(form, given, side, d_rows, d_relations, workspace) for side in given.sides)
+    # Another run in this process may have changed what PyTorch is set to since `can_compile` asked.
+    gemm = _gemm() or (sgemm_address(), np.dtype(np.float32))
+    loss = sum(_contrast(form, given, side, d_rows, d_relations, workspace, gemm) for side in given.sides)
     for regularizer in regularizers:
         add_penalty(regularizer, given, form.decoder, d_rows, d_relations)
     return Gradients(d_rows, d_relations, given.batch.rows.new_tensor(loss / len(given.batch.head)))
@@ -96,7 +101,13 @@ def block_edges(chunk_edges: int, count: int, *, is_rounded: bool = False) -> in
 
 
 def _contrast(
-    form: ClosedForm, given: StepInput, side: Side, d_rows: Tensor, d_relations: Tensor, workspace: Workspace
+    form: ClosedForm,
+    given: StepInput,
+    side: Side,
+    d_rows: Tensor,
+    d_relations: Tensor,
+    workspace: Workspace,
+    gemm: _Gemm,
 ) -> float:
     """Contrast one side; adds to d_rows (U, D) and d_relations (V, Dr), returns the sum of losses."""
     kernels, objective = compiled_contrast(), form.objective
@@ -115,8 +126,7 @@ def _contrast(
     num_chunks, count = corruption.nodes.shape
     dim, chunk_edges = batch.rows.shape[1], len(batch.head) // num_chunks
     groups = 0 if corruption.importance is None else corruption.importance.weight.shape[2]
-    # Another run in this process may have changed what PyTorch is set to since `can_compile` asked.
-    address, dtype = _gemm() or (sgemm_address(), np.dtype(np.float32))
+    address, dtype = gemm
     block = block_edges(chunk_edges, count, is_rounded=dtype != np.float32)
     room = _room(workspace, block, padded(dim + groups), count, dtype)
     loss: float = kernels.contrast(

@@ -84,8 +84,12 @@ class BatchPath:
         )
         self._transfer = buffer.transfer if isinstance(buffer, DeviceBuffer) else transfer_to(device)
         self._bytes: dict[Position, int] = {}
-        _announce_kernels(model, batches)
-        _announce_products(execution)
+        self._weighs_edges = batches.per_question
+
+    def announce(self) -> None:
+        """Say in the log what computes batches."""
+        _announce_kernels(self._model, weighs_edges=self._weighs_edges)
+        _announce_products(self._execution)
 
     def run(
         self, leased: Iterable[LeasedEdges], on_done: Callable[[Done], None], rate: Callable[[int], float]
@@ -151,12 +155,12 @@ class BatchPath:
             self._memory.put(name, size)
 
 
-def _announce_kernels(model: LinkPredictionModel, batches: BatchSettings) -> None:
+def _announce_kernels(model: LinkPredictionModel, *, weighs_edges: bool) -> None:
     """Say in the log which kernels contrast batches on a device with their negatives."""
     if model.kernels is None:
         return
     form = find_closed_form(model.decoder, model.loss, model.device.type) if model.fused else None
-    name = contrasted_by(model.kernels, form, weighs_edges=batches.per_question)
+    name = contrasted_by(model.kernels, form, weighs_edges=weighs_edges)
     why = ""
     if name != model.kernels.name:
         why = ": decoder, loss, model.dim or negatives.per_question are none that Triton's take"

@@ -106,7 +106,7 @@ class Trainer:
         on_boundary: called between epochs, after commit and validation, also on going on there.
         watchdog: told what each thread does; its alarm ends the run.
         memory: told what buffer, edges, batches, relations and workspaces hold.
-        quiet: log no lines of beginning and of epochs.
+        quiet: log no lines of beginning, of what computes batches and of epochs.
     """
 
     def __init__(
@@ -188,6 +188,8 @@ class Trainer:
             watchdog=self._watchdog,
             memory=self.memory,
         )
+        if not quiet:
+            self._path.announce()
         self._commits = Commits(
             store,
             self._buffer,
