@@ -27,6 +27,7 @@ from marius_py.planning.moved import edge_bytes, indexed_edges, partition_bytes
 from marius_py.storage.aligned import allocate
 from marius_py.storage.hdf5_nodes import create_node_store
 from marius_py.storage.protocols import Checkpoint, NodeTable
+from marius_py.types import Schedule
 
 CANDIDATES = (4, 8, 16, 32, 64)
 """Numbers of partitions that are compared, besides the graph's own."""
@@ -52,6 +53,7 @@ class Machine:
         write_rate: bytes a second of writing partitions.
         edge_rate: edges a second of training with everything in memory.
         index_rate: known edges a second that a core indexes.
+        swap_s: seconds that a swap adds to an epoch beside what it moves and indexes.
     """
 
     memory_bytes: int
@@ -62,6 +64,7 @@ class Machine:
     write_rate: float
     edge_rate: float
     index_rate: float = math.inf
+    swap_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ class Plan:
         bytes_read: an epoch, of partitions and edges.
         bytes_written: of partitions an epoch, those of its commit included.
         compute_s: seconds of training an epoch, with indexing known edges beside it.
-        exposed_s: seconds an epoch waits for the disk, its commit included.
+        exposed_s: seconds an epoch waits for the disk, its commit included, and what swaps add else.
         epoch_s: their sum.
     """
 
@@ -142,9 +145,8 @@ def plan_epoch(
     if capacity < p:
         schedule = build_schedule(p, capacity, order=chosen.name, seed=0, rounds=chosen.rounds)
         loads, committed = schedule.swaps, schedule.final
-        if reads_known and machine.gpu is None:  # beside a GPU the cores have time for it
-            indexed = indexed_edges(num_edges, schedule)
-            compute_s += indexed / machine.index_rate / machine.cores
+        if reads_known:
+            compute_s += index_seconds(machine, num_edges, schedule)
         read = sum(sizes[part] for step in schedule.steps for part in step.admit)
         edges_read = edge_bytes(table, num_edges, schedule, reads_known)
         epoch = simulate(
@@ -156,7 +158,7 @@ def plan_epoch(
             cold=False,
         )
         written = int(epoch.bytes_written)
-        exposed_s = epoch.idle_s
+        exposed_s = epoch.idle_s + loads * machine.swap_s
     commit = sum(sizes[part] for part in committed)
     exposed_s += (commit + relation_bytes) / machine.write_rate
     slot = table.slot_bytes
@@ -175,6 +177,13 @@ def plan_epoch(
         exposed_s=exposed_s,
         epoch_s=compute_s + exposed_s,
     )
+
+
+def index_seconds(machine: Machine, num_edges: int, schedule: Schedule) -> float:
+    """Seconds that indexing known edges adds to an epoch; beside a GPU the cores have time for it."""
+    if machine.gpu is not None:
+        return 0.0
+    return indexed_edges(num_edges, schedule) / machine.index_rate / machine.cores
 
 
 def choose_plan(

@@ -30,7 +30,7 @@ def graph(tmp_path_factory):
 @pytest.fixture
 def memory(monkeypatch):
     """Sets the bytes that are available, of which half may be taken."""
-    monkeypatch.setattr("marius_py.assembly.planned._PROBE_S", 0.01)
+    monkeypatch.setattr("marius_py.assembly.probes._PROBE_S", 0.01)
     monkeypatch.setattr("marius_py.planning.plan._PROBE_BYTES", 1 << 20)
 
     def limit(num_bytes):

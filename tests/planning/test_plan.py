@@ -11,8 +11,8 @@ import yaml
 
 from marius_py import cli, load_config
 from marius_py.assembly.build import train
-from marius_py.assembly.planned import measure_training
 from marius_py.assembly.planned import plan as make_plan
+from marius_py.assembly.probes import Sample, measure_swaps, measure_training
 from marius_py.data.rounds import EpochOrder
 from marius_py.errors import ConfigError
 from marius_py.graph import open_graph
@@ -111,11 +111,19 @@ def test_steps_index_the_known_edges_between_their_residents():
     assert compute_s(slow, num_edges=many) == pytest.approx(many / 1e5 + many / 1e6 / MACHINE.cores)
 
 
+def test_swaps_take_time_beside_what_they_move():
+    shape, slow = table(1_000_000, 16), replace(MACHINE, swap_s=0.25)
+    for capacity in (4, 16):
+        quick, dear = (plan_epoch(shape, capacity, 10**6, one, batch_size=100) for one in (MACHINE, slow))
+        assert dear.exposed_s - quick.exposed_s == pytest.approx(quick.loads / 4)
+        assert dear.compute_s == quick.compute_s
+
+
 @pytest.mark.parametrize("capacity", [3, 8])
 @pytest.mark.parametrize("known", ["true", "false"])
 def test_an_epoch_moves_what_was_planned(capacity, known, tmp_path, monkeypatch):
     """Partitions of 101 and 100 rows: a tenth of their slots, in whole pages."""
-    monkeypatch.setattr("marius_py.assembly.planned._PROBE_S", 0.02)
+    monkeypatch.setattr("marius_py.assembly.probes._PROBE_S", 0.02)
     prepare_arrays(random_edges(801, 20_000), tmp_path / "graph", partitions=8, split=(1.0, 0.0, 0.0))
     words = ["model.decoder=distmult", "model.dim=24", "negatives.count=8", f"negatives.mask_known={known}"]
     words += ["storage.partitions=8", f"storage.capacity={capacity}", "training.epochs=2", "device=cpu"]
@@ -210,15 +218,83 @@ def test_training_is_measured_with_the_buffer_where_the_run_has_it(device, tmp_p
         used.append(parts[6])
         return Trainer(*parts, **named)
 
-    monkeypatch.setattr("marius_py.assembly.planned.Trainer", trainer)
-    monkeypatch.setattr("marius_py.assembly.planned._PROBE_S", 0.01)
+    monkeypatch.setattr("marius_py.assembly.probes.Trainer", trainer)
+    monkeypatch.setattr("marius_py.assembly.probes._PROBE_S", 0.01)
     prepare_arrays(random_edges(500, 4000), tmp_path / "graph", partitions=4)
     words = ["model.decoder=distmult", "model.dim=16", "negatives.count=8", "pipeline.compute_threads=1"]
     config = load_config([f"graph={tmp_path / 'graph'}", f"storage.device={device}", *words])
-    assert measure_training(config, open_graph(tmp_path / "graph"), torch.device("cpu"), 128) > 0
+    assert measure_training(config, open_graph(tmp_path / "graph"), torch.device("cpu"), 128).rate > 0
     assert used
     assert all(settings.device_buffer is (device == "cuda") for settings in used)
     assert all((settings.capacity, settings.threads) == (2, 1) for settings in used)
+
+
+@pytest.mark.parametrize(("partitions", "swapped"), [(8, 8), (64, 16)])
+def test_what_swaps_add_is_measured_by_swapping(partitions, swapped, tmp_path, monkeypatch):
+    """Against a sample that took no time at all, what is added is the whole epoch."""
+    told = []
+
+    class Noted(Trainer):
+        def __init__(self, model, nodes, *parts, on_epoch, **named):
+            def note(line):
+                told.append((nodes.table.partitioning.num_partitions, line["seconds"], line["loads"]))
+                on_epoch(line)
+
+            super().__init__(model, nodes, *parts, on_epoch=note, **named)
+
+    monkeypatch.setattr("marius_py.assembly.probes.Trainer", Noted)
+    prepare_arrays(random_edges(500, 4000), tmp_path / "graph", partitions=64)
+    words = ["model.decoder=distmult", "model.dim=16", "negatives.count=8", "pipeline.compute_threads=1"]
+    config, graph = load_config([f"graph={tmp_path / 'graph'}", *words]), open_graph(tmp_path / "graph")
+    plan = choose_plan(
+        500,
+        (16, 16),
+        4000,
+        MACHINE,
+        batch_size=100,
+        own_partitions=64,
+        partitions=partitions,
+        capacity=partitions // 2,
+    )
+
+    def swap_s(seconds, machine=MACHINE, num_nodes=500):
+        told.clear()
+        return measure_swaps(
+            config, graph, torch.device("cpu"), Sample(num_nodes, 3000, seconds), plan, machine
+        )
+
+    found = swap_s(0.0)
+    epochs = told[1:]
+    assert {one[0] for one in told} == {swapped}
+    assert min(epoch[2] for epoch in epochs) > 0
+    each = [seconds / loads for _, seconds, loads in epochs]
+    assert min(each) <= found <= max(each)
+    assert swap_s(1e3) == 0.0
+    assert swap_s(0.0, replace(MACHINE, index_rate=1.0)) == 0.0  # indexing takes all of it
+    assert swap_s(0.0, num_nodes=swapped - 1) == 0.0
+    assert not told
+
+
+def test_the_sample_of_a_large_graph_is_dealt_to_all_partitions(tmp_path, monkeypatch):
+    """Edges from the middle of the file have their heads in few partitions."""
+    counts = []
+
+    class Noted(Trainer):
+        def __init__(self, model, nodes, edges, *parts, **named):
+            counts.append(edges.bucket_counts())
+            super().__init__(model, nodes, edges, *parts, **named)
+
+    monkeypatch.setattr("marius_py.assembly.probes.Trainer", Noted)
+    prepare_arrays(random_edges(803, 40_000), tmp_path / "graph", partitions=8, split=(1.0, 0.0, 0.0))
+    words = ["model.decoder=distmult", "model.dim=16", "negatives.count=8", "pipeline.compute_threads=1"]
+    config, graph = load_config([f"graph={tmp_path / 'graph'}", *words]), open_graph(tmp_path / "graph")
+    with graph.edges() as store:
+        sample = store.read_unverified("train", 19_700, 20_300)
+    assert len({head * 8 // 803 for head in sample[:, 0].tolist()}) <= 3
+    plan = plan_epoch(table(803, 8), 4, 40_000, MACHINE, batch_size=100)
+    measure_swaps(config, graph, torch.device("cpu"), Sample(803, 600, 0.0), plan, MACHINE)
+    assert counts[0].sum() == 600
+    assert np.count_nonzero(counts[0]) > 48
 
 
 def test_a_measurement_reads_its_sample_of_a_bucket_and_no_more(tmp_path, monkeypatch):
@@ -236,8 +312,8 @@ def test_a_measurement_reads_its_sample_of_a_bucket_and_no_more(tmp_path, monkey
         read.append(size * path.endswith("edges.h5"))
         return size
 
-    monkeypatch.setattr("marius_py.assembly.planned.Trainer", trainer)
-    monkeypatch.setattr("marius_py.assembly.planned._PROBE_S", 0.0)
+    monkeypatch.setattr("marius_py.assembly.probes.Trainer", trainer)
+    monkeypatch.setattr("marius_py.assembly.probes._PROBE_S", 0.0)
     prepare_arrays(random_edges(500, 40_000), tmp_path / "graph", partitions=1)
     words = ["model.decoder=distmult", "model.dim=16", "training.batch_size=50"]
     config = load_config([f"graph={tmp_path / 'graph'}", *words])
@@ -254,8 +330,8 @@ def test_measuring_is_quiet_and_leaves_the_log_of_other_runs(tmp_path, caplog, m
             super()._finish_epoch(*parts)
             logging.getLogger("marius_py.training.trainer").info("of another run")
 
-    monkeypatch.setattr("marius_py.assembly.planned.Trainer", Beside)
-    monkeypatch.setattr("marius_py.assembly.planned._PROBE_S", 0.01)
+    monkeypatch.setattr("marius_py.assembly.probes.Trainer", Beside)
+    monkeypatch.setattr("marius_py.assembly.probes._PROBE_S", 0.01)
     caplog.set_level(logging.INFO, "marius_py")
     prepare_arrays(random_edges(500, 4000), tmp_path / "graph", partitions=4)
     words = ["model.decoder=distmult", "model.dim=16", "negatives.count=8", "pipeline.compute_threads=1"]
@@ -298,7 +374,7 @@ def test_the_disk_is_measured_and_left_clean(tmp_path):
 
 
 def test_command(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("marius_py.assembly.planned._PROBE_S", 0.02)
+    monkeypatch.setattr("marius_py.assembly.probes._PROBE_S", 0.02)
     prepare_arrays(random_edges(500, 4000), tmp_path / "graph", partitions=4)
     words = [f"graph={tmp_path / 'graph'}", "model.decoder=distmult", "model.dim=16"]
     assert cli.plan([*words, f"output={tmp_path / 'run'}"]) == 0
