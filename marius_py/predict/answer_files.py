@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from marius_py.errors import ConfigError, FormatError, StorageError
-from marius_py.predict.answers import Neighbor, Prediction
+from marius_py.predict.answers import Prediction
+from marius_py.predict.neighbors import Neighbor
 from marius_py.storage.files import check_target
 from marius_py.storage.replacing import Replacing
 from marius_py.types import ANSWER_FORMATS, AnswerFormat

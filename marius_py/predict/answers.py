@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError
 from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES
@@ -24,22 +23,19 @@ from marius_py.predict.completion import (
     has_self,
     score_edges,
 )
-from marius_py.predict.neighbors import Metric, find_neighbors
-from marius_py.predict.queries import PARTS, Names, Place, Queries, names_of, numbered
+from marius_py.predict.finite import not_finite
+from marius_py.predict.queries import Names, Place, Queries, names_of, numbered
 from marius_py.predict.relations import complete_relations
 from marius_py.predict.topk import TopK
 from marius_py.types import Progress
 
 if TYPE_CHECKING:
-    from marius_py.predict.index import NeighborIndex
     from marius_py.run_files.reader import RunReader
 
 logger = logging.getLogger(__name__)
 
 _ANSWER_BYTES = 512
 """What an answer takes at most, with its names and as a line of a file."""
-_CHECKED_ROWS = 1 << 10
-"""Rows that are read at a time to see whether they are finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +57,6 @@ class Prediction:
     rank: int
     score: float
     probability: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbor:
-    """One neighbour of a node.
-
-    Attributes:
-        node: the node's name.
-        neighbor: the neighbour's name.
-        rank: from 1.
-        score: cosine or dot product (higher is nearer), or euclidean distance (lower is nearer).
-    """
-
-    node: str
-    neighbor: str
-    rank: int
-    score: float
 
 
 def predict(
@@ -292,112 +271,13 @@ def _without_numbers(run: RunReader, queries: Queries, found: list[tuple[Ids, To
     for numbers, best in found:
         suspects = numbers[~np.isfinite(best.scores[:, 0])]
         nodes, relations = queries.ids[suspects, ::2], queries.ids[suspects, 1]
-        wrong = _not_finite(run, nodes.reshape(-1)).reshape(nodes.shape).any(1)
+        wrong = not_finite(run, nodes.reshape(-1)).reshape(nodes.shape).any(1)
         rows = run.model.relations
         if suspects.size and rows.shape[0]:
             # A reciprocal run has a second row for each relation, in the second half.
             finite = torch.isfinite(rows).all(1).reshape(1 + run.model.reciprocal, -1).all(0)
             wrong |= (relations >= 0) & ~finite.cpu().numpy()[relations]
         odd += suspects[wrong].tolist()
-    return odd
-
-
-def score(
-    run: RunReader,
-    triples: Sequence[Sequence[str | None]] | NDArray[np.integer],
-    *,
-    memory_bytes: int = DEFAULT_MEMORY_BYTES,
-) -> NDArray[np.float64]:
-    """Scores (n,) float64 of edges: an id array (n, 3), or names (head, relation, tail), or (head, tail).
-
-    In a graph without relations the relation may be None.
-
-    Raises:
-        ConfigError: an unknown or missing name, or another shape.
-    """
-    if isinstance(triples, np.ndarray) and np.issubdtype(triples.dtype, np.integer):
-        edges = triples.astype(np.int64)
-        limits = (run.num_nodes, max(run.graph.num_relations, 1), run.num_nodes)
-        if edges.ndim != 2 or edges.shape[1] != 3:
-            raise ConfigError(f"triples have shape {edges.shape}; expected (n, 3) ids")
-        if len(edges) and ((edges < 0).any() or (edges >= np.array(limits)).any()):
-            raise ConfigError(f"ids of triples must lie below {limits} (nodes, relations, nodes), from 0")
-        return score_edges(run, edges, memory_bytes=memory_bytes)
-    rows = [tuple(row) for row in triples]
-    widths = {len(row) for row in rows}
-    if not rows:
-        return np.empty(0)
-    if widths == {2} and not run.graph.has_relations:
-        rows = [(row[0], "", row[1]) for row in rows]
-    elif widths != {3}:
-        raise ConfigError(f"triples have {sorted(widths)} parts; expected (head, relation, tail) each")
-    for number, row in enumerate(rows, 1):
-        missing = [part for part, name in zip(PARTS, row, strict=True) if name is None]
-        if missing and (missing != ["relation"] or run.graph.has_relations):
-            raise ConfigError(
-                f"triple {number} leaves out {' and '.join(missing)}; give all of {', '.join(PARTS)}"
-            )
-    head, relation, tail = ([row[part] for row in rows] for part in range(3))
-    queries = Queries(run, head, relation, tail, lambda number: f"triple {number + 1}")
-    return score_edges(run, queries.ids, memory_bytes=memory_bytes)
-
-
-def neighbors(
-    run: RunReader,
-    nodes: str | Sequence[str],
-    *,
-    k: int = 10,
-    metric: Metric = "cosine",
-    index: NeighborIndex | None = None,
-    memory_bytes: int = DEFAULT_MEMORY_BYTES,
-    progress: Progress | None = None,
-) -> list[Neighbor]:
-    """The k nearest nodes of each of `nodes`, itself left out; exact without an index.
-
-    Args:
-        run: an open run.
-        nodes: name or names.
-        k: neighbours a node.
-        metric: "cosine", "dot" or "l2".
-        index: what `open_index` gave for this run and metric; the answer is then approximate.
-        memory_bytes: bound of the working memory, at least 16 MiB.
-        progress: called with (nodes done, N) in each pass.
-
-    Raises:
-        ConfigError: an unknown name or metric, or an index of another metric.
-    """
-    names = [nodes] if isinstance(nodes, str) else list(nodes)
-    ids = run.node_ids(names)
-    if index is None:
-        best = find_neighbors(run, ids, k, metric, memory_bytes=memory_bytes, progress=progress)
-    elif index.metric != metric:
-        raise ConfigError(f"metric is {metric!r}, but the index {index.path} is for {index.metric!r}")
-    else:
-        best = index.neighbors(run, ids, k)
-    answers = names_of(run, best.ids)
-    odd = _not_finite(run, ids)
-    if odd.any():
-        logger.warning(
-            "%r%s: the embedding is not finite, and so no node is near it",
-            names[int(odd.argmax())],
-            f" and {int(odd.sum()) - 1} more" if odd.sum() > 1 else "",
-        )
-    sign = -1.0 if metric == "l2" else 1.0
-    return [
-        Neighbor(name, answers[node], rank + 1, sign * float(value))
-        for name, row, values in zip(names, best.ids.tolist(), best.scores.tolist(), strict=True)
-        for rank, (node, value) in enumerate(zip(row, values, strict=True))
-        if node >= 0
-    ]
-
-
-def _not_finite(run: RunReader, nodes: Ids) -> NDArray[np.bool_]:
-    """Which nodes (n,) have a row that is not finite, (n,) bool; false for negative ids."""
-    odd = np.zeros(nodes.shape, dtype=np.bool_)
-    for start in range(0, nodes.size, _CHECKED_ROWS):
-        part = nodes[start : start + _CHECKED_ROWS]
-        rows = run.embeddings(np.maximum(part, 0))
-        odd[start : start + part.size] = (part >= 0) & ~np.isfinite(rows).all(1)
     return odd
 
 

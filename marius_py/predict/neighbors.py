@@ -1,7 +1,10 @@
-"""Nearest neighbours of nodes (floor 4): ids in, the k most similar nodes out, exact by streaming."""
+"""Nearest neighbours of nodes (floor 4): names or ids in, the k most similar nodes out, exactly."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
@@ -19,14 +22,85 @@ from marius_py.predict.completion import (
     check_memory,
     node_blocks,
 )
+from marius_py.predict.finite import not_finite
+from marius_py.predict.queries import names_of
 from marius_py.predict.topk import TILE_CANDIDATES, TopK, top_k
 from marius_py.types import Progress, Side
 
 if TYPE_CHECKING:
+    from marius_py.predict.index import NeighborIndex
     from marius_py.run_files.reader import RunReader
 
 Metric = Literal["cosine", "dot", "l2"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbor:
+    """One neighbour of a node.
+
+    Attributes:
+        node: the node's name.
+        neighbor: the neighbour's name.
+        rank: from 1.
+        score: cosine or dot product (higher is nearer), or euclidean distance (lower is nearer).
+    """
+
+    node: str
+    neighbor: str
+    rank: int
+    score: float
+
+
+def neighbors(
+    run: RunReader,
+    nodes: str | Sequence[str],
+    *,
+    k: int = 10,
+    metric: Metric = "cosine",
+    index: NeighborIndex | None = None,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    progress: Progress | None = None,
+) -> list[Neighbor]:
+    """The k nearest nodes of each of `nodes`, itself left out; exact without an index.
+
+    Args:
+        run: an open run.
+        nodes: name or names.
+        k: neighbours a node.
+        metric: "cosine", "dot" or "l2".
+        index: what `open_index` gave for this run and metric; the answer is then approximate.
+        memory_bytes: bound of the working memory, at least 16 MiB.
+        progress: called with (nodes done, N) in each pass.
+
+    Raises:
+        ConfigError: an unknown name or metric, or an index of another metric.
+    """
+    names = [nodes] if isinstance(nodes, str) else list(nodes)
+    ids = run.node_ids(names)
+    if index is None:
+        best = find_neighbors(run, ids, k, metric, memory_bytes=memory_bytes, progress=progress)
+    elif index.metric != metric:
+        raise ConfigError(f"metric is {metric!r}, but the index {index.path} is for {index.metric!r}")
+    else:
+        best = index.neighbors(run, ids, k)
+    answers = names_of(run, best.ids)
+    odd = not_finite(run, ids)
+    if odd.any():
+        logger.warning(
+            "%r%s: the embedding is not finite, and so no node is near it",
+            names[int(odd.argmax())],
+            f" and {int(odd.sum()) - 1} more" if odd.sum() > 1 else "",
+        )
+    sign = -1.0 if metric == "l2" else 1.0
+    return [
+        Neighbor(name, answers[node], rank + 1, sign * float(value))
+        for name, row, values in zip(names, best.ids.tolist(), best.scores.tolist(), strict=True)
+        for rank, (node, value) in enumerate(zip(row, values, strict=True))
+        if node >= 0
+    ]
 
 
 def find_neighbors(

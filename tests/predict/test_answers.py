@@ -652,7 +652,7 @@ def test_queries_without_numbers_are_said_once(diverged, caplog):
 def test_odd_rows_are_found_a_part_at_a_time_and_on_either_side(tmp_path, monkeypatch, caplog):
     """The relation that is not finite is the inverse one, by which heads alone are asked for."""
     caplog.set_level(logging.WARNING)
-    monkeypatch.setattr("marius_py.predict.answers._CHECKED_ROWS", 2)
+    monkeypatch.setattr("marius_py.predict.finite._CHECKED_ROWS", 2)
     with load(write_run(tmp_path, names=NODES, diverged=1, reciprocal=True)[0]) as run:
         names, kinds = run.node_names(), run.relation_names
         run.model.relations[2 + 1] = np.nan

@@ -1,0 +1,57 @@
+"""Scores of edges by name or id (floor 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marius_py.errors import ConfigError
+from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES
+from marius_py.predict.completion import score_edges
+from marius_py.predict.queries import PARTS, Queries
+
+if TYPE_CHECKING:
+    from marius_py.run_files.reader import RunReader
+
+
+def score(
+    run: RunReader,
+    triples: Sequence[Sequence[str | None]] | NDArray[np.integer],
+    *,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+) -> NDArray[np.float64]:
+    """Scores (n,) float64 of edges: an id array (n, 3), or names (head, relation, tail), or (head, tail).
+
+    In a graph without relations the relation may be None.
+
+    Raises:
+        ConfigError: an unknown or missing name, or another shape.
+    """
+    if isinstance(triples, np.ndarray) and np.issubdtype(triples.dtype, np.integer):
+        edges = triples.astype(np.int64)
+        limits = (run.num_nodes, max(run.graph.num_relations, 1), run.num_nodes)
+        if edges.ndim != 2 or edges.shape[1] != 3:
+            raise ConfigError(f"triples have shape {edges.shape}; expected (n, 3) ids")
+        if len(edges) and ((edges < 0).any() or (edges >= np.array(limits)).any()):
+            raise ConfigError(f"ids of triples must lie below {limits} (nodes, relations, nodes), from 0")
+        return score_edges(run, edges, memory_bytes=memory_bytes)
+    rows = [tuple(row) for row in triples]
+    widths = {len(row) for row in rows}
+    if not rows:
+        return np.empty(0)
+    if widths == {2} and not run.graph.has_relations:
+        rows = [(row[0], "", row[1]) for row in rows]
+    elif widths != {3}:
+        raise ConfigError(f"triples have {sorted(widths)} parts; expected (head, relation, tail) each")
+    for number, row in enumerate(rows, 1):
+        missing = [part for part, name in zip(PARTS, row, strict=True) if name is None]
+        if missing and (missing != ["relation"] or run.graph.has_relations):
+            raise ConfigError(
+                f"triple {number} leaves out {' and '.join(missing)}; give all of {', '.join(PARTS)}"
+            )
+    head, relation, tail = ([row[part] for row in rows] for part in range(3))
+    queries = Queries(run, head, relation, tail, lambda number: f"triple {number + 1}")
+    return score_edges(run, queries.ids, memory_bytes=memory_bytes)
