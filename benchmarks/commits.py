@@ -37,7 +37,8 @@ from marius_py.storage.hdf5_nodes import create_node_store
 from marius_py.storage.memory import MemoryEdgeStore
 from marius_py.storage.protocols import EdgeStore, NodeTable
 from marius_py.training.commits import CommitRhythm
-from marius_py.training.trainer import Trainer, TrainerSettings
+from marius_py.training.settings import TrainerSettings
+from marius_py.training.trainer import Trainer
 
 RELATIONS = 20
 LEAST = 0.97

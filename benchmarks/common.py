@@ -40,7 +40,8 @@ from marius_py.storage.aligned import allocate
 from marius_py.storage.hdf5_nodes import create_node_store
 from marius_py.storage.memory import MemoryEdgeStore
 from marius_py.storage.protocols import NodeTable, PartitionStore
-from marius_py.training.trainer import Trainer, TrainerSettings
+from marius_py.training.settings import TrainerSettings
+from marius_py.training.trainer import Trainer
 
 FB15K_237 = (14_541, 237, 272_115)
 """Nodes, relations and train edges of FB15k-237."""

@@ -33,7 +33,8 @@ from marius_py.partitioning import Partitioning
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
 from marius_py.storage.protocols import NodeTable
 from marius_py.testing import SlowStore
-from marius_py.training.trainer import Trainer, TrainerSettings
+from marius_py.training.settings import TrainerSettings
+from marius_py.training.trainer import Trainer
 
 POLICIES = ("spread", "deadline", "eager")
 

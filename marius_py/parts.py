@@ -41,7 +41,8 @@ from marius_py.run_files.results import (
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.protocols import NodeTable
 from marius_py.streams import Purpose, stream_seed
-from marius_py.training.trainer import Ordering, TrainerSettings
+from marius_py.training.settings import TrainerSettings
+from marius_py.training.trainer import Ordering
 from marius_py.types import Schedule
 from marius_py.validation import changed_settings
 

@@ -12,9 +12,8 @@ import hashlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,9 +31,6 @@ from marius_py.errors import ConfigError, InterruptedRunError, StalledError, Sto
 from marius_py.memory import MemoryMeter
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.negatives import NegativeSampler
-from marius_py.nn.product_units import HostPrecision
-from marius_py.nn.schedules import RateSchedule
-from marius_py.pipeline.execution import Execution
 from marius_py.pipeline.runner import stage_of
 from marius_py.pipeline.stages import Done
 from marius_py.pipeline.trace import Trace
@@ -43,8 +39,9 @@ from marius_py.run_state import EpochMetrics, RunState, best_of
 from marius_py.storage.protocols import EdgeStore, PartitionStore
 from marius_py.training.accounting import Accounting
 from marius_py.training.batch_path import BatchPath
-from marius_py.training.commits import CommitRhythm, Commits
+from marius_py.training.commits import Commits
 from marius_py.training.patience import is_exhausted
+from marius_py.training.settings import TrainerSettings
 from marius_py.types import Position, Schedule
 
 log = logging.getLogger(__name__)
@@ -52,38 +49,6 @@ log = logging.getLogger(__name__)
 Ordering = Callable[[int, tuple[int, ...] | None], Schedule]
 """(epoch, partitions resident at its start or None) → the epoch's schedule; must be deterministic. The I/O
 thread asks too, perhaps for an epoch that does not come."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrainerSettings:
-    """How a run is carried out.
-
-    Attributes:
-        capacity: c, partitions in the buffer.
-        mode: "threaded" or "inline". max_in_flight: batches between gather and scatter (inline: 1).
-        commits: when to commit inside an epoch.
-        trace: where to write a Chrome trace, or None.
-        rate: factor of the learning rate over the run; None: always 1.
-        patience: end after so many validations in a row without a new best MRR; None: never.
-        device_buffer: keep the buffer where batches are computed, not in RAM.
-        threads: of the CPU's kernels; None: as many as torch has now.
-        compute_workers: batches that the CPU computes at once, which share these threads, at most
-            `max_in_flight`; with one in flight, threads that share in it; None: one for each thread.
-        precision: of the CPU's matrix products: "bfloat16" rounds their factors, where the CPU has units for
-            that; sums, rows and everything else are float32.
-    """
-
-    capacity: int
-    mode: str = "threaded"
-    max_in_flight: int = 8
-    commits: CommitRhythm = field(default_factory=CommitRhythm)
-    trace: Path | None = None
-    rate: RateSchedule | None = None
-    patience: int | None = None
-    device_buffer: bool = False
-    threads: int | None = None
-    compute_workers: int | None = None
-    precision: HostPrecision = "float32"
 
 
 class Trainer:
@@ -165,16 +130,10 @@ class Trainer:
         self.memory = memory or MemoryMeter()
         self.memory.put("buffer", self._buffer.bytes)
         self.memory.put("relations", model.relation_bytes)
-        execution = Execution(
-            mode=settings.mode,
-            max_in_flight=settings.max_in_flight,
-            threads=settings.threads or torch.get_num_threads(),
-            compute_workers=settings.compute_workers,
-            precision=settings.precision,
-            on_host=device.type == "cpu",
-            in_device=settings.device_buffer,
-            swapped=settings.capacity < store.table.partitioning.num_partitions,
-            draws_quickly=not (batches.reads_known or sampler.reads_edges),
+        execution = settings.execution(
+            device,
+            store.table.partitioning.num_partitions,
+            reads_edges=batches.reads_known or sampler.reads_edges,
         )
         self._path = BatchPath(
             self._buffer,

@@ -28,7 +28,7 @@ from marius_py.nn.decoders import Decoder
 from marius_py.nn.schedules import CosineRate
 from marius_py.pipeline import recordings
 from marius_py.pipeline.device_stages import DeviceStages
-from marius_py.training.trainer import TrainerSettings
+from marius_py.training.settings import TrainerSettings
 from tests.nn.batches import NUM_RELATIONS, random_batch, step
 from tests.training.test_trainer import DIM, INLINE, PARTITIONS, RELATIONS, THREADED, Setup
 

@@ -24,7 +24,8 @@ from marius_py.partitioning import Partitioning
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
 from marius_py.storage.protocols import NodeTable
 from marius_py.testing import SlowStore
-from marius_py.training.trainer import Trainer, TrainerSettings
+from marius_py.training.settings import TrainerSettings
+from marius_py.training.trainer import Trainer
 
 P, C, NODES, EDGES, BATCH = 16, 4, 1600, 20_000, 50
 PACE_S = 0.012

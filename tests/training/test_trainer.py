@@ -32,7 +32,8 @@ from marius_py.pipeline.stages import figures
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
 from marius_py.storage.protocols import Float32, NodeTable
 from marius_py.training.commits import CommitRhythm
-from marius_py.training.trainer import Trainer, TrainerSettings
+from marius_py.training.settings import TrainerSettings
+from marius_py.training.trainer import Trainer
 from marius_py.types import Schedule, Side
 
 NODES, RELATIONS, EDGES, DIM, PARTITIONS = 300, 4, 3000, 16, 6
