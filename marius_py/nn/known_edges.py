@@ -6,6 +6,8 @@ edges at hand, those of a step, and finds the negatives that make one of them.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from marius_py.nn.kernels.host import compiled_index, compiled_known
@@ -25,6 +27,18 @@ _LEAST_EDGES = 1 << 14
 """Edges at hand from which a compiled search pays."""
 
 
+class IdBounds(NamedTuple):
+    """Where ids of edges lie.
+
+    Attributes:
+        nodes: first and last that are possible.
+        num_relations: more than any relation.
+    """
+
+    nodes: tuple[int, int]
+    num_relations: int
+
+
 class KnownEdges:
     """Index of known edges by (head, relation) and by (tail, relation).
 
@@ -34,10 +48,18 @@ class KnownEdges:
         edges: (E, 3) integers, head, relation, tail.
         compiled: search with a loop compiled with Numba if there are many.
         asking: (B, 3) edges that will be asked for, if only some will: nobody else may be.
+        within: bounds of the ids, if they are known; to look them up takes as long as a third of the rest.
     """
 
-    def __init__(self, edges: np.ndarray, compiled: bool = True, asking: np.ndarray | None = None) -> None:
-        self._num_relations = int(edges[:, 1].max(initial=0)) + 1
+    def __init__(
+        self,
+        edges: np.ndarray,
+        compiled: bool = True,
+        asking: np.ndarray | None = None,
+        within: IdBounds | None = None,
+    ) -> None:
+        self._num_relations = int(edges[:, 1].max(initial=0)) + 1 if within is None else within.num_relations
+        nodes = None if within is None else within.nodes
         self._asking = asking
         self._mean_answers: dict[tuple[Side, float], float] = {}
         self._compiled = compiled_known() if compiled and len(edges) >= _LEAST_EDGES else None
@@ -45,7 +67,7 @@ class KnownEdges:
         self._index: dict[Side, Answers] = {}
         self._searched: dict[Side, SearchedAnswers] = {}
         for side in SIDES:
-            self._index[side] = group_answers(edges, side, self._num_relations, making, asking)
+            self._index[side] = group_answers(edges, side, self._num_relations, making, asking, nodes)
             if self._compiled is None:
                 self._searched[side] = with_tables(self._index[side])
 

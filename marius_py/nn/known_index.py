@@ -157,6 +157,7 @@ def group_answers(
     num_relations: int,
     compiled: ModuleType | None = None,
     asking: np.ndarray | None = None,
+    nodes: tuple[int, int] | None = None,
 ) -> Answers:
     """Sort answers by question and, among those of one question, by id.
 
@@ -166,14 +167,19 @@ def group_answers(
         num_relations: more than any relation of `edges`.
         compiled: `kernels.numba_index`, if its loops are to be used.
         asking: (B, 3) edges that will ask: most or all of what none of them asks for is left out.
+        nodes: no id of a node lies below the first or above the second; None: this is looked up.
     """
     known, answering = ends(side)
     if asking is not None and compiled is None:
         edges = edges[np.isin(edges[:, known], asking[:, known])]
     anchor, answer = edges[:, known], edges[:, answering]
-    low, high = (int(answer.min()), int(answer.max())) if len(answer) else (0, -1)
+    if nodes is not None:
+        (low, high), last = nodes, nodes[1]
+    else:
+        low, high = (int(answer.min()), int(answer.max())) if len(answer) else (0, -1)
+        last = int(anchor.max(initial=0))
     bits = max(high, 0).bit_length()
-    questions = (int(anchor.max(initial=0)) + 1) * num_relations
+    questions = (last + 1) * num_relations
     if questions < 1 << (62 - bits):
         # One sort of plain integers is several times faster than a sort by two keys.
         if compiled is None:
