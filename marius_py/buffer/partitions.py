@@ -96,7 +96,7 @@ class PartitionBuffer:
         self._free = deque(range(num_slots))
         self._dirty: set[int] = set()
         self._reads: dict[int, Future[int]] = {}
-        self._leases = np.zeros(num_partitions, dtype=np.int64)
+        self._leases = [0] * num_partitions
         self._changed = threading.Condition()
         self._aborted = False
         self._threads = RowThreads()
@@ -196,7 +196,8 @@ class PartitionBuffer:
     def lease(self, parts: Sequence[int]) -> Lease:
         """Hold `parts` in their slots until the lease is released; they count as changed from now on."""
         with self._changed:
-            self._leases[list(parts)] += 1
+            for part in parts:
+                self._leases[part] += 1
         self._dirty.update(parts)
         return Lease(self, parts)
 
@@ -294,8 +295,10 @@ class PartitionBuffer:
 
     def _release(self, parts: Sequence[int]) -> None:
         with self._changed:
-            self._leases[list(parts)] -= 1
-            self._changed.notify_all()
+            for part in parts:
+                self._leases[part] -= 1
+            if any(self._leases[part] == 0 for part in parts):
+                self._changed.notify_all()
 
     def _evict(self, part: int) -> None:
         slot = self._slot_of.pop(part)
