@@ -21,6 +21,7 @@ from marius_py.buffer import PartitionBuffer
 from marius_py.buffer.swap import IOThread
 from marius_py.data.batch_settings import BatchSettings, check_answers
 from marius_py.data.division import Division, PlacedBlock, divide
+from marius_py.data.held_edges import HELD_EDGES, HeldEdges
 from marius_py.data.leased_edges import LeasedEdges
 from marius_py.data.resident_edges import ResidentEdges
 from marius_py.data.step_edges import EdgeBlock, batch_bounds, read_block
@@ -63,6 +64,9 @@ class BatchSource:
         degrees: Callable[[int, int], NDArray[np.int64]] | None = None,
     ) -> None:
         self._buffer = buffer
+        self._held: HeldEdges | None = None
+        if edges.num_edges("train") <= HELD_EDGES:
+            edges = self._held = HeldEdges(edges)
         self._edges = edges
         self._io = io
         self._settings = settings
@@ -202,7 +206,8 @@ class BatchSource:
     def held_bytes(self) -> Mapping[str, int]:
         """Bytes of the blocks of edges at hand and read ahead, and of the known edges with their index."""
         known = 0 if self._known is None else self._known.nbytes
-        return {"edges": self._block_bytes + self._ahead_bytes, "known edges": known}
+        held = 0 if self._held is None else self._held.nbytes
+        return {"edges": self._block_bytes + self._ahead_bytes + held, "known edges": known}
 
     @property
     def edge_bytes_read(self) -> int:
@@ -211,6 +216,8 @@ class BatchSource:
 
     @property
     def _moved_bytes(self) -> int:
+        if self._held is not None:
+            return self._held.bytes_read
         return self._edge_bytes + (0 if self._known is None else self._known.bytes_read)
 
     def _batches(

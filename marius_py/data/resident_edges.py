@@ -15,7 +15,8 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from marius_py.nn.known_edges import KnownEdges
+from marius_py.data.held_edges import HeldEdges
+from marius_py.nn.known_edges import IdBounds, KnownEdges
 from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.types import Bucket
 
@@ -62,6 +63,7 @@ class ResidentEdges:
         self._limit = limit
         self._buckets: dict[Bucket, Edges] = {}
         self._bucket_bytes = 0
+        self._num_relations = 1
         self._indexed: tuple[int, ...] | None = None
         self._index: KnownEdges | None = None
         self._warned = False
@@ -88,10 +90,12 @@ class ResidentEdges:
         kept = {bucket: self._buckets[bucket] for bucket in wanted if bucket in self._buckets}
         for bucket in wanted:
             if bucket not in kept:
-                kept[bucket] = self._edges.read("train", bucket)
-                self.bytes_read += kept[bucket].nbytes
+                kept[bucket] = found = self._edges.read("train", bucket)
+                self.bytes_read += found.nbytes
+                self._num_relations = max(self._num_relations, int(found[:, 1].max(initial=0)) + 1)
         self._buckets = kept
-        self._bucket_bytes = sum(edges.nbytes for edges in kept.values())
+        if not isinstance(self._edges, HeldEdges):  # of which buckets are views
+            self._bucket_bytes = sum(edges.nbytes for edges in kept.values())
         return np.concatenate([kept[bucket] for bucket in wanted])
 
     def rows(self, start: int, stop: int) -> Edges:
@@ -108,7 +112,7 @@ class ResidentEdges:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the edges and the index that are held; asked after every batch, from any thread."""
+        """Bytes of the edges and the index that are held here; asked after every batch, from any thread."""
         index = self._index
         return self._bucket_bytes + (0 if index is None else index.nbytes)
 
@@ -121,10 +125,13 @@ class ResidentEdges:
             self._indexed = self._index = None  # its memory goes to the next one
             self._index = KnownEdges(own, self._compiled)
             return self._index
+        partitioning = self._edges.partitioning
+        nodes = partitioning.start(min(resident)), partitioning.start(max(resident) + 1) - 1
+        within = IdBounds(nodes, self._num_relations)
         if len(own) <= len(loaded) * _FEW:
             self._indexed = None
-            self._index = KnownEdges(loaded, self._compiled, asking=own)
+            self._index = KnownEdges(loaded, self._compiled, own, within)
         elif self._indexed != resident or self._index is None:
-            self._index = KnownEdges(loaded, self._compiled)
+            self._index = KnownEdges(loaded, self._compiled, within=within)
             self._indexed = resident
         return self._index

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from marius_py.data.held_edges import HELD_EDGES
 from marius_py.data.step_edges import BLOCK_EDGES
 from marius_py.storage.aligned import PAGE
 from marius_py.storage.edge_writer import edge_dtype
@@ -19,8 +20,8 @@ def partition_bytes(table: NodeTable) -> list[int]:
 def edge_bytes(table: NodeTable, num_edges: int, schedule: Schedule | None, reads_known: bool) -> int:
     """Bytes of edges that are read in an epoch between others.
 
-    Each edge once; or, where those between the residents are held to be known, those that come with a
-    partition: the edges that run are among them.
+    None where they are few; else each edge once; or, where those between the residents are held to be known,
+    those that come with a partition: the edges that run are among them.
 
     Args:
         table: says how wide ids are.
@@ -28,6 +29,8 @@ def edge_bytes(table: NodeTable, num_edges: int, schedule: Schedule | None, read
         schedule: how partitions come; None: all are there.
         reads_known: whether edges between the residents are held, if they are not too many.
     """
+    if num_edges <= HELD_EDGES:
+        return 0
     p = table.partitioning.num_partitions
     c = p if schedule is None else schedule.c
     read = num_edges

@@ -27,7 +27,7 @@ class CountingEdges(MemoryEdgeStore):
 
     read_edges = 0
 
-    def read(self, split, bucket):  # type: ignore[no-untyped-def]
+    def read(self, split, bucket=None):  # type: ignore[no-untyped-def]
         found = super().read(split, bucket)
         self.read_edges += len(found)
         return found
@@ -76,6 +76,12 @@ def walk(p: int = 4, c: int = 2, *, mask_known: bool = False, block_edges: int =
     finally:
         io.shutdown()
         made.buffer.close()
+
+
+@pytest.fixture(autouse=True)
+def many_edges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No edges are so few that they are held in memory."""
+    monkeypatch.setattr("marius_py.data.batches.HELD_EDGES", 0)
 
 
 @pytest.mark.parametrize("mask_known", [False, True])
@@ -133,3 +139,28 @@ def test_a_schedule_that_cannot_be_made_is_no_failure_of_the_epoch_before(
         made.io.drain()
         assert "epoch 2: its first edges are not read ahead" in caplog.text
         assert sum(len(edges) for _, edges in made.epoch(1, made.schedule(1), None)) == EDGES
+
+
+@pytest.mark.parametrize("mask_known", [False, True])
+@pytest.mark.parametrize(("p", "c", "block_edges"), [(4, 2, 10**6), (4, 4, 170), (5, 3, 70)])
+def test_few_edges_are_read_once_and_make_the_same_batches(
+    p: int, c: int, block_edges: int, mask_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for most in (EDGES - 1, EDGES):
+        monkeypatch.setattr("marius_py.data.batches.HELD_EDGES", most)
+        with walk(p, c, mask_known=mask_known, block_edges=block_edges) as made:
+            schedule, batches, read = made.schedule(0), [], []
+            for epoch in range(3):
+                following = made.schedule(epoch + 1, schedule.final)
+                batches.append(made.epoch(epoch, schedule, lambda one=following: one))  # type: ignore[misc]
+                made.io.drain()
+                read.append(made.source.edge_bytes_read)
+                schedule = following
+            held = sum(made.source.held_bytes.values())
+            found.append((batches, read, held))
+    (batches, read, _), (the_same, once, held) = found
+    assert the_same == batches
+    assert once == [EDGES * 12] * 3
+    assert read[2] > read[1] > read[0] or (mask_known and p == c)
+    assert held >= EDGES * 12

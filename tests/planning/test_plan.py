@@ -46,14 +46,16 @@ def random_edges(num_nodes, count):
     )
 
 
-def test_everything_in_memory():
+@pytest.mark.parametrize("num_edges", [1_000_000, 10_000_000])
+def test_everything_in_memory(num_edges):
+    """So are edges, if they are few."""
     shape = table(100_000, 8)
-    plan = plan_epoch(shape, 8, 1_000_000, MACHINE, batch_size=100)
-    assert (plan.loads, plan.bytes_read) == (0, 1_000_000 * 12)
+    plan = plan_epoch(shape, 8, num_edges, MACHINE, batch_size=100)
+    assert (plan.loads, plan.bytes_read) == (0, 0 if num_edges == 1_000_000 else num_edges * 12)
     assert plan.buffer_bytes == 8 * shape.slot_bytes
     assert plan.partition_bytes == 2 * 782 * 4096 < shape.slot_bytes  # 12,500 rows of 256 bytes, twice
     assert plan.bytes_written == 8 * plan.partition_bytes  # the commit
-    assert plan.epoch_s == pytest.approx(10 + plan.bytes_written / 5e8)
+    assert plan.epoch_s == pytest.approx(num_edges / 1e5 + plan.bytes_written / 5e8)
 
 
 def test_relations_are_written_by_each_commit_and_stand_twice_on_disk():
@@ -121,8 +123,11 @@ def test_swaps_take_time_beside_what_they_move():
 
 @pytest.mark.parametrize("capacity", [3, 8])
 @pytest.mark.parametrize("known", ["true", "false"])
-def test_an_epoch_moves_what_was_planned(capacity, known, tmp_path, monkeypatch):
-    """Partitions of 101 and 100 rows: a tenth of their slots, in whole pages."""
+@pytest.mark.parametrize("held", [0, 20_000])
+def test_an_epoch_moves_what_was_planned(held, capacity, known, tmp_path, monkeypatch):
+    """Partitions of 101 and 100 rows: a tenth of their slots, in whole pages. Edges are many, or few."""
+    for module in ("data.batches", "planning.moved"):
+        monkeypatch.setattr(f"marius_py.{module}.HELD_EDGES", held)
     monkeypatch.setattr("marius_py.assembly.probes._PROBE_S", 0.02)
     prepare_arrays(random_edges(801, 20_000), tmp_path / "graph", partitions=8, split=(1.0, 0.0, 0.0))
     words = ["model.decoder=distmult", "model.dim=24", "negatives.count=8", f"negatives.mask_known={known}"]
