@@ -139,8 +139,12 @@ class BatchSource:
             self._buffer.timed(self._begun[1])  # the I/O thread does nothing else before
 
     def close(self) -> None:
-        """Let go of what was read for an epoch that does not come."""
+        """Let go of all edges; nothing is to be run any more."""
         self._begun = self._division = None
+        self._block_bytes = self._ahead_bytes = 0
+        for edges in (self._known, self._held):
+            if edges is not None:
+                edges.clear()
 
     def _begin(self, then: Callable[[], Schedule], epoch: int) -> _Begun | None:
         """Make what an epoch begins with before its turn; I/O thread.

@@ -68,6 +68,10 @@ class HeldEdges:
         """Bytes held."""
         return 0 if self._train is None else self._train.nbytes
 
+    def clear(self) -> None:
+        """Let go of the edges."""
+        self._train = None
+
     def _held(self) -> Edges:
         if self._train is None:
             self._train = self._store.read("train")

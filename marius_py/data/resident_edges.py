@@ -84,8 +84,7 @@ class ResidentEdges:
                     len(resident),
                     self._limit,
                 )
-            self._buckets.clear()
-            self._bucket_bytes = 0
+            self._let_go()
             return None
         kept = {bucket: self._buckets[bucket] for bucket in wanted if bucket in self._buckets}
         for bucket in wanted:
@@ -97,6 +96,15 @@ class ResidentEdges:
         if not isinstance(self._edges, HeldEdges):  # of which buckets are views
             self._bucket_bytes = sum(edges.nbytes for edges in kept.values())
         return np.concatenate([kept[bucket] for bucket in wanted])
+
+    def clear(self) -> None:
+        """Let go of the edges and their index."""
+        self._let_go()
+        self._indexed = self._index = None
+
+    def _let_go(self) -> None:
+        self._buckets.clear()
+        self._bucket_bytes = 0
 
     def rows(self, start: int, stop: int) -> Edges:
         """Edges (stop − start, 3) by position in the train split, of buckets that were loaded last."""

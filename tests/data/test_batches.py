@@ -158,6 +158,8 @@ def test_few_edges_are_read_once_and_make_the_same_batches(
                 read.append(made.source.edge_bytes_read)
                 schedule = following
             held = sum(made.source.held_bytes.values())
+            made.source.close()
+            assert not any(made.source.held_bytes.values())
             found.append((batches, read, held))
     (batches, read, _), (the_same, once, held) = found
     assert the_same == batches
