@@ -292,10 +292,9 @@ def test_what_commits_inside_an_epoch_move_belongs_to_it(settings: TrainerSettin
 @pytest.mark.parametrize("mask_known", [False, True])
 @pytest.mark.parametrize("settings", [INLINE, THREADED, TrainerSettings(PARTITIONS, "threaded")])
 def test_bytes_of_edges_belong_to_the_epoch_that_they_are_for(
-    settings: TrainerSettings, mask_known: bool, monkeypatch: pytest.MonkeyPatch
+    settings: TrainerSettings, mask_known: bool
 ) -> None:
     """Whenever they are read; with commits inside it no fewer, and none twice where they stay in memory."""
-    monkeypatch.setattr("marius_py.data.batches.HELD_EDGES", 0)
     of_rows = 2 * 4 * DIM * NODES // PARTITIONS
     found = []
     for commits in (CommitRhythm(), CommitRhythm(swaps=1)):
