@@ -169,8 +169,7 @@ def spare_slots(config: TrainConfig, table: NodeTable, capacity: int) -> int:
 
 def log_memory(table: NodeTable, capacity: int, device: str) -> None:
     """Log what the buffer was to take of the memory of `device`, and the most that the process has had."""
-    p = table.partitioning.num_partitions
-    planned = (capacity if capacity == p else capacity + 1) * table.slot_bytes
+    planned = table.num_slots(capacity) * table.slot_bytes
     on_device = device == "cuda" and torch.cuda.is_available()
     peak = torch.cuda.max_memory_allocated() if on_device else peak_rss_bytes()
     log.info(

@@ -268,7 +268,7 @@ def check_memory(table: NodeTable, capacity: int, device: str) -> None:
     Raises:
         ConfigError: the system gives no such memory, or the device has less.
     """
-    slots = capacity if capacity == table.partitioning.num_partitions else capacity + 1
+    slots = table.num_slots(capacity)
     sizes = [4 * slots * table.slot_rows * width for width in (table.dim, table.state_dim)]
     if device == "cuda":
         free = available_memory(device)

@@ -76,7 +76,7 @@ class PartitionBuffer:
         self.store = store
         self.capacity = capacity
         self._io = io
-        num_slots = capacity if capacity == num_partitions else capacity + 1
+        num_slots = table.num_slots(capacity)
         rows = table.slot_rows
         self._slot_rows = rows
         self._num_slots = num_slots

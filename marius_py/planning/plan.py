@@ -168,7 +168,7 @@ def plan_epoch(
         batch_size=batch_size,
         order=chosen,
         partition_bytes=max(sizes),
-        buffer_bytes=(capacity + (capacity < p)) * slot,
+        buffer_bytes=table.num_slots(capacity) * slot,
         disk_bytes=2 * (p * slot + relation_bytes),
         loads=loads,
         bytes_read=read + edges_read,

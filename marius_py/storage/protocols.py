@@ -42,6 +42,10 @@ class NodeTable:
         """Bytes of one slot, embeddings and state together."""
         return self.slot_rows * (self.dim + self.state_dim) * 4
 
+    def num_slots(self, capacity: int) -> int:
+        """Slots of a buffer of c partitions: as many, and one to read into where others are on disk."""
+        return capacity + (capacity < self.partitioning.num_partitions)
+
 
 @dataclass(frozen=True, slots=True)
 class JsonText:
