@@ -55,10 +55,6 @@ def damaged_partition(path: Path, part: int, slot: int, generation: int) -> Stor
     )
 
 
-_SMALL_BYTES = 8 << 20
-"""Slot up to which a partition is hashed sooner than another thread would begin to."""
-
-
 class Hdf5PartitionStore:
     """`PartitionStore` on disk; made by `hdf5_nodes.create_node_store` or `open_node_store`.
 
@@ -135,12 +131,11 @@ class Hdf5PartitionStore:
         slot = self._slots.claim(part)
         rows = self.table.partitioning.size(part)
         # Hashing and writing both release the GIL, so the hash hides behind the disk.
-        arrays = embeddings[:rows], state[:rows]
-        hashes = None if self.table.slot_bytes <= _SMALL_BYTES else self._hasher.submit(_hash_pair, *arrays)
+        hashes = self._hasher.submit(_hash_pair, embeddings[:rows], state[:rows])
         try:
             size = self._nodes.write_slot(slot, rows, embeddings, state)
         finally:
-            self._hashes[part] = _hash_pair(*arrays) if hashes is None else hashes.result()
+            self._hashes[part] = hashes.result()
         self._unverified.discard(part)
         self._slots.confirm(part)
         return size

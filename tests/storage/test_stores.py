@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import threading
 import time
 import tracemalloc
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from marius_py.errors import ConfigError, FormatError, StorageError
 from marius_py.partitioning import Partitioning
 from marius_py.storage.checkpoint_file import encode, open_checkpoint
-from marius_py.storage.hdf5_nodes import create_node_store, open_node_store
+from marius_py.storage.hdf5_nodes import create_node_store
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
 from marius_py.storage.protocols import Checkpoint, EdgeStore, NodeTable, PartitionStore
 from marius_py.testing import Fault, FaultyStore, SlowStore
@@ -42,22 +41,6 @@ class TestFaultyStoreWithoutFaults(StoreTests):
 class TestSlowStore(StoreTests):
     def make_store(self, folder: Path, table: NodeTable, spare_slots: int) -> PartitionStore:
         return SlowStore(MemoryPartitionStore(table, spare_slots=spare_slots), 1e9)
-
-
-@pytest.mark.parametrize("most", [0, 1 << 30])
-def test_large_partitions_are_hashed_by_another_thread(
-    most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("marius_py.storage.hdf5_store._SMALL_BYTES", most)
-    with create_node_store(tmp_path, TABLE, spare_slots=0) as store:
-        for part in range(3):
-            store.write(part, *version(TABLE, part, 0))
-        helps = any(thread.name.startswith("marius-hash") for thread in threading.enumerate())
-        assert helps == (most == 0)
-        store.commit(Checkpoint())
-    with open_node_store(tmp_path) as store:  # hashes are checked when a partition is first read
-        for part in range(3):
-            expect_version(store, part, 0)
 
 
 def test_relations_are_held_twice_while_they_are_committed_and_not_after(tmp_path: Path) -> None:
