@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -21,10 +20,10 @@ from marius_py.buffer import PartitionBuffer
 from marius_py.buffer.swap import IOThread
 from marius_py.data.batch_settings import BatchSettings, check_answers
 from marius_py.data.division import Division, PlacedBlock, divide
-from marius_py.data.held_edges import HELD_EDGES, HeldEdges
 from marius_py.data.leased_edges import LeasedEdges
 from marius_py.data.resident_edges import ResidentEdges
 from marius_py.data.step_edges import EdgeBlock, batch_bounds, read_block
+from marius_py.data.train_edges import HELD_EDGES, TrainEdges
 from marius_py.nn.known_edges import KnownEdges
 from marius_py.nn.negatives import ResidentNodes
 from marius_py.storage.protocols import Edges, EdgeStore
@@ -64,22 +63,18 @@ class BatchSource:
         degrees: Callable[[int, int], NDArray[np.int64]] | None = None,
     ) -> None:
         self._buffer = buffer
-        self._held: HeldEdges | None = None
-        if edges.num_edges("train") <= HELD_EDGES:
-            edges = self._held = HeldEdges(edges)
-        self._edges = edges
+        self._edges = TrainEdges(edges, HELD_EDGES)
         self._io = io
         self._settings = settings
         self._degrees = degrees
         self._degree_cumsum: dict[int, NDArray[np.int64]] = {}
-        self._counts = edges.bucket_counts()
+        self._counts = self._edges.counts
         if settings.per_question:
             check_answers(self._counts, buffer.capacity, settings.block_edges)
         self._known: ResidentEdges | None = None
         if settings.reads_known:
-            self._known = ResidentEdges(edges, self._counts, settings.block_edges, settings.compiled)
+            self._known = ResidentEdges(self._edges, settings.block_edges, settings.compiled)
         self._division: Division | None = None
-        self._edge_bytes = 0
         self._block_bytes = self._ahead_bytes = 0
         self._begun: tuple[int, Future[_Begun | None]] | None = None
         self._begun_bytes = 0
@@ -142,16 +137,16 @@ class BatchSource:
         """Let go of all edges; nothing is to be run any more."""
         self._begun = self._division = None
         self._block_bytes = self._ahead_bytes = 0
-        for edges in (self._known, self._held):
-            if edges is not None:
-                edges.clear()
+        self._edges.clear()
+        if self._known is not None:
+            self._known.clear()
 
     def _begin(self, then: Callable[[], Schedule], epoch: int) -> _Begun | None:
         """Make what an epoch begins with before its turn; I/O thread.
 
         None if that fails: the epoch before is not to blame, and the epoch itself will say why.
         """
-        before = self._moved_bytes
+        before = self._edges.bytes_read
         try:
             schedule = then()
             division = divide(schedule, epoch, self._counts, self._settings)
@@ -161,7 +156,7 @@ class BatchSource:
             log.debug("epoch %d: its first edges are not read ahead", epoch + 1, exc_info=True)
             return None
         self._ahead_bytes = edges.nbytes
-        self._begun_bytes = self._moved_bytes - before
+        self._begun_bytes = self._edges.bytes_read - before
         return _Begun(division, edges)
 
     def _take_begun(self, schedule: Schedule, start: Position) -> Edges | None:
@@ -200,29 +195,21 @@ class BatchSource:
         if edges is None and self._known is not None and between is not None:
             edges = read_block(self._known.rows, block, seed, epoch, threads=threads)
         elif edges is None:
-            read = partial(self._edges.read_range, "train")
-            edges = read_block(read, block, seed, epoch, threads=threads)
-            self._edge_bytes += edges.nbytes
+            edges = read_block(self._edges.rows, block, seed, epoch, threads=threads)
         self._ahead_bytes = edges.nbytes + (0 if between is None else between.nbytes)
         return edges, between
 
     @property
     def held_bytes(self) -> Mapping[str, int]:
-        """Bytes of the blocks of edges at hand and read ahead, and of the known edges with their index."""
+        """Bytes of edges, of all or of the blocks at hand and ahead, and of known ones with their index."""
         known = 0 if self._known is None else self._known.nbytes
-        held = 0 if self._held is None else self._held.nbytes
-        return {"edges": self._block_bytes + self._ahead_bytes + held, "known edges": known}
+        blocks = self._block_bytes + self._ahead_bytes
+        return {"edges": blocks + self._edges.nbytes, "known edges": known}
 
     @property
     def edge_bytes_read(self) -> int:
         """Bytes of edges read so far, without those that the next epoch begins with."""
-        return self._moved_bytes - self._begun_bytes
-
-    @property
-    def _moved_bytes(self) -> int:
-        if self._held is not None:
-            return self._held.bytes_read
-        return self._edge_bytes + (0 if self._known is None else self._known.bytes_read)
+        return self._edges.bytes_read - self._begun_bytes
 
     def _batches(
         self,

@@ -15,9 +15,9 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from marius_py.data.held_edges import HeldEdges
+from marius_py.data.train_edges import TrainEdges
 from marius_py.nn.known_edges import IdBounds, KnownEdges
-from marius_py.storage.protocols import Edges, EdgeStore
+from marius_py.storage.protocols import Edges
 from marius_py.types import Bucket
 
 log = logging.getLogger(__name__)
@@ -48,18 +48,15 @@ class ResidentEdges:
 
     Args:
         edges: where buckets are read.
-        counts: (p, p) train edges a bucket.
         limit: most edges to hold; where there are more, a block's own edges only are indexed.
         compiled: as for `KnownEdges`.
     """
 
-    def __init__(
-        self, edges: EdgeStore, counts: NDArray[np.int64], limit: int, compiled: bool = True
-    ) -> None:
+    def __init__(self, edges: TrainEdges, limit: int, compiled: bool = True) -> None:
         self._edges = edges
         self._compiled = compiled
-        self._counts = counts
-        self._starts = np.concatenate([[0], np.cumsum(counts.ravel())])
+        self._counts = edges.counts
+        self._starts = np.concatenate([[0], np.cumsum(edges.counts.ravel())])
         self._limit = limit
         self._buckets: dict[Bucket, Edges] = {}
         self._bucket_bytes = 0
@@ -67,7 +64,6 @@ class ResidentEdges:
         self._indexed: tuple[int, ...] | None = None
         self._index: KnownEdges | None = None
         self._warned = False
-        self.bytes_read = 0
 
     def load(self, resident: tuple[int, ...]) -> Edges | None:
         """All edges (E, 3) between `resident` partitions; None if there are more than the limit."""
@@ -89,11 +85,10 @@ class ResidentEdges:
         kept = {bucket: self._buckets[bucket] for bucket in wanted if bucket in self._buckets}
         for bucket in wanted:
             if bucket not in kept:
-                kept[bucket] = found = self._edges.read("train", bucket)
-                self.bytes_read += found.nbytes
+                kept[bucket] = found = self._edges.bucket(bucket)
                 self._num_relations = max(self._num_relations, int(found[:, 1].max(initial=0)) + 1)
         self._buckets = kept
-        if not isinstance(self._edges, HeldEdges):  # of which buckets are views
+        if not self._edges.is_held:  # else buckets are views
             self._bucket_bytes = sum(edges.nbytes for edges in kept.values())
         return np.concatenate([kept[bucket] for bucket in wanted])
 

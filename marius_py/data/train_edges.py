@@ -1,13 +1,12 @@
-"""Train edges held in memory where they are few (floor 2): an edge store in, the same without its disk out.
+"""Train edges as steps ask for them (floor 2): an edge store in, buckets and ranges of its train split out.
 
 A step on disk reads some buckets and parts of others anew. Where a graph is small these are many short reads,
-each with its checksum, and all of its edges take less memory than one block of a large graph.
+each with its checksum, and all of its edges take less memory than one block of a large graph: they are held.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from marius_py.partitioning import Partitioning
 from marius_py.storage.protocols import Edges, EdgeStore
@@ -17,63 +16,59 @@ HELD_EDGES = 1 << 21
 """Edges that are held, at most: 25 MB."""
 
 
-class HeldEdges:
-    """An `EdgeStore` over another one whose train edges it reads whole, when the first of them are asked for.
+class TrainEdges:
+    """Reads train edges, and counts what is read; if they are few, all of them when the first are asked for.
 
-    By one thread. What is returned are views.
+    By one thread.
+
+    Args:
+        store: where they are.
+        most: edges that are held, at most.
 
     Attributes:
-        bytes_read: of train edges from the other store, so far.
+        is_held: whether they are few; what is returned are views then.
+        bytes_read: so far.
     """
 
-    def __init__(self, store: EdgeStore) -> None:
+    def __init__(self, store: EdgeStore, most: int = HELD_EDGES) -> None:
         self._store = store
-        self._counts = store.bucket_counts()
-        self._starts = np.concatenate([[0], np.cumsum(self._counts.ravel())]).tolist()
-        self._train: Edges | None = None
+        self.counts = store.bucket_counts()
+        """(p, p) edges a bucket."""
+        self._starts = np.concatenate([[0], np.cumsum(self.counts.ravel())]).tolist()
+        self._held: Edges | None = None
+        self.is_held = self._starts[-1] <= most
         self.bytes_read = 0
 
     @property
     def partitioning(self) -> Partitioning:
-        """The partition ranges by which train edges are sorted into buckets."""
+        """The partition ranges by which edges are sorted into buckets."""
         return self._store.partitioning
-
-    def bucket_counts(self) -> NDArray[np.int64]:
-        """Train edges by bucket: (p, p)."""
-        return self._counts.copy()
-
-    def num_edges(self, split: str) -> int:
-        """Edges of a split."""
-        return self._store.num_edges(split)
-
-    def read(self, split: str, bucket: Bucket | None = None) -> Edges:
-        """The (E, 3) edges of a split, or of one bucket of the train split."""
-        if split != "train":
-            return self._store.read(split, bucket)
-        if bucket is None:
-            return self._held()
-        place = bucket[0] * len(self._counts) + bucket[1]
-        return self._held()[self._starts[place] : self._starts[place + 1]]
-
-    def read_range(self, split: str, start: int, stop: int) -> Edges:
-        """The (stop − start, 3) edges of a split by position."""
-        return self._held()[start:stop] if split == "train" else self._store.read_range(split, start, stop)
-
-    def close(self) -> None:
-        """Close the other store."""
-        self._store.close()
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
-        return 0 if self._train is None else self._train.nbytes
+        """Bytes held; asked from any thread."""
+        held = self._held
+        return 0 if held is None else held.nbytes
+
+    def bucket(self, bucket: Bucket) -> Edges:
+        """The (E, 3) edges of a bucket."""
+        if not self.is_held:
+            return self._counted(self._store.read("train", bucket))
+        place = bucket.head * len(self.counts) + bucket.tail
+        return self.rows(self._starts[place], self._starts[place + 1])
+
+    def rows(self, start: int, stop: int) -> Edges:
+        """The (stop − start, 3) edges by position."""
+        if not self.is_held:
+            return self._counted(self._store.read_range("train", start, stop))
+        if self._held is None:
+            self._held = self._counted(self._store.read("train"))
+        return self._held[start:stop]
 
     def clear(self) -> None:
-        """Let go of the edges."""
-        self._train = None
+        """Let go of what is held."""
+        self._held = None
 
-    def _held(self) -> Edges:
-        if self._train is None:
-            self._train = self._store.read("train")
-            self.bytes_read = self._train.nbytes
-        return self._train
+    def _counted(self, edges: Edges) -> Edges:
+        self.bytes_read += edges.nbytes
+        return edges

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from marius_py.data.held_edges import HELD_EDGES
 from marius_py.data.step_edges import BLOCK_EDGES
+from marius_py.data.train_edges import HELD_EDGES
 from marius_py.storage.aligned import PAGE
 from marius_py.storage.edge_writer import edge_dtype
 from marius_py.storage.protocols import NodeTable

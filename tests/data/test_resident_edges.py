@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from marius_py.data.resident_edges import ResidentEdges, most_between
+from marius_py.data.train_edges import TrainEdges
 from marius_py.nn.known_edges import KnownEdges
 from marius_py.partitioning import Partitioning
 from marius_py.storage.memory import MemoryEdgeStore
@@ -23,7 +24,7 @@ def test_an_index_for_few_edges_finds_what_one_of_all_finds(share: float, compil
     rng = np.random.default_rng(0)
     edges = np.stack([rng.integers(0, size, 40_000) for size in (NODES, 3, NODES)], 1)
     store = MemoryEdgeStore(Partitioning(NODES, PARTS), edges)
-    known = ResidentEdges(store, store.bucket_counts(), limit=len(edges), compiled=compiled)
+    known = ResidentEdges(TrainEdges(store, 0), limit=len(edges), compiled=compiled)
     resident = (0, 1, 3)
     loaded = known.load(resident)
     assert loaded is not None
@@ -45,7 +46,7 @@ def test_an_index_of_all_serves_until_a_partition_comes() -> None:
     rng = np.random.default_rng(0)
     edges = np.stack([rng.integers(0, size, 2000) for size in (NODES, 3, NODES)], 1)
     store = MemoryEdgeStore(Partitioning(NODES, PARTS), edges)
-    known = ResidentEdges(store, store.bucket_counts(), limit=len(edges))
+    known = ResidentEdges(TrainEdges(store, 0), limit=len(edges))
     loaded = known.load((0, 1))
     assert loaded is not None
     first = known.index((0, 1), loaded, loaded)
@@ -63,7 +64,7 @@ def test_no_index_outlives_the_edges_it_was_made_of() -> None:
     store = MemoryEdgeStore(Partitioning(NODES, PARTS), edges)
     counts = store.bucket_counts()
     limit = max(int(counts[np.ix_(parts, parts)].sum()) for parts in ([0, 1], [1, 2]))
-    known = ResidentEdges(store, counts, limit=limit)
+    known = ResidentEdges(TrainEdges(store, 0), limit=limit)
     negatives = np.arange(NODES)[None]
     for resident, few in (
         ((0, 1), False),
@@ -88,7 +89,7 @@ def test_what_is_held_is_known_without_asking_every_bucket(monkeypatch: pytest.M
     rng = np.random.default_rng(0)
     edges = np.stack([rng.integers(0, size, 2000) for size in (NODES, 3, NODES)], 1)
     store = MemoryEdgeStore(Partitioning(NODES, PARTS), edges)
-    known = ResidentEdges(store, store.bucket_counts(), limit=len(edges))
+    known = ResidentEdges(TrainEdges(store, 0), limit=len(edges))
     for resident in ((0, 1), (1, 3), (0, 1, 2, 3)):
         loaded = known.load(resident)
         assert loaded is not None
@@ -107,7 +108,7 @@ def test_too_many_edges_are_told_once_and_only_the_blocks_own_are_held(
     store = MemoryEdgeStore(Partitioning(NODES, PARTS), edges)
     counts = store.bucket_counts()
     small, large = (sum(int(counts[i, j]) for i in parts for j in parts) for parts in ((2,), (0, 1)))
-    known = ResidentEdges(store, counts, limit=small)
+    known = ResidentEdges(TrainEdges(store, 0), limit=small)
     few = known.load((2,))
     assert few is not None
     held = known.index((2,), few, few).nbytes
@@ -147,7 +148,7 @@ def test_held_edges_are_those_of_the_file() -> None:
     store = MemoryEdgeStore(Partitioning(NODES, PARTS), edges)
     counts = store.bucket_counts()
     starts = np.concatenate([[0], np.cumsum(counts.ravel())])
-    known = ResidentEdges(store, counts, limit=len(edges))
+    known = ResidentEdges(TrainEdges(store, 0), limit=len(edges))
     known.load((1, 2, 3))
     first, end = int(starts[5]), int(starts[8])  # buckets (1, 1) to (1, 3)
     for start, stop in ((first, end), (first + 3, first + 9), (end - 4, end), (int(starts[7]) - 2, end - 1)):
