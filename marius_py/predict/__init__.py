@@ -4,7 +4,8 @@ from marius_py.predict.answers import Prediction, predict
 from marius_py.predict.calibration import Calibration, fit_temperature
 from marius_py.predict.completion import complete_nodes, score_edges
 from marius_py.predict.index import NeighborIndex, open_index
-from marius_py.predict.neighbors import METRICS, Metric, Neighbor, find_neighbors, neighbors
+from marius_py.predict.metric import METRICS, Metric
+from marius_py.predict.neighbors import Neighbor, find_neighbors, neighbors
 from marius_py.predict.relations import complete_relations
 from marius_py.predict.scores import score
 from marius_py.predict.topk import TopK, top_k

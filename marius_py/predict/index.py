@@ -24,7 +24,7 @@ from marius_py.errors import ConfigError, MariusError, StorageError
 from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES
 from marius_py.evaluation.ranking.candidates import Float32, Ids
 from marius_py.predict.completion import check_k, check_memory
-from marius_py.predict.neighbors import METRICS, Metric, scorer_of
+from marius_py.predict.metric import Metric, check_metric, scorer_of
 from marius_py.predict.topk import Best, TopK
 from marius_py.storage.file_io import file_checksum
 from marius_py.storage.replacing import Replacing
@@ -147,8 +147,7 @@ def open_index(
     """
     faiss = import_faiss()
     check_memory(memory_bytes)
-    if metric not in METRICS:
-        raise ConfigError(f"metric is {metric!r}; allowed: {', '.join(METRICS)}")
+    check_metric(metric)
     described = factory_for(run.num_nodes) if factory == AUTO else factory
     place = default_folder(run) if folder is None else Path(folder)
     path = place / f"{metric}-{re.sub(r'[^A-Za-z0-9]+', '_', described)}.faiss"

@@ -5,34 +5,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from marius_py.errors import ConfigError
 from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES
 from marius_py.evaluation.ranking.candidates import Ids
 from marius_py.evaluation.ranking.known import KnownAnswers
-from marius_py.evaluation.ranking.scorer import ModelScorer, ordered_sum
-from marius_py.nn.kernels.distance import pairwise_l2
-from marius_py.predict.completion import (
-    check_k,
-    check_memory,
-    node_blocks,
-)
+from marius_py.predict.completion import check_k, check_memory, node_blocks
 from marius_py.predict.finite import not_finite
+from marius_py.predict.index import NeighborIndex
+from marius_py.predict.metric import Metric, check_metric, scorer_of
 from marius_py.predict.queries import names_of
 from marius_py.predict.topk import TILE_CANDIDATES, TopK, top_k
-from marius_py.types import Progress, Side
+from marius_py.types import Progress
 
 if TYPE_CHECKING:
-    from marius_py.predict.index import NeighborIndex
     from marius_py.run_files.reader import RunReader
-
-Metric = Literal["cosine", "dot", "l2"]
-METRICS: tuple[Metric, ...] = get_args(Metric)
 
 logger = logging.getLogger(__name__)
 
@@ -126,8 +117,7 @@ def find_neighbors(
         Ids (Q, k), and scores (Q, k) as `metric` says.
     """
     check_memory(memory_bytes)
-    if metric not in METRICS:
-        raise ConfigError(f"metric is {metric!r}; allowed: {', '.join(METRICS)}")
+    check_metric(metric)
     k = min(check_k(k), max(run.num_nodes - 1, 1))
     scorer = scorer_of(metric, run)
     size = max(1, memory_bytes // 4 // (12 * run.dim + 64 * k))
@@ -142,60 +132,3 @@ def find_neighbors(
         found = top_k(scorer, scorer.queries(rows, rows, "tail"), blocks, k, known=itself)
         ids[start : start + size], scores[start : start + size] = found.ids, found.scores
     return TopK(ids, scores, None)
-
-
-def scorer_of(metric: Metric, run: RunReader) -> ModelScorer:
-    """Scores a metric of rows (n, D) with rows (n, D), on the run's device; higher is nearer."""
-    device = run.model.device
-    if metric == "cosine":
-        return _CosineScorer(device, run.dim)
-    return ModelScorer(_Rows("dot" if metric == "dot" else "l2", device), run.dim)
-
-
-class _Rows:
-    """A model whose queries are node rows."""
-
-    def __init__(self, similarity: Literal["dot", "l2"], device: torch.device) -> None:
-        self.similarity = similarity
-        self._device = device
-
-    @property
-    def device(self) -> torch.device:
-        return self._device
-
-    def queries(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
-        return anchors
-
-    def compare(self, query: Tensor, candidates: Tensor) -> Tensor:
-        if self.similarity == "dot":
-            return torch.bmm(query, candidates.transpose(1, 2))
-        return -pairwise_l2(query, candidates)
-
-
-class _CosineScorer(ModelScorer):
-    """Cosine of the angle between rows; 0 if one of them is zero."""
-
-    def __init__(self, device: torch.device, dim: int) -> None:
-        super().__init__(_Rows("dot", device), dim)
-
-    def scores(self, queries: Tensor, candidates: Tensor) -> Tensor:
-        return super().scores(_unit(queries), _unit(candidates))
-
-    def exact(self, queries: Tensor, candidates: Tensor) -> Tensor:
-        query, candidate = queries.double(), candidates.double()
-        product = ordered_sum(query * candidate)
-        squares = ordered_sum(query.square()), ordered_sum(candidate.square())
-        length = (squares[0] * squares[1]).sqrt()
-        return torch.where(length == 0, torch.zeros_like(product), product / length).clamp(-1, 1)
-
-    def band(
-        self, true: Tensor, query_norm: Tensor, candidate_norm: float, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
-        """As for the dot product of unit rows; dividing by the length adds a few roundings."""
-        return super().band(true, torch.full_like(query_norm, 2.0), 2.0, dtype)
-
-
-def _unit(rows: Tensor) -> Tensor:
-    length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True, dtype=torch.float64)
-    unit: Tensor = rows / length.clamp_min(1e-300)
-    return unit.to(rows.dtype)
