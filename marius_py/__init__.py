@@ -1,6 +1,6 @@
 """marius_py: embeddings of graphs larger than GPU memory or RAM, on one machine.
 
-Importing the package imports nothing else: `marius_py.ordering` works with neither torch nor h5py installed,
+Importing the package imports nothing heavy: `marius_py.ordering` works with neither torch nor h5py installed,
 and what the names below stand for is imported when they are first used.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from marius_py.version import __version__
 
 _LAZY = {
     "TrainConfig": "marius_py.config",

@@ -24,6 +24,7 @@ FLOORS: dict[str, int] = {
     "pool": 0,
     "team": 0,
     "threads": 0,
+    "version": 0,
     "ordering": 0,
     "partitioning": 1,
     "graph": 1,
@@ -85,8 +86,7 @@ def _imported(module: str, file: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{module}: relative import in line {node.lineno}; write the whole name"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    own = {name.removeprefix("marius_py.") for name in names if name.startswith("marius_py.")}
-    return own - {"__version__"}
+    return {name.removeprefix("marius_py.") for name in names if name.startswith("marius_py.")}
 
 
 MODULES = _modules()

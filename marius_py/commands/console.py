@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
-from marius_py import __version__
 from marius_py.commands.progress import Bars
 from marius_py.commands.streams import discard, flush, tell
 from marius_py.errors import (
@@ -29,6 +28,7 @@ from marius_py.errors import (
     StalledError,
     StorageError,
 )
+from marius_py.version import __version__
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from marius_py import __version__
 from marius_py.commands.console import LEVELS, Parser, guarded, log, set_log_level, told
 from marius_py.errors import ConfigError, InterruptedRunError, StalledError
+from marius_py.version import __version__
 
 
 @dataclass(frozen=True, slots=True)

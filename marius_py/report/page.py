@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from marius_py import __version__
 from marius_py.errors import StorageError
 from marius_py.report.figures import (
     bands_figure,
@@ -40,6 +39,7 @@ from marius_py.run_files.outputs import check_output
 from marius_py.storage.replacing import Replacing
 from marius_py.streams import Purpose, stream
 from marius_py.types import StageProgress
+from marius_py.version import __version__
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

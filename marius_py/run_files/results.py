@@ -19,7 +19,6 @@ import h5py
 import numpy as np
 import torch
 
-from marius_py import __version__
 from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES, Evaluator, Mode
 from marius_py.evaluation.metrics import DEFAULT_KS, Metrics
 from marius_py.evaluation.ranking.trained import TrainedModel
@@ -32,6 +31,7 @@ from marius_py.storage.file_io import replace_file
 from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.storage.reader import NodeReader, open_node_reader
 from marius_py.types import StageProgress
+from marius_py.version import __version__
 
 LEAST_MEMORY_BYTES = 1 << 20
 """What ranking shrinks its blocks to before it leaves the device."""
