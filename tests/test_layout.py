@@ -94,9 +94,11 @@ MODULES = _modules()
 
 def _module_of(name: str) -> str:
     """The module that a name below marius_py stands in, or is."""
-    while name not in MODULES:
-        name = name.rpartition(".")[0]
-    return name
+    found = name
+    while found not in MODULES:
+        found = found.rpartition(".")[0]
+        assert found, f"there is no module for marius_py.{name}"
+    return found
 
 
 @pytest.mark.parametrize("module", MODULES)
