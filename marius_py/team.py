@@ -6,6 +6,7 @@ batch waits for rows that another is about to change.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
@@ -39,16 +40,17 @@ class Team:
     Args:
         size: members, at least 1; alone, the caller does everything and no thread is started.
         span: notes what the other members do under the name given to `run`; see `Trace.span`.
+        first: number of the first of the others, in its thread's name.
     """
 
-    def __init__(self, size: int, span: Span = lambda name: nullcontext()) -> None:
+    def __init__(self, size: int, span: Span = lambda name: nullcontext(), first: int = 1) -> None:
         self.size = size
         # Not a pool of the library's: its threads, if one hangs, would keep the process from ending. Each has
         # a queue of its own: one that took two works of a run would do both in the same scratch memory.
         self._queues: list[_Queue] = [SimpleQueue() for _ in range(1, size)]
         self._threads = [
             Thread(target=_serve, args=(queue, span), name=f"{TEAM_THREAD}-{number}", daemon=True)
-            for number, queue in enumerate(self._queues, 1)
+            for number, queue in enumerate(self._queues, first)
         ]
 
     def __enter__(self) -> Self:
@@ -111,3 +113,40 @@ def _fulfil(done: Future[Any], work: Callable[[], Any]) -> None:
 
 ALONE = Team(1)
 """Nobody but the caller."""
+
+
+class Teams:
+    """A team for each thread that asks for its own; used in a `with` block, by any number of threads.
+
+    Args:
+        size: members of each, at least 1.
+        span: as for `Team`.
+    """
+
+    def __init__(self, size: int, span: Span = lambda name: nullcontext()) -> None:
+        self.size = size
+        self._span = span
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._open: list[Team] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for team in self._open:
+            team.__exit__(kind, error, trace)
+
+    def mine(self) -> Team:
+        """The team of the calling thread."""
+        if self.size == 1:
+            return ALONE
+        if not hasattr(self._local, "team"):
+            with self._lock:
+                team = Team(self.size, self._span, first=1 + len(self._open) * (self.size - 1))
+                self._local.team = team.__enter__()
+                self._open.append(team)
+        found: Team = self._local.team
+        return found

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
-from marius_py.team import ALONE, Team
+from marius_py.team import ALONE, Team, Teams
 
 
 @pytest.mark.parametrize(("size", "count"), [(1, 0), (1, 4), (2, 0), (2, 1), (2, 2), (5, 3), (4, 4)])
@@ -106,3 +106,38 @@ def test_what_the_others_do_is_noted_under_its_name() -> None:
         team.run([lambda: None] * 2, "compute")
         team.run([lambda: None] * 2)
     assert noted == [("compute", "marius-team-1")]
+
+
+def test_each_thread_has_a_team_of_its_own() -> None:
+    before = threading.active_count()
+    asked = threading.Barrier(2)
+
+    def members(teams: Teams) -> set[str]:
+        asked.wait(60)
+        assert teams.mine() is teams.mine()
+        return {thread.name for thread in teams.mine().run([threading.current_thread] * 3)}
+
+    with Teams(3) as teams, ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(members, [teams] * 2)
+        assert len(first | second) == 6
+        assert threading.active_count() == before + 2 + 4
+    assert threading.active_count() == before
+
+
+def test_teams_of_one_are_nobody_else() -> None:
+    with Teams(1) as teams:
+        assert teams.mine() is ALONE
+
+
+def test_teams_end_with_the_work_that_failed() -> None:
+    hanging, started = threading.Event(), time.perf_counter()
+
+    def fail() -> None:
+        with Teams(2) as teams:
+            teams.mine()._queues[0].put((hanging.wait, Future(), ""))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert time.perf_counter() - started < 30
+    hanging.set()

@@ -1,12 +1,13 @@
 """The runner that suits a run (floor 3): settings, device and buffer in, the choice and its threads out.
 
-The host's cores share in one batch at a time, or, where several may be in flight, in lanes each of which
-takes its batches through all stages; beside a device that keeps the buffer one lane is enough, and where rows
-travel to a device each stage has a thread.
+The host's cores share in one batch at a time, or, where several may be in flight, have lanes each of which
+takes its batches through all stages; cores left over share in the lanes' batches. Beside a device that keeps
+the buffer one lane is enough, and where rows travel to a device each stage has a thread.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,9 @@ from marius_py.pipeline.rounds import run_rounds
 from marius_py.pipeline.runner import Stage, run_inline, run_threaded
 from marius_py.pipeline.trace import Trace
 from marius_py.pipeline.watchdog import Watchdog
-from marius_py.team import ALONE, Team
+from marius_py.team import Teams
+
+log = logging.getLogger(__name__)
 
 _THREADED_STAGES = 2
 """So many of the stages beside a device have threads of their own: those that read and change rows."""
@@ -51,6 +54,8 @@ class Execution:
         threads: of the CPU's kernels.
         compute_workers: batches that the CPU computes at once, or, with one in flight, threads that share in
             one; None: one for each of `threads`.
+        members: threads that share in each of several batches that the CPU computes at once, as far as
+            `threads` go; with one in flight, all do.
         precision: of the CPU's matrix products.
         on_host: the CPU computes. in_device: the buffer is where a device computes.
         swapped: partitions come and go, so that drawing waits for the disk.
@@ -61,6 +66,7 @@ class Execution:
     max_in_flight: int
     threads: int
     compute_workers: int | None
+    members: int
     precision: HostPrecision
     on_host: bool
     in_device: bool
@@ -68,16 +74,20 @@ class Execution:
     draws_quickly: bool
 
     @contextmanager
-    def team(self, trace: Trace) -> Iterator[Team]:
-        """Threads that share in one batch, as many as may; torch's are shared out among them, or among lanes.
+    def teams(self, trace: Trace) -> Iterator[Teams]:
+        """Threads that share in a batch, for each that is computed at once; torch's are shared out among all.
 
         Members with a thread each do more than torch's own threads in one: many of a step's operations are
         too small to be divided.
         """
-        shares = self._in_ram and self._lanes == 1
-        size = self.compute_workers or self.threads if shares else 1
-        with self._shared_threads(max(self._lanes, size)), Team(size, trace.span) as team:
-            yield team
+        size = self._sharing
+        with self._shared_threads(self._lanes * size), Teams(size, trace.span) as teams:
+            yield teams
+
+    def announce(self) -> None:
+        """Say in the log what the cores of the host compute at once, if it is several batches."""
+        if self._lanes > 1:
+            log.info("batches: %d at once, threads of each: %d", self._lanes, self._sharing)
 
     def run(
         self,
@@ -86,7 +96,7 @@ class Execution:
         trace: Trace,
         on_error: Callable[[], None],
         watchdog: Watchdog,
-        team: Team = ALONE,
+        teams: Teams,
     ) -> None:
         """Take all of `source` through the stages, the first of which draws.
 
@@ -102,8 +112,11 @@ class Execution:
         elif self._in_ram:
             lanes = self._lanes
             # Only where partitions are swapped does drawing wait for the disk.
-            ahead = max(lanes, team.size) + 1 if self.swapped else 0
-            on_cores = partial(run_rounds, team=team) if lanes == 1 else partial(run_lanes, lanes=lanes)
+            ahead = max(lanes, teams.size) + 1 if self.swapped else 0
+            if lanes == 1:
+                on_cores = partial(run_rounds, team=teams.mine())
+            else:
+                on_cores = partial(run_lanes, lanes=lanes)
             with self._products():
                 on_cores(source, stages, trace, ahead=ahead, on_error=on_error, watchdog=watchdog)
         else:
@@ -132,6 +145,15 @@ class Execution:
         if self.mode == "inline" or not self._in_ram:
             return 1
         return min(self.compute_workers or self.threads, self.max_in_flight)
+
+    @property
+    def _sharing(self) -> int:
+        """Number of threads that share in each of these batches."""
+        if not self._in_ram:
+            return 1
+        if self._lanes == 1:
+            return self.compute_workers or self.threads
+        return max(1, min(self.members, self.threads // self._lanes))
 
     def _shared_threads(self, users: int) -> AbstractContextManager[None]:
         """Meanwhile torch has its share of threads for each of so many users at once.

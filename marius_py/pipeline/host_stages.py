@@ -6,7 +6,7 @@ scatter     the optimizer's step of the rows in the buffer itself, ends the leas
 
 Memory is what a small batch waits for. So the state of the rows is not copied out and back, and the step is
 taken in blocks that pass through the cache once. All stages of a batch must run in one thread, since what
-they hand on lies in scratch of that thread, but a team of others may help it with each; or several threads
+they hand on lies in scratch of that thread, but a team of others may help it with each. Several threads may
 take a batch each. They gather in the order of batches, and scatter in the order in which they are ready, one
 at a time.
 """
@@ -29,7 +29,7 @@ from marius_py.nn.kernels.workspace import Workspace
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.pipeline.runner import Stage
 from marius_py.pipeline.stages import Done, corruptions, diverged
-from marius_py.team import ALONE, Team
+from marius_py.team import Teams
 from marius_py.types import Position
 
 
@@ -51,7 +51,7 @@ def host_stages(
     model: LinkPredictionModel,
     on_done: Callable[[Done], None],
     rate: Callable[[int], float] = lambda edges: 1.0,
-    team: Team = ALONE,
+    teams: Teams | None = None,
 ) -> list[Stage]:
     """Gather, compute and scatter over one buffer and model in RAM, for the runners of the host.
 
@@ -60,8 +60,9 @@ def host_stages(
         model: computes them, on the CPU.
         on_done: told of every batch, in the order of batches, as soon as all before it are done as well.
         rate: number of edges → factor of the learning rate, asked once a batch, in the order of batches.
-        team: threads that share in the work on one batch.
+        teams: of threads that share in the work on one batch; None: each is computed by its thread alone.
     """
+    teams = teams or Teams(1)
     local = threading.local()
     entered: deque[EdgeBatch] = deque()
     done: dict[Position, Done] = {}
@@ -72,7 +73,7 @@ def host_stages(
         if not hasattr(local, "workspace"):
             local.workspace = Workspace(torch.device("cpu"))
         rows = local.workspace.take("rows", len(index), model.dim)
-        team.share(len(index), lambda part: buffer.gather_rows(index[part], rows[part]), "gather")
+        teams.mine().share(len(index), lambda part: buffer.gather_rows(index[part], rows[part]), "gather")
         batch = Batch(
             rows=rows,
             head=torch.from_numpy(ids.head),
@@ -85,7 +86,8 @@ def host_stages(
         return _Gathered(ids, batch)
 
     def compute(gathered: _Gathered) -> _Computed:
-        return _Computed(gathered.ids, float(gathered.batch.rate), model.gradients(gathered.batch, team))
+        gradients = model.gradients(gathered.batch, teams.mine())
+        return _Computed(gathered.ids, float(gathered.batch.rate), gradients)
 
     def scatter(computed: _Computed) -> None:
         ids, gradients = computed.ids, computed.gradients
@@ -102,7 +104,7 @@ def host_stages(
                 raise diverged(ids, loss, rows)
             buffer.update(model.optimizer, index[part], rows[part], computed.rate)
 
-        team.share(len(index), step, "scatter")
+        teams.mine().share(len(index), step, "scatter")
         ids.lease.release()
         done[ids.position] = Done(ids.position, ids.num_edges, loss)
         while entered and entered[0].position in done:

@@ -35,7 +35,7 @@ from marius_py.pipeline.runner import Stage
 from marius_py.pipeline.stages import Done, training_stages
 from marius_py.pipeline.trace import Trace
 from marius_py.pipeline.watchdog import Watchdog
-from marius_py.team import Team
+from marius_py.team import Teams
 from marius_py.types import Position
 
 log = logging.getLogger(__name__)
@@ -88,6 +88,7 @@ class BatchPath:
 
     def announce(self) -> None:
         """Say in the log what computes batches."""
+        self._execution.announce()
         _announce_kernels(self._model, weighs_edges=self._weighs_edges)
         _announce_products(self._execution)
 
@@ -109,9 +110,9 @@ class BatchPath:
             self._weigh_parts(done.position)
             on_done(done)
 
-        with self._execution.team(self._trace) as team:
-            stages, finish = self._stages(freed, rate, team)
-            self._execution.run(leased, stages, self._trace, self._buffer.abort, self._watchdog, team)
+        with self._execution.teams(self._trace) as teams:
+            stages, finish = self._stages(freed, rate, teams)
+            self._execution.run(leased, stages, self._trace, self._buffer.abort, self._watchdog, teams)
             finish()
 
     def close(self) -> None:
@@ -120,7 +121,7 @@ class BatchPath:
         self._recordings.close()
 
     def _stages(
-        self, on_done: Callable[[Done], None], rate: Callable[[int], float], team: Team
+        self, on_done: Callable[[Done], None], rate: Callable[[int], float], teams: Teams
     ) -> tuple[list[Stage], Callable[[], None]]:
         """The stages of a batch, as buffer and device need them, and what ends them after the last one."""
         finish: Callable[[], None] = _nothing
@@ -130,7 +131,7 @@ class BatchPath:
             on_device = DeviceStages(self._buffer, self._device_work, on_done, rate, self._trace)
             stages, finish = on_device.stages(), on_device.finish
         elif self._device.type == "cpu":
-            stages = host_stages(self._buffer, self._model, on_done, rate, team)
+            stages = host_stages(self._buffer, self._model, on_done, rate, teams)
         else:
             stages = training_stages(
                 self._buffer, self._model, self._transfer, self._recordings, on_done, rate

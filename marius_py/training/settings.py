@@ -28,6 +28,7 @@ class TrainerSettings:
         threads: of the CPU's kernels; None: as many as torch has now.
         compute_workers: batches that the CPU computes at once, which share these threads, at most
             `max_in_flight`; with one in flight, threads that share in it; None: one for each thread.
+        members: threads that share in each of several batches in flight, as far as `threads` go.
         precision: of the CPU's matrix products: "bfloat16" rounds their factors, where the CPU has units for
             that; sums, rows and everything else are float32.
     """
@@ -42,6 +43,7 @@ class TrainerSettings:
     device_buffer: bool = False
     threads: int | None = None
     compute_workers: int | None = None
+    members: int = 1
     precision: HostPrecision = "float32"
 
     def execution(self, device: torch.device, num_partitions: int, *, reads_edges: bool) -> Execution:
@@ -57,6 +59,7 @@ class TrainerSettings:
             max_in_flight=self.max_in_flight,
             threads=self.threads or torch.get_num_threads(),
             compute_workers=self.compute_workers,
+            members=self.members,
             precision=self.precision,
             on_host=device.type == "cpu",
             in_device=self.device_buffer,

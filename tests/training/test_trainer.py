@@ -31,6 +31,7 @@ from marius_py.partitioning import Partitioning
 from marius_py.pipeline.stages import figures
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
 from marius_py.storage.protocols import Float32, NodeTable
+from marius_py.team import Team
 from marius_py.training.commits import CommitRhythm
 from marius_py.training.settings import TrainerSettings
 from marius_py.training.trainer import Trainer
@@ -235,6 +236,37 @@ def test_several_workers_share_the_threads_and_learn() -> None:
         torch.set_num_threads(1)
     assert threads == {1}
     assert workers[-1]["loss"] < 0.95 * workers[0]["loss"]
+
+
+def test_threads_left_over_share_in_the_batches_of_each_worker(caplog: pytest.LogCaptureFixture) -> None:
+    """Each has a team of its own, and torch no threads beside them."""
+    caplog.set_level("INFO")
+    found: set[tuple[str, Team, int, int]] = set()
+    model = make_model()
+    gradients = model.gradients
+    together = threading.Barrier(2)
+
+    def noted(batch: Batch, team: Team) -> Gradients:
+        me = threading.current_thread().name
+        if me not in {one[0] for one in found}:
+            together.wait(60)  # else one worker might take all batches
+        found.add((me, team, team.size, torch.get_num_threads()))
+        return gradients(batch, team)
+
+    model.gradients = noted  # type: ignore[method-assign]
+    settings = replace(THREADED, max_in_flight=2, threads=7, members=5)
+    torch.set_num_threads(7)
+    try:
+        history = Setup(settings, model=model, batch_edges=64).train(1)
+        assert torch.get_num_threads() == 7
+    finally:
+        torch.set_num_threads(1)
+    assert {(size, threads) for _, _, size, threads in found} == {(3, 1)}
+    assert len({name for name, *_ in found}) == 2
+    assert len({team for _, team, *_ in found}) == 2
+    assert [record.message for record in caplog.records][:1] == ["batches: 2 at once, threads of each: 3"]
+    one = Setup(THREADED, batch_edges=64).train(1)
+    assert history[0]["loss"] == pytest.approx(one[0]["loss"], rel=0.1)
 
 
 def test_the_log_says_whether_a_processor_multiplies_bfloat16(
