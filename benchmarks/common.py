@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,18 @@ from marius_py.generate import planted_edges
 from marius_py.graph import open_graph
 from marius_py.nn.kernels.host import COMPILED_EDGES
 from marius_py.partitioning import Partitioning
-from marius_py.parts import make_batch_settings, make_model, make_ordering, order_of
+from marius_py.parts import (
+    make_batch_settings,
+    make_model,
+    make_ordering,
+    make_trainer_settings,
+    order_of,
+)
 from marius_py.run_files.results import peak_rss_bytes, versions
 from marius_py.storage.aligned import allocate
 from marius_py.storage.hdf5_nodes import create_node_store
 from marius_py.storage.memory import MemoryEdgeStore
 from marius_py.storage.protocols import NodeTable, PartitionStore
-from marius_py.training.settings import TrainerSettings
 from marius_py.training.trainer import Trainer
 
 FB15K_237 = (14_541, 237, 272_115)
@@ -283,6 +288,8 @@ def train_epochs(
         wrap: puts another store in front of the one on disk.
         device_buffer: keep the buffer on the device that computes.
     """
+    threads = config.pipeline.compute_threads or torch.get_num_threads()
+    config = replace(config, pipeline=replace(config.pipeline, compute_threads=threads))
     components = make_components(config)
     p = config.storage.partitions or 8
     capacity = config.storage.capacity or p
@@ -318,13 +325,9 @@ def train_epochs(
             ),
             components.sampler,
             make_batch_settings(config, model.compiled),
-            TrainerSettings(
-                capacity,
-                config.pipeline.mode,
-                config.pipeline.max_in_flight,
+            replace(
+                make_trainer_settings(config, table, capacity, store.num_edges("train")),
                 trace=folder.parent / "trace.json" if config.pipeline.trace else None,
-                compute_workers=config.pipeline.compute_workers,
-                precision="bfloat16" if config.pipeline.precision == "bfloat16" else "float32",
                 device_buffer=device_buffer,
             ),
             device=torch.device(config.device),

@@ -186,7 +186,7 @@ def _options() -> argparse.ArgumentParser:
     made.add_argument("--n3", type=float, default=0.0, help="weight of the penalty; default 0, as with peers")
     made.add_argument("--partitions", type=int, default=8, help="p")
     made.add_argument("--capacity", type=int, help="c; default: all partitions")
-    made.add_argument("--in-flight", type=int, default=2, help="pipeline.max_in_flight")
+    made.add_argument("--in-flight", type=int, help="pipeline.max_in_flight; default: chosen")
     made.add_argument("--no-mask", dest="mask", action="store_false", help="count known edges as negatives")
     made.add_argument(
         "--limit-threads", type=int, help="threads of the SGEMM compared with; default --threads"

@@ -33,6 +33,7 @@ from marius_py.nn.kernels.host import is_worth_compiling
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
+from marius_py.pipeline.in_flight import batches_in_flight, members_of_each
 from marius_py.planning.plan import fitting_capacity
 from marius_py.run_files.names import CONFIG_META
 from marius_py.run_files.results import (
@@ -52,6 +53,9 @@ DEMO_PARTITIONS = 8
 
 MEMORY_SHARE = 0.5
 """Share of the available memory that an automatic capacity may fill with the buffer."""
+
+BATCHES_SHARE = 0.125
+"""Share of the memory left beside the buffer that the batches in flight may fill."""
 
 RELATION_COPIES = 3
 """Times that the host holds the relations at a commit: what is trained, or its copy from a device, and for a
@@ -194,33 +198,61 @@ def make_batch_settings(config: TrainConfig, compiled: bool) -> BatchSettings:
     )
 
 
-def make_trainer_settings(config: TrainConfig, capacity: int) -> TrainerSettings:
+def make_trainer_settings(
+    config: TrainConfig, table: NodeTable, capacity: int, num_edges: int
+) -> TrainerSettings:
     """How a run with `capacity` partitions in the buffer goes through its batches; no commits or rates."""
-    pipeline = config.pipeline
+    pipeline, work = config.pipeline, epoch_work(config, table, capacity, num_edges)
+    threads = pipeline.compute_threads or available_cores()
+    workers = pipeline.compute_workers or threads
+    room = _room_for_batches(config, table, capacity)
+    in_flight = pipeline.max_in_flight or batches_in_flight(work, config.training.epochs, workers, room)
+    lanes = min(workers, in_flight)
     return TrainerSettings(
         capacity,
         mode=pipeline.mode,
-        max_in_flight=pipeline.max_in_flight,
+        max_in_flight=in_flight,
         device_buffer=config.storage.device == "cuda",
-        threads=pipeline.compute_threads or available_cores(),
+        threads=threads,
         compute_workers=pipeline.compute_workers,
+        members=members_of_each(work, threads, lanes, room),
         precision="bfloat16" if pipeline.precision == "bfloat16" else "float32",
     )
+
+
+def _room_for_batches(config: TrainConfig, table: NodeTable, capacity: int) -> int:
+    """Batches that may be held beside the buffer, each with its rows, their gradients and all scores."""
+    edges, negatives = config.training.batch_size, _negatives(config, table, capacity)
+    rows = min(_resident(table, capacity), 2 * edges + config.negatives.chunks * negatives)
+    device = resolve_device(config.device).type
+    memory = available_memory(device)
+    if device == "cpu":
+        memory -= table.num_slots(capacity) * table.slot_bytes
+    return int(BATCHES_SHARE * memory / (4 * (2 * table.dim * rows + edges * negatives)))
+
+
+def _resident(table: NodeTable, capacity: int) -> int:
+    """Nodes in the buffer, about."""
+    return table.partitioning.num_nodes * capacity // table.partitioning.num_partitions
+
+
+def _negatives(config: TrainConfig, table: NodeTable, capacity: int) -> int:
+    """Negatives of an edge, both sides together."""
+    settings = config.negatives
+    if settings.sampler.target == "all":
+        return 2 * _resident(table, capacity)
+    return (settings.count_head or settings.count) + (settings.count_tail or settings.count)
 
 
 def epoch_work(config: TrainConfig, table: NodeTable, capacity: int, num_edges: int) -> EpochWork:
     """What an epoch with `capacity` partitions in the buffer computes and moves."""
     settings = config.negatives
     share = capacity / table.partitioning.num_partitions
-    if settings.sampler.target == "all":
-        negatives = int(2 * table.partitioning.num_nodes * share)
-    else:
-        negatives = (settings.count_head or settings.count) + (settings.count_tail or settings.count)
     known = int(num_edges * share**2) if settings.mask_known or settings.per_question else 0
     return EpochWork(
         num_edges,
         config.training.batch_size,
-        product_flop(table.dim, negatives),
+        product_flop(table.dim, _negatives(config, table, capacity)),
         table.slot_bytes,
         known if known <= BLOCK_EDGES else 0,  # beyond, no step indexes more than its own edges
         resolve_device(config.device).type,

@@ -11,7 +11,7 @@ from marius_py import parts
 from marius_py.config import load_config
 from marius_py.data.step_edges import BLOCK_EDGES
 from marius_py.partitioning import Partitioning
-from marius_py.parts import automatic_capacity, edges_of, epoch_work
+from marius_py.parts import automatic_capacity, edges_of, epoch_work, make_trainer_settings
 from marius_py.prepare import prepare
 from marius_py.storage.protocols import NodeTable
 
@@ -38,6 +38,31 @@ def test_an_index_of_known_edges_that_is_not_made_costs_nothing(excess: int, kno
     assert epoch_work(load_config(["device=cpu"]), table, 4, num_edges).known_edges == known
     unmasked = load_config(["device=cpu", "negatives.mask_known=false"])
     assert epoch_work(unmasked, table, 4, num_edges).known_edges == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "gib", "expected"),
+    [
+        ((), 16, (8, 2)),
+        (("pipeline.max_in_flight=3",), 16, (3, 5)),
+        (("pipeline.compute_threads=6",), 16, (6, 1)),
+        (("pipeline.compute_workers=4",), 16, (4, 4)),
+        (("pipeline.max_in_flight=3", "pipeline.compute_workers=2"), 16, (3, 6)),
+        (("negatives=all",), 16, (2, 1)),  # 80 GB of scores
+        ((), 4, (5, 1)),
+        ((), 1, (2, 1)),
+    ],
+)
+def test_what_is_in_flight_follows_from_cores_sizes_and_memory(
+    words: tuple[str, ...], gib: float, expected: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million nodes of dim 64 with their state are half a GiB; a batch of 10,000 takes 91 MB."""
+    table = NodeTable(Partitioning(1_000_000, 8), dim=64, state_dim=64)
+    monkeypatch.setattr(parts, "available_cores", lambda: 16)
+    monkeypatch.setattr(parts, "available_memory", lambda device: int(gib * 2**30))
+    config = load_config(["device=cpu", "training.batch_size=10000", "negatives.count=1000", *words])
+    settings = make_trainer_settings(config, table, 8, 10_000_000)
+    assert (settings.max_in_flight, settings.members) == expected
 
 
 def test_edges_are_said_to_be_sorted_where_they_are(

@@ -294,7 +294,7 @@ class Joint:
             self.components.sampler,
             make_batch_settings(config, self.model.compiled),
             replace(
-                make_trainer_settings(config, capacity),
+                make_trainer_settings(config, store.table, capacity, self.edges.num_edges("train")),
                 commits=CommitRhythm(config.checkpoint.every_steps, config.checkpoint.every_seconds),
                 trace=self.folder / "trace.json" if config.pipeline.trace else None,
                 rate=self.components.rate,

@@ -147,7 +147,7 @@ def _epoch(
         make_ordering(config, table, capacity, held.bucket_counts(), order),
         components.sampler,
         make_batch_settings(config, model.compiled),
-        make_trainer_settings(config, capacity),
+        make_trainer_settings(config, table, capacity, graph.num_edges["train"]),
         device=device,
         degrees=(lambda first, last: degrees[first:last]) if components.sampler.needs_degrees else None,
         on_epoch=lambda line: lines.append((float(line["seconds"]), float(line["loads"]))),

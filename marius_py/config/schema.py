@@ -291,9 +291,10 @@ class PipelineConfig(Checked):
     PREFIX: ClassVar[str] = "pipeline"
 
     mode: Literal["threaded", "inline"] = setting("threaded", "stages in threads, or one after the other")
-    max_in_flight: int = setting(
-        2,
-        "batches between gather and write-back: the bound of staleness; 1 = synchronous",
+    max_in_flight: int | None = setting(
+        None,
+        "batches between gather and write-back: the bound of staleness; 1 = synchronous; null = 2 to 8, by "
+        "cores, and by the size and number of an epoch's batches",
         unit="batches",
         low=1,
     )

@@ -83,6 +83,11 @@ class EpochWork:
     known_edges: int = 0
     device: str = "cpu"
 
+    @property
+    def batch_flop(self) -> float:
+        """Floating-point operations of a batch's products."""
+        return min(self.batch_size, self.num_edges) * self.flop_per_edge
+
     def rounds(self, name: str, p: int, c: int) -> int:
         """Most rounds of an order that fit, from 1 to 16; 1 where everything is resident."""
         swaps, steps = _size(name, p, c)
