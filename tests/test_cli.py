@@ -604,6 +604,7 @@ def test_a_signal_that_is_ignored_stays_so(number: signal.Signals) -> None:
     assert trainer.interrupted == 0
 
 
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <function tqdm.__del__")  # before tqdm 4.68
 def test_a_bar_whose_terminal_is_gone_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     master, slave = os.openpty()
     terminal = open(slave, "w")  # noqa: SIM115

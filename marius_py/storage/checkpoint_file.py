@@ -85,7 +85,9 @@ def encode(manifest: Manifest, checkpoint: Checkpoint) -> Encoded:
         backing_store=False,
         block_size=1 << 20,
         userblock_size=HEADER_BYTES,
-        libver=("v110", "v110"),
+        # Of HDF5 before 2.0 an image's superblock has a wrong checksum, unless it is of the first version,
+        # which has none.
+        libver=("earliest", "v110"),
     ) as file:
         table = manifest.table
         facts = {
