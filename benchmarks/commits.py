@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -26,6 +25,7 @@ import torch
 from marius_py.config import CheckpointConfig
 from marius_py.data.batch_settings import BatchSettings
 from marius_py.generate import planted_edges
+from marius_py.machine import available_cores
 from marius_py.nn.decoders import ComplEx
 from marius_py.nn.losses import SoftmaxLoss
 from marius_py.nn.model import LinkPredictionModel
@@ -104,7 +104,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="where the stores are made; None: the temporary folder")
     parser.add_argument("--json", type=Path, help="file for the figures")
     options = parser.parse_args()
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.set_num_threads(available_cores())
     drawn = planted_edges(options.nodes, RELATIONS, options.edges)
     edges = MemoryEdgeStore(Partitioning(options.nodes, options.partitions), drawn)
     speeds: dict[str, list[float]] = {"none": [], "default": [], "often": []}

@@ -32,6 +32,7 @@ import torch
 from marius_py.config import TrainConfig, load_config, make_components
 from marius_py.generate import planted_edges
 from marius_py.graph import open_graph
+from marius_py.machine import available_cores
 from marius_py.nn.kernels.host import COMPILED_EDGES
 from marius_py.partitioning import Partitioning
 from marius_py.parts import (
@@ -436,11 +437,6 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     made.add_argument("--folder", type=Path, help="parent of the temporary folder; default: the system's")
     made.add_argument("--json", type=Path, help="write the figures here")
     return made
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def repeats_of(options: argparse.Namespace) -> int:

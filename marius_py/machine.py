@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -11,12 +13,15 @@ from marius_py.errors import ConfigError
 
 DEVICES = ("auto", "cpu", "cuda")
 
-_GROUPS = (
+_MEMORY = (
     # mount, and of a group: its limit, what it uses, and the entry of memory.stat for pages dropped first
     ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
     ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
 """Memory controllers of control groups: version 2, then version 1."""
+
+_PROCESSOR = (("sys/fs/cgroup", "cpu.max"), ("sys/fs/cgroup/cpu", "cpu.cfs_quota_us", "cpu.cfs_period_us"))
+"""Processor controllers likewise: mount, and of a group the files of its quota and the period it is for."""
 
 
 def resolve_device(name: str) -> torch.device:
@@ -47,8 +52,9 @@ def resolve_device(name: str) -> torch.device:
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    """Cores that this process may use, the quotas of control groups, as containers have them, included."""
+    cores, grouped = len(os.sched_getaffinity(0)), group_cores()
+    return cores if grouped is None else max(1, min(cores, math.ceil(grouped)))
 
 
 def available_memory(device: str = "cpu") -> int:
@@ -79,26 +85,52 @@ def group_memory(root: Path = Path("/")) -> int | None:
     Args:
         root: where /proc and /sys are.
     """
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return None
-    rests = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        mount, *files = _GROUPS[1 if controllers else 0]
-        group = root / mount
-        rests.append(_rest(group, *files))  # in a container often its own group, whatever the path says
-        for name in filter(None, path.split("/")):
-            group /= name
-            rests.append(_rest(group, *files))
+    rests = [_rest(*names) for names in _groups("memory", _MEMORY, root)]
     return min((rest for rest in rests if rest is not None), default=None)
 
 
-def _rest(group: Path, limit: str, usage: str, reclaimable: str) -> int | None:
+def group_cores(root: Path = Path("/")) -> float | None:
+    """Cores' worth of time that the control groups of this process leave it; None without a quota.
+
+    Args:
+        root: where /proc and /sys are.
+    """
+    quotas = [_quota(*names) for names in _groups("cpu", _PROCESSOR, root)]
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _groups(
+    controller: str, versions: tuple[tuple[str, ...], ...], root: Path
+) -> Iterator[tuple[Path, *tuple[str, ...]]]:
+    """The groups of this process and all above them, each with the names of its files."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        mount, *files = versions[1 if controllers else 0]
+        group = root / mount
+        yield group, *files  # in a container often its own group, whatever the path says
+        for name in filter(None, path.split("/")):
+            group /= name
+            yield group, *files
+
+
+def _quota(group: Path, *files: str) -> float | None:
+    """Cores' worth of time of one control group; None if it has no quota, or none that can be read."""
+    try:
+        quota, period = " ".join((group / name).read_text() for name in files).split()
+        return float(quota) / float(period) if float(quota) > 0 else None
+    except (OSError, ValueError, ZeroDivisionError):  # "max" is no quota, nor is -1
+        return None
+
+
+def _rest(group: Path, *names: str) -> int | None:
     """Bytes that one control group may still take; None if it has no limit, or none that can be read."""
+    limit, usage, reclaimable = names
     try:
         allowed, used = (int((group / name).read_text()) for name in (limit, usage))
         facts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())

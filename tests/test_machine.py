@@ -1,9 +1,11 @@
-"""What the machine leaves this process: memory within control groups."""
+"""What the machine leaves this process: memory and cores within control groups."""
+
+import os
 
 import pytest
 
 from marius_py import machine
-from marius_py.machine import available_memory, group_memory
+from marius_py.machine import available_cores, available_memory, group_cores, group_memory
 
 NO_LIMIT = 0x7FFF_FFFF_FFFF_F000
 NAMES = {
@@ -76,3 +78,43 @@ def test_control_groups_limit_the_memory_that_is_there(monkeypatch: pytest.Monke
         assert available_memory() == limit
     monkeypatch.setattr(machine, "group_memory", lambda: 1 << 62)
     assert available_memory() < 1 << 50
+
+
+def give_quota(root, version, path, quota, period=100_000):
+    folder = root / ("sys/fs/cgroup", "sys/fs/cgroup/cpu")[2 - version] / path.lstrip("/")
+    folder.mkdir(parents=True, exist_ok=True)
+    if version == 2:
+        (folder / "cpu.max").write_text(f"{quota} {period}\n")
+    else:
+        (folder / "cpu.cfs_quota_us").write_text(f"{quota}\n")
+        (folder / "cpu.cfs_period_us").write_text(f"{period}\n")
+
+
+@pytest.mark.parametrize(("version", "line"), [(2, "0::/a/b"), (1, "7:cpu,cpuacct:/a/b")])
+def test_the_smallest_quota_of_all_groups_up_the_tree_counts(system, version, line):
+    root = system("9:name=systemd:/else", line, "3:cpuset:/")
+    assert group_cores(root) is None
+    no_limit = "max" if version == 2 else -1
+    give_quota(root, version, "/", no_limit)
+    give_quota(root, version, "/a/c", 1000)
+    assert group_cores(root) is None
+    give_quota(root, version, "/a", 400_000)
+    assert group_cores(root) == 4
+    give_quota(root, version, "/a/b", 75_000, 50_000)
+    assert group_cores(root) == 1.5
+
+
+def test_quotas_that_cannot_be_read_are_none(system, tmp_path):
+    assert group_cores(tmp_path / "nowhere") is None
+    root = system("0::/", "4:cpu:/x")
+    (root / "sys/fs/cgroup").mkdir(parents=True)
+    for words in ("many", "", "5 0", "1 2 3"):
+        (root / "sys/fs/cgroup/cpu.max").write_text(words)
+        assert group_cores(root) is None
+
+
+@pytest.mark.parametrize(("quota", "expected"), [(None, 16), (64, 16), (3, 3), (1.5, 2), (0.1, 1)])
+def test_quotas_limit_the_cores_that_there_are(monkeypatch: pytest.MonkeyPatch, quota, expected) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(16)))
+    monkeypatch.setattr(machine, "group_cores", lambda: quota)
+    assert available_cores() == expected

@@ -300,7 +300,8 @@ class PipelineConfig(Checked):
     )
     compute_threads: int | None = setting(
         None,
-        "threads of the numeric kernels; null = the cores that the process may use",
+        "threads of the numeric kernels; null = the cores that the process may use, within the quota of its "
+        "container",
         unit="threads",
         low=1,
     )
