@@ -207,7 +207,6 @@ def make_trainer_settings(
     workers = pipeline.compute_workers or threads
     room = _room_for_batches(config, table, capacity)
     in_flight = pipeline.max_in_flight or batches_in_flight(work, config.training.epochs, workers, room)
-    lanes = min(workers, in_flight)
     return TrainerSettings(
         capacity,
         mode=pipeline.mode,
@@ -215,7 +214,7 @@ def make_trainer_settings(
         device_buffer=config.storage.device == "cuda",
         threads=threads,
         compute_workers=pipeline.compute_workers,
-        members=members_of_each(work, threads, lanes, room),
+        members=members_of_each(work, min(workers, in_flight), room),
         precision="bfloat16" if pipeline.precision == "bfloat16" else "float32",
     )
 

@@ -45,7 +45,7 @@ def test_an_index_of_known_edges_that_is_not_made_costs_nothing(excess: int, kno
     [
         ((), 16, (8, 2)),
         (("pipeline.max_in_flight=3",), 16, (3, 5)),
-        (("pipeline.compute_threads=6",), 16, (6, 1)),
+        (("pipeline.compute_threads=6",), 16, (6, 3)),  # of which there are threads for one
         (("pipeline.compute_workers=4",), 16, (4, 4)),
         (("pipeline.max_in_flight=3", "pipeline.compute_workers=2"), 16, (3, 6)),
         (("negatives=all",), 16, (2, 1)),  # 80 GB of scores

@@ -1,10 +1,10 @@
 """How many batches are in flight, and threads in each, where nobody says (floor 3): sizes and cores in.
 
 A core with a batch of its own does more than one that shares in another's. Two cores, each with a batch of
-10,000 edges, train 1.9 to 2 times as many edges as one; sharing in one batch 1.7 times, with PyTorch's own
-threads in it 1.4 times; with batches of 1,024 it is 1.8 to 1.9, 1.3 and 1.1 to 1.4 times. But a batch in
-flight misses the changes of those beside it, all threads wait for one interpreter, and each batch takes
-memory.
+10,000 edges, train 1.9 to 2 times as many edges as one; sharing in one batch 1.5 to 1.7 times, with
+PyTorch's own threads in it 1.4 times; with batches of 1,024 it is 1.8 to 1.9, 1.2 to 1.5 and 1.1 to 1.4
+times. But a batch in flight misses the changes of those beside it, all threads wait for one interpreter, and
+each batch takes memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 from marius_py.data.rounds import EpochWork
 
 LEAST, MOST = 2, 8
-"""In flight on a CPU. Two keep two cores busy; no more than eight have been tried often."""
+"""In flight on a CPU. Two keep two cores busy; up to eight rankings were compared on several graphs."""
 
 MOST_ON_DEVICE = 4
 """In flight where rows travel to a device: one is gathered, one sent, one computed and one written back."""
@@ -45,17 +45,16 @@ def batches_in_flight(work: EpochWork, epochs: int, cores: int, room: int) -> in
     return max(LEAST, min(MOST, cores, fresh, room, int(work.batch_flop / FLOP_EACH)))
 
 
-def members_of_each(work: EpochWork, cores: int, lanes: int, room: int) -> int:
-    """Threads that share in each of `lanes` batches that are computed at once, where cores are left over.
+def members_of_each(work: EpochWork, lanes: int, room: int) -> int:
+    """Threads that share in each of `lanes` batches that are computed at once, at most.
 
     With m of them all hold the interpreter for m lanes milliseconds while they compute a batch each, in one
     m-th of its time: m² lanes of these are a batch's whole time at most.
 
     Args:
         work: what an epoch computes.
-        cores: to be shared out.
         lanes: batches that are computed at once.
         room: batches for which there is memory; each member may hold gradients of a whole one.
     """
     busy = math.isqrt(int(work.batch_flop / FLOP_EACH / lanes))
-    return max(1, min(cores // lanes, busy, room // lanes))
+    return max(1, min(busy, room // lanes))

@@ -28,7 +28,7 @@ class TrainerSettings:
         threads: of the CPU's kernels; None: as many as torch has now.
         compute_workers: batches that the CPU computes at once, which share these threads, at most
             `max_in_flight`; with one in flight, threads that share in it; None: one for each thread.
-        members: threads that share in each of several batches in flight, as far as `threads` go.
+        members: threads that share in each of several batches in flight, at most, and as far as `threads` go.
         precision: of the CPU's matrix products: "bfloat16" rounds their factors, where the CPU has units for
             that; sums, rows and everything else are float32.
     """

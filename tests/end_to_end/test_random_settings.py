@@ -47,7 +47,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "negatives.weigh": (True, False),
     "negatives.per_question": (True, False),
     "optimizer.name": ("adagrad", "adagrad_row", "adam", "sgd"),
-    "optimizer.lr": (0.01, 0.1),
+    "optimizer.lr": (0.01,),
     "optimizer.schedule.name": ("constant", "linear", "cosine", "plateau"),
     "optimizer.schedule.warmup": (0, 0.5),
     "training.epochs": (1, 2, 3),
@@ -82,8 +82,15 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 SHARE = 0.3
 """Of the keys, on average, are given; the others keep their defaults."""
 
-ALWAYS = ("training.epochs=3", "model.dim=16", "negatives.count=20", "training.batch_size=128", "device=cpu")
-"""Ahead of what is drawn: the defaults would take minutes."""
+ALWAYS = (
+    "training.epochs=3",
+    "training.batch_size=128",
+    "model.dim=16",
+    "negatives.count=20",
+    "optimizer.lr=0.1",
+    "device=cpu",
+)
+"""Ahead of what is drawn: the defaults would take minutes, and sgd's of 10 diverges on batches of 4 edges."""
 
 
 def words_of(rng: np.random.Generator) -> list[str]:
@@ -125,7 +132,7 @@ class Trials:
 
     Attributes:
         server: trains. graphs: on which. folder: where the runs are.
-        trained, refused, diverged, killed: how many ended how; killed ones were resumed to their end.
+        trained, refused, killed: how many ended how; killed ones were resumed to their end.
     """
 
     server: CrashServer
@@ -133,7 +140,6 @@ class Trials:
     folder: Path
     trained: int = 0
     refused: int = 0
-    diverged: int = 0
     killed: int = 0
 
     def trial(self, seed: int) -> None:
@@ -146,7 +152,9 @@ class Trials:
         assert not ended.killed, f"{told}\nhangs:\n{ended.output}"
         assert "Traceback" not in ended.output, f"{told}\n{ended.output}"
         if ended.code:
-            self._check_refusal(ended, told)
+            errors = [line for line in ended.output.splitlines() if line.startswith("error: ")]
+            assert (ended.code, len(errors)) == (2, 1), f"{told}\nended with {ended.code}:\n{ended.output}"
+            self.refused += 1
             return
         self.trained += 1
         self._check(run, told)
@@ -160,17 +168,6 @@ class Trials:
                     assert np.array_equal(one, other), f"{told}\nkilled and resumed, it has other embeddings"
             shutil.rmtree(again)
         shutil.rmtree(run)
-
-    def _check_refusal(self, ended: Ended, told: str) -> None:
-        """One message; a run that diverged says so, with a rate that was too high."""
-        errors = [line for line in ended.output.splitlines() if line.startswith("error: ")]
-        assert len(errors) == 1, f"{told}\n{ended.output}"
-        if ended.code == 2:
-            self.refused += 1
-            return
-        assert ended.code == 1, f"{told}\nended with {ended.code}:\n{ended.output}"
-        assert "the loss became" in errors[0], f"{told}\n{ended.output}"
-        self.diverged += 1
 
     def _check(self, run: Path, told: str) -> None:
         problems = verify(run)

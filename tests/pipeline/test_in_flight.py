@@ -37,8 +37,8 @@ def test_batches_that_the_interpreter_would_hold_up_are_few() -> None:
 def test_batches_in_flight_fit_in_memory() -> None:
     assert batches_in_flight(LARGE, 20, 16, 5) == 5
     assert batches_in_flight(LARGE, 20, 16, 0) == LEAST
-    assert members_of_each(LARGE, 16, 2, 7) == 3
-    assert members_of_each(LARGE, 16, 2, -1) == 1
+    assert members_of_each(LARGE, 2, 7) == 3
+    assert members_of_each(LARGE, 2, -1) == 1
 
 
 def test_beside_a_device_cores_do_not_count() -> None:
@@ -48,10 +48,8 @@ def test_beside_a_device_cores_do_not_count() -> None:
     assert batches_in_flight(replace(on_device, num_edges=272_115), 20, 64, PLENTY) == LEAST
 
 
-def test_cores_left_over_share_in_large_batches() -> None:
-    assert members_of_each(LARGE, 2, 2, PLENTY) == 1
-    assert members_of_each(LARGE, 16, 8, PLENTY) == 2
-    assert members_of_each(LARGE, 64, 8, PLENTY) == 3  # of 12 Gflop: 3² · 8 < 120
-    assert members_of_each(LARGE, 16, 2, PLENTY) == 7
-    assert members_of_each(FB15K, 64, 7, PLENTY) == 1
-    assert members_of_each(LARGE, 1, 2, PLENTY) == 1
+def test_members_of_a_team_do_not_wait_for_the_interpreter() -> None:
+    assert members_of_each(LARGE, 8, PLENTY) == 3  # of 12 Gflop: 3² · 8 < 120
+    assert members_of_each(LARGE, 2, PLENTY) == 7
+    assert members_of_each(FB15K, 7, PLENTY) == 1
+    assert members_of_each(replace(LARGE, num_edges=0), 2, PLENTY) == 1
