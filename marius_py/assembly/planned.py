@@ -64,7 +64,7 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
     place = output.absolute()
     while not place.is_dir():
         place = place.parent
-    read_rate, write_rate = measure_disk(place)
+    read_rate, write_rate, commit_s = measure_disk(place, (model.dim, model.node_state_dim))
     threads = config.pipeline.compute_threads or available_cores()
     with torch_threads(threads):
         sample = measure_training(config, graph, device, 4 * (model.dim + model.node_state_dim))
@@ -79,6 +79,7 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
         write_rate=write_rate,
         edge_rate=sample.rate,
         index_rate=index_rate,
+        commit_s=commit_s,
     )
     choose = partial(
         choose_plan,

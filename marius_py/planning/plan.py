@@ -36,6 +36,8 @@ _KEEP = 1.05
 """The graph's own number is kept if another gains less than this factor: its edges are sorted already."""
 PROBES = 3
 """Times that a rate is measured; the median counts."""
+_UNTOUCHED = 2
+"""Times before that: a first write to a place on the disk costs the file system more than those of a run."""
 _PROBE_BYTES = 64 << 20
 _GIB = 1 << 30
 
@@ -53,7 +55,8 @@ class Machine:
         write_rate: bytes a second of writing partitions.
         edge_rate: edges a second of training with everything in memory.
         index_rate: known edges a second that a core indexes.
-        swap_s: seconds that a swap adds to an epoch beside what it moves and indexes.
+        swap_s: seconds that a swap adds to a step beside what it indexes; the disk may work meanwhile.
+        commit_s: seconds of a commit beside those of writing partitions.
     """
 
     memory_bytes: int
@@ -65,6 +68,7 @@ class Machine:
     edge_rate: float
     index_rate: float = math.inf
     swap_s: float = 0.0
+    commit_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +162,12 @@ def plan_epoch(
             cold=False,
         )
         written = int(epoch.bytes_written)
-        exposed_s = epoch.idle_s + loads * machine.swap_s
+        following = [*schedule.steps[1:], None]
+        for step, timing in zip(following, epoch.steps, strict=True):
+            swap_s = machine.swap_s * len(step.admit) if step is not None else 0.0
+            exposed_s += max(timing.io_s - timing.compute_s, swap_s)
     commit = sum(sizes[part] for part in committed)
-    exposed_s += (commit + relation_bytes) / machine.write_rate
+    exposed_s += machine.commit_s + (commit + relation_bytes) / machine.write_rate
     slot = table.slot_bytes
     return Plan(
         partitions=p,
@@ -287,38 +294,55 @@ def fitting_capacity(table: NodeTable, memory_bytes: int) -> int | None:
     return fitting if fitting >= 2 else None
 
 
-def measure_disk(folder: Path, probe_bytes: int = _PROBE_BYTES) -> tuple[float, float]:
-    """Read and write rate, bytes a second, of partitions in a temporary store in `folder`.
+def measure_disk(
+    folder: Path, row_floats: tuple[int, int], probe_bytes: int = _PROBE_BYTES
+) -> tuple[float, float, float]:
+    """What a temporary store in `folder` takes for partitions like the run's.
+
+    Args:
+        folder: made if it is not there.
+        row_floats: D and S, floats of embedding and optimizer state a node.
+        probe_bytes: of the partitions in it.
+
+    Returns:
+        Bytes a second of reading and of writing partitions, and seconds of a commit of nothing new.
 
     Raises:
         StorageError: the folder cannot be written, or the disk is full.
     """
-    dim = 64
-    rows = max(1024, probe_bytes // 2 // (4 * dim) // 1024 * 1024)
-    table = NodeTable(Partitioning(2 * rows, 2), dim, 0)
+    dim, state_dim = row_floats
+    rows = max(1024, probe_bytes // 2 // (4 * (dim + state_dim)) // 1024 * 1024)
+    table = NodeTable(Partitioning(2 * rows, 2), dim, state_dim)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         name = tempfile.mkdtemp(prefix=".plan-", dir=folder)
     except OSError as error:
         raise StorageError(f"{folder} cannot be written to: {error.strerror}") from error
     try:
-        block = allocate((table.slot_rows, dim))
-        block[:] = np.random.default_rng(0).random((table.slot_rows, dim), dtype=np.float32)
-        none = np.empty((table.slot_rows, 0), np.float32)
+        rng = np.random.default_rng(0)
+        block, state = allocate((table.slot_rows, dim)), allocate((table.slot_rows, state_dim))
+        for array in (block, state):
+            array[:] = rng.random(array.shape, dtype=np.float32)
         with create_node_store(Path(name) / "probe", table, spare_slots=2) as store:
-            written, read = [], []
-            for _ in range(PROBES):
+            written, committed, read = [], [], []
+            for _ in range(_UNTOUCHED + PROBES):
                 started = time.perf_counter()
                 for part in (0, 1):
-                    store.write(part, block, none)
+                    store.write(part, block, state)
                 store.commit(Checkpoint())
                 written.append(time.perf_counter() - started)
                 started = time.perf_counter()
+                store.commit(Checkpoint())
+                committed.append(time.perf_counter() - started)
+                started = time.perf_counter()
                 for part in (0, 1):
-                    store.read_into(part, block, none)
+                    store.read_into(part, block, state)
                 read.append(time.perf_counter() - started)
+        write_s, commit_s, read_s = (
+            statistics.median(seconds[_UNTOUCHED:]) for seconds in (written, committed, read)
+        )
         size = 2 * table.slot_bytes
-        return size / statistics.median(read), size / statistics.median(written)
+        return size / read_s, size / max(write_s - commit_s, write_s / 2), commit_s
     finally:
         shutil.rmtree(name, ignore_errors=True)
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
 from marius_py.planning.plan import Machine, choose_plan, measure_disk, plan_epoch
 from marius_py.prepare import prepare_arrays
+from marius_py.storage.hdf5_store import Hdf5PartitionStore
 from marius_py.storage.protocols import NodeTable
 from marius_py.training.trainer import Trainer
 
@@ -113,12 +115,31 @@ def test_steps_index_the_known_edges_between_their_residents():
     assert compute_s(slow, num_edges=many) == pytest.approx(many / 1e5 + many / 1e6 / MACHINE.cores)
 
 
-def test_swaps_take_time_beside_what_they_move():
-    shape, slow = table(1_000_000, 16), replace(MACHINE, swap_s=0.25)
+@pytest.mark.parametrize(
+    ("rate", "swap_s", "added"),
+    [(1e12, 0.01, 0.01), (1e9, 0.01, 0), (1e9, 0.25, 0.25 - 2 * 32e6 / 1e9 + 0.01)],
+)
+def test_swaps_take_time_while_the_disk_works(rate, swap_s, added):
+    """A swap moves 32 MB each way, behind 10 ms of training: the longer of that and its own time counts."""
+    shape = table(1_000_000, 16)
+    machine = replace(MACHINE, read_rate=rate, write_rate=rate)
     for capacity in (4, 16):
-        quick, dear = (plan_epoch(shape, capacity, 10**6, one, batch_size=100) for one in (MACHINE, slow))
-        assert dear.exposed_s - quick.exposed_s == pytest.approx(quick.loads / 4)
+        loads = len(build_schedule(16, 4, seed=0).steps) - 1 if capacity == 4 else 0
+        machine = replace(machine, edge_rate=10**6 / (loads + 1) / 0.01)
+        quick, dear = (
+            plan_epoch(shape, capacity, 10**6, one, batch_size=100)
+            for one in (machine, replace(machine, swap_s=swap_s))
+        )
+        assert quick.loads == loads
+        assert dear.exposed_s - quick.exposed_s == pytest.approx(loads * added, rel=0.05, abs=1e-3)
         assert dear.compute_s == quick.compute_s
+
+
+@pytest.mark.parametrize("capacity", [4, 16])
+def test_an_epoch_ends_with_a_commit(capacity):
+    shape, slow = table(1_000_000, 16), replace(MACHINE, commit_s=0.25)
+    quick, dear = (plan_epoch(shape, capacity, 10**6, one, batch_size=100) for one in (MACHINE, slow))
+    assert dear.exposed_s - quick.exposed_s == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("capacity", [3, 8])
@@ -280,6 +301,31 @@ def test_what_swaps_add_is_measured_by_swapping(partitions, swapped, tmp_path, m
     assert not told
 
 
+def test_probes_leave_partitions_where_they_are(tmp_path, monkeypatch):
+    """But in the first epoch, which fills the buffer: what the disk takes is measured by itself."""
+    moved = []
+
+    class Noted(Trainer):
+        def __init__(self, model, nodes, *parts, on_epoch, **named):
+            def note(line):
+                moved.append((line["loads"], line["bytes_read"], line["bytes_written"]))
+                on_epoch(line)
+
+            super().__init__(model, nodes, *parts, on_epoch=note, **named)
+
+    monkeypatch.setattr("marius_py.assembly.probes.Trainer", Noted)
+    prepare_arrays(random_edges(500, 4000), tmp_path / "graph", partitions=8)
+    words = ["model.decoder=distmult", "model.dim=16", "negatives.count=8", "pipeline.compute_threads=1"]
+    config, graph = load_config([f"graph={tmp_path / 'graph'}", *words]), open_graph(tmp_path / "graph")
+    plan = plan_epoch(table(500, 8), 4, 4000, MACHINE, batch_size=100)
+    measure_swaps(config, graph, torch.device("cpu"), Sample(500, 3000, 0.0), plan, MACHINE)
+    (first, *read), (_, *others) = moved[0], zip(*moved[1:], strict=True)
+    assert first > 4
+    assert min(read) > 0
+    assert [sum(values) for values in others] == [0, 0]
+    assert min(loads for loads, _, _ in moved[1:]) > 0
+
+
 def test_the_sample_of_a_large_graph_is_dealt_to_all_partitions(tmp_path, monkeypatch):
     """Edges from the middle of the file have their heads in few partitions."""
     counts = []
@@ -371,10 +417,23 @@ def test_settings_of_which_no_run_can_be_made_are_not_planned_for(words, key, tm
     assert not told.out
 
 
-def test_the_disk_is_measured_and_left_clean(tmp_path):
-    read, write = measure_disk(tmp_path, 1 << 20)
+@pytest.mark.parametrize("row_floats", [(64, 64), (100, 1), (3, 0)])
+def test_the_disk_is_measured_and_left_clean(row_floats, tmp_path, monkeypatch):
+    """Rates of whole partitions of the run's rows, a commit's own time not in them."""
+    tables = []
+
+    class Slow(Hdf5PartitionStore):
+        def commit(self, checkpoint):
+            tables.append(self.table)
+            time.sleep(0.3)
+            super().commit(checkpoint)
+
+    monkeypatch.setattr("marius_py.storage.hdf5_nodes.Hdf5PartitionStore", Slow)
+    read, write, commit_s = measure_disk(tmp_path, row_floats, 1 << 20)
     assert read > 0
-    assert write > 0
+    assert write > 2 * tables[0].slot_bytes / 0.25
+    assert 0.3 <= commit_s < 0.6
+    assert {(one.dim, one.state_dim) for one in tables} == {row_floats}
     assert not list(tmp_path.iterdir())
 
 
