@@ -154,7 +154,7 @@ class Locator:
     def _columns(triples: Tensor, like: Edges) -> tuple[Tensor, Tensor]:
         """Heads and then tails (2 B,), and relations (B,), int64, of the bytes of edges."""
         columns = triples.view(torch.int32 if like.dtype == np.int32 else torch.int64).view(-1, 3).t()
-        return columns[::2].reshape(-1).long(), columns[1].long()
+        return columns[::2].reshape(-1).long(), columns[1].long().contiguous()
 
     def _rows(self, nodes: Tensor, first_row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Partitions and buffer rows of nodes, and whether any is not resident; as `Partitioning.locate`."""

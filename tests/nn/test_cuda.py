@@ -12,15 +12,21 @@ import torch
 from marius_py.buffer.transfer import transfer_to
 from marius_py.nn import (
     N3,
+    RESCAL,
     SGD,
     Adagrad,
+    AdagradRow,
+    Adam,
     Batch,
     ComplEx,
     Corruption,
     LinkPredictionModel,
     LogisticLoss,
     Loss,
+    MarginLoss,
+    RotatE,
     SoftmaxLoss,
+    SparseOptimizer,
     TransE,
 )
 from marius_py.nn.cuda_kernels import Precision, TritonKernels, torch_adagrad, torch_contrast
@@ -39,7 +45,7 @@ pytestmark = [
 
 
 def moved(batch: Batch) -> Batch:
-    names = ("rows", "state", "head", "relation", "tail")
+    names = ("rows", "head", "relation", "tail")
     negatives = {
         side: Corruption(
             c.nodes.cuda(),
@@ -195,14 +201,23 @@ def test_batches_travel_beside_what_is_computed() -> None:
 # ---------------------------------------------------------------------- training
 
 
-def trained(device: str, settings: TrainerSettings, *, mask_known: bool = True, **options: Any) -> Setup:
+def trained(
+    device: str,
+    settings: TrainerSettings,
+    *,
+    mask_known: bool = True,
+    decoder: Decoder | None = None,
+    loss: Loss | None = None,
+    optimizer: SparseOptimizer | None = None,
+    **options: Any,
+) -> Setup:
     """A run of one epoch: 6 partitions, 3 of them resident."""
     run = Setup(
         settings,
         model=LinkPredictionModel(
-            ComplEx(DIM),
-            SoftmaxLoss(),
-            Adagrad(0.1),
+            decoder or ComplEx(DIM),
+            loss or SoftmaxLoss(),
+            optimizer or Adagrad(0.1),
             num_relations=RELATIONS,
             seed=5,
             device=device,
@@ -229,6 +244,31 @@ def assert_near(found: Setup, wanted: Setup) -> None:
 )
 def test_trained_as_on_the_cpu(settings: TrainerSettings, kernels: str) -> None:
     here, there = trained("cpu", INLINE), trained("cuda", settings, kernels=kernels)
+    assert_near(there, here)
+    losses = [run.trainer.state.history[0]["loss"] for run in (here, there)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+
+
+@pytest.mark.parametrize("settings", [INLINE, replace(INLINE, device_buffer=True)], ids=["ram", "device"])
+@pytest.mark.parametrize(
+    "made",
+    [
+        {"decoder": TransE(DIM)},
+        {"decoder": RotatE(DIM)},
+        {"decoder": RESCAL(DIM)},
+        {"loss": MarginLoss(1.0)},
+        {"loss": LogisticLoss(1.0)},
+        {"loss": SoftmaxLoss(smoothing=0.1)},
+        {"optimizer": AdagradRow(0.1), "decoder": TransE(DIM)},
+        {"optimizer": Adam(0.01)},
+        {"optimizer": SGD(1.0)},
+    ],
+    ids=lambda made: "-".join(type(one).__name__ for one in made.values()),
+)
+def test_what_is_computed_in_other_ways_is_trained_as_on_the_cpu(
+    made: dict[str, Any], settings: TrainerSettings
+) -> None:
+    here, there = trained("cpu", INLINE, **made), trained("cuda", settings, kernels="triton", **made)
     assert_near(there, here)
     losses = [run.trainer.state.history[0]["loss"] for run in (here, there)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)

@@ -23,6 +23,7 @@ def _adagrad_kernel(
     gradients,
     count,
     num_rows,
+    stride,
     rate,
     lr,
     eps,
@@ -44,7 +45,7 @@ def _adagrad_kernel(
     row = tl.load(index + number, mask=is_row, other=0)
     place = row[:, None] * DIM + column[None, :]
     gradient = tl.load(
-        gradients + number[:, None].to(tl.int64) * DIM + column[None, :], mask=inside, other=0.0
+        gradients + number[:, None].to(tl.int64) * stride + column[None, :], mask=inside, other=0.0
     )
     value = tl.load(rows + place, mask=inside, other=0.0)
     if BY_ROW:
@@ -70,10 +71,15 @@ def adagrad(
     eps: float,
     rate: float | Tensor,
 ) -> None:
-    """As `marius_py.nn.cuda_kernels.torch_adagrad`, of the same arguments, contiguous, in one launch."""
+    """As `marius_py.nn.cuda_kernels.torch_adagrad`, of the same arguments, in one launch.
+
+    All but the gradients are contiguous; those may be columns of something wider.
+    """
     num_rows, dim = gradients.shape
     if num_rows == 0:
         return
+    if gradients.stride(1) != 1:
+        gradients = gradients.contiguous()
     by_row = state.shape[1] != dim or dim == 1
     block_dim = triton.next_power_of_2(dim)
     block_rows = max(1, _BLOCK_FLOATS // block_dim)
@@ -84,6 +90,7 @@ def adagrad(
         gradients,
         index if count is None else count,
         num_rows,
+        gradients.stride(0),
         rate if isinstance(rate, Tensor) else float(rate),
         float(lr),
         max(float(eps), torch.finfo(torch.float32).tiny),
