@@ -1,0 +1,62 @@
+"""The tests of a GPU on the simulated one, each in a process of its own: it takes the place of PyTorch's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+pytestmark = [
+    pytest.mark.skipif(
+        torch.version.cuda is not None, reason="PyTorch is built for a device, which is in the way"
+    ),
+    pytest.mark.skipif(sys.platform != "linux", reason="the device is played for Linux's build of PyTorch"),
+    pytest.mark.skipif(
+        find_spec("triton") is None, reason="Triton is not installed (extra marius_py[kernels])"
+    ),
+]
+
+ROOT = Path(__file__).resolve().parents[2]
+ALL = (
+    "not autograd and not contrast_kernel"  # kernels alone are tried without a device, autograd is not played
+)
+"""Tests of a GPU that the simulated one can stand for."""
+
+
+def run_on_device(order: str, chosen: str) -> None:
+    environment = {**os.environ, "MARIUS_SIMULATED_ORDER": order}
+    files = ["tests/simulated/checks.py", "tests/nn/test_cuda.py"]
+    words = ["-p", "tests.simulated.cuda", "-m", "", "-n", "0", "-k", chosen, "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words, *files],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("order", "chosen"),
+    [
+        ("late", "checks or travel or (trained_as and torch)"),
+        ("early", "checks or waits or (other_ways and TransE-device)"),
+        ("7", "equal_to_the_cpu or (recorded and None-masked-device)"),
+    ],
+)
+def test_what_is_written_for_a_device(order: str, chosen: str) -> None:
+    run_on_device(order, chosen)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_all_that_is_written_for_a_device() -> None:
+    run_on_device("3", ALL)
