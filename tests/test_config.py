@@ -186,7 +186,10 @@ def test_an_optimizer_has_its_own_rate_whichever_way_it_is_chosen(name: str, tmp
     for word in (f"optimizer.name={name}", f"optimizer={name}"):
         assert load_config(["graph=g", word]).optimizer.lr == own
         assert load_config(["graph=g", word, "optimizer.lr=0.3"]).optimizer.lr == 0.3
-    assert OptimizerConfig(name=name).lr == own
+    assert TrainConfig(optimizer=OptimizerConfig(name=name)).optimizer.lr == own
+    follows = own * 128 / 1024 if name == "sgd" else own
+    assert load_config(["graph=g", word, "training.batch_size=128"]).optimizer.lr == follows
+    assert load_config(["graph=g", word, "training.batch_size=128", "optimizer.lr=0.3"]).optimizer.lr == 0.3
     experiment = ["graph=g", "experiment=fb15k_237/complex", f"optimizer.name={name}"]
     assert load_config(experiment).optimizer.lr == 0.4
     output = _saved(tmp_path, "optimizer.lr=0.3", f"optimizer.name={name}")

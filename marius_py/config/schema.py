@@ -7,7 +7,7 @@ checked, so that nothing below needs to check it again. No torch, no hydra.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from marius_py.config.fields import MAX_SEED, MEBIBYTE, Checked, Component, section, setting
@@ -37,6 +37,12 @@ LEARNING_RATES = {"adam": 0.01, "sgd": 10.0}
 """Registered optimizer → learning rate where none is set; the others take `LEARNING_RATE`."""
 
 LEARNING_RATE = 0.1
+
+RATE_FOLLOWS_BATCH = ("sgd",)
+"""Optimizers whose rate is for batches of `BATCH_SIZE` edges and goes with the batch where none is set: their
+steps are as long as the gradients, those of a mean over the batch. Others divide by what gradients were."""
+
+BATCH_SIZE = 1024
 
 MAX_ROUNDS = 64
 """Most passes of an epoch through the partitions, as `marius_py.ordering` allows."""
@@ -155,7 +161,8 @@ class OptimizerConfig(Checked):
     lr: float | None = setting(
         None,
         f"learning rate; null = {LEARNING_RATE}, "
-        + ", ".join(f"{rate:g} for {name}" for name, rate in LEARNING_RATES.items()),
+        + ", ".join(f"{rate:g} for {name}" for name, rate in LEARNING_RATES.items())
+        + f" and training.batch_size={BATCH_SIZE}, in proportion to that",
         unit="step size",
         above=0.0,
     )
@@ -168,8 +175,13 @@ class OptimizerConfig(Checked):
             object.__setattr__(self, "name", arguments.pop("_target_"))
         object.__setattr__(self, "arguments", arguments)
         super().__post_init__()
-        if self.lr is None:
-            object.__setattr__(self, "lr", LEARNING_RATES.get(self.name, LEARNING_RATE))
+
+    def rate(self, batch_size: int) -> float:
+        """`lr`, or where it is null the optimizer's own for batches of so many edges."""
+        if self.lr is not None:
+            return self.lr
+        own = LEARNING_RATES.get(self.name, LEARNING_RATE)
+        return own * batch_size / BATCH_SIZE if self.name in RATE_FOLLOWS_BATCH else own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +215,7 @@ class TrainingConfig(Checked):
     epochs: int = setting(
         20, "passes over the training edges, in all, resumed ones included", unit="epochs", low=1
     )
-    batch_size: int = setting(1024, "edges of a batch", unit="edges", low=1)
+    batch_size: int = setting(BATCH_SIZE, "edges of a batch", unit="edges", low=1)
     seed: int = setting(0, "seed of every random draw of the run", low=0, high=MAX_SEED)
     valid_every: int = setting(5, "epochs between validations; 0 = never", unit="epochs", low=0)
     patience: int | None = setting(
@@ -433,6 +445,11 @@ class TrainConfig(Checked):
     pipeline: PipelineConfig = section(PipelineConfig)
     checkpoint: CheckpointConfig = section(CheckpointConfig)
     evaluation: EvaluationConfig = section(EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        optimizer = self.optimizer
+        object.__setattr__(self, "optimizer", replace(optimizer, lr=optimizer.rate(self.training.batch_size)))
 
     @property
     def by_validation(self) -> list[str]:
