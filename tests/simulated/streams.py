@@ -32,7 +32,8 @@ class Stream:
         self.device = DEVICE
         self._queue: deque[Work] = deque()
         self._done = 0
-        _streams.add(self)
+        with _lock:
+            _streams.add(self)
 
     @property
     def asked(self) -> int:
@@ -141,7 +142,9 @@ def on_stream(stream: Stream | None) -> Iterator[None]:
 
 def synchronize(device: Any = None) -> None:
     """Wait for all streams."""
-    for stream in list(_streams):
+    with _lock:
+        every = list(_streams)
+    for stream in every:
         stream.synchronize()
 
 
