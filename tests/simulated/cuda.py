@@ -49,7 +49,7 @@ def _pin_memory(tensor: Tensor, device: Any = None) -> Tensor:
 
 
 def _device(given: Any) -> Any:
-    """ "cuda" with its number, without which PyTorch looks for a real one."""
+    """A device, with its number if it is CUDA: without, PyTorch looks for a real one."""
     return DEVICE if _is_cuda(given) else given
 
 

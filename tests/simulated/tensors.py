@@ -200,6 +200,6 @@ def _changed(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     found = []
     for one in func._schema.returns:
         if one.alias_info is None:
-            raise NotImplementedError(f"{func} writes to an argument and returns something else")
+            raise RuntimeError(f"{func} writes to an argument and returns another tensor: it is not played")
         found.append(by_alias[frozenset(one.alias_info.before_set)])
     return None if not found else found[0] if len(found) == 1 else tuple(found)
