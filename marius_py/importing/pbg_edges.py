@@ -1,0 +1,138 @@
+"""Edge buckets of PyTorch-BigGraph (floor 5): folders of edges_I_J.h5 in; blocks of numbered edges out."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marius_py.errors import FormatError, MissingPathError
+from marius_py.importing.files import check_folder, data_set, open_hdf5
+from marius_py.importing.pbg_entities import Entities
+from marius_py.importing.pbg_schema import Schema
+
+_EDGE_FILE = re.compile(r"edges_(\d+)_(\d+)\.h5")
+_BLOCK_EDGES = 1 << 20
+_LISTED = 4
+"""Buckets without a file that a message names."""
+
+logger = logging.getLogger(__name__)
+
+Paths = Path | str | Sequence[Path | str]
+
+
+def _folders(paths: Paths) -> list[Path]:
+    return [Path(paths)] if isinstance(paths, (str, Path)) else [Path(path) for path in paths]
+
+
+def edge_blocks(
+    schema: Schema, counts: Entities, relations: list[str] | None, paths: Paths, key: str
+) -> Iterator[NDArray[np.int64]]:
+    """Edges (n, 3) as numbers, or (n, 2) without relations, in blocks; files are listed at once.
+
+    `paths` is a folder of edges_I_J.h5, or several, `key` the setting that names them.
+    """
+    files = []
+    for folder in _folders(paths):
+        check_folder(folder, key, "edges_I_J.h5")
+        found = [(entry, match) for entry in folder.iterdir() if (match := _EDGE_FILE.fullmatch(entry.name))]
+        if not found:
+            raise MissingPathError(f"{key}={folder} holds no edges_I_J.h5")
+        buckets = sorted((int(match[1]), int(match[2]), entry) for entry, match in found)
+        _warn_of_absent(schema, {bucket[:2] for bucket in buckets}, f"{key}={folder}")
+        files += buckets
+    return _read_edges(schema, counts, relations, files, key)
+
+
+def _warn_of_absent(schema: Schema, found: set[tuple[int, int]], where: str) -> None:
+    """Warn of buckets without a file: one that got lost cannot be told from an empty one."""
+    rows, columns = (
+        range(max(schema.entities[getattr(one, side)] for one in schema.relations)) for side in ("lhs", "rhs")
+    )
+    present = sum(i in rows and j in columns for i, j in found)
+    absent = len(rows) * len(columns) - present
+    if absent:
+        names = list(islice((f"{i}_{j}" for i in rows for j in columns if (i, j) not in found), _LISTED))
+        more = ", …" if absent > _LISTED else ""
+        logger.warning(
+            "%s: %d of %d buckets have a file; none for %s%s: taken for empty",
+            where, present, present + absent, ", ".join(names), more,
+        )  # fmt: skip
+
+
+def _read_edges(
+    schema: Schema,
+    counts: Entities,
+    relations: list[str] | None,
+    files: list[tuple[int, int, Path]],
+    key: str,
+) -> Iterator[NDArray[np.int64]]:
+    weighted = False
+    for lhs_part, rhs_part, path in files:
+        sides = [
+            _Side(schema, counts, side, part, path) for side, part in (("lhs", lhs_part), ("rhs", rhs_part))
+        ]
+        with open_hdf5(path, "a bucket of edges") as file:
+            if "lhsd_data" in file or "rhsd_data" in file:
+                raise FormatError(f"{path} holds featurized entities, which have no equal here")
+            if "weight" in file and not weighted:
+                weighted = True
+                logger.warning("%s: the edges have weights (%s), which are left out", key, path.name)
+            rel = data_set(file, "rel", (None,), "iu")
+            ends = [data_set(file, name, rel.shape, "iu") for name in ("lhs", "rhs")]
+            for start in range(0, len(rel), _BLOCK_EDGES):
+                span = slice(start, start + _BLOCK_EDGES)
+                kind = rel[span].astype(np.int64)
+                known = len(schema.relations) if relations is None else len(relations)
+                _check_range(kind, known, "relation", path, start)
+                types = np.zeros_like(kind) if schema.dynamic else kind
+                head, tail = (
+                    side.numbers(end[span].astype(np.int64), types, start)
+                    for side, end in zip(sides, ends, strict=True)
+                )
+                columns = (head, tail) if relations is None else (head, kind, tail)
+                yield np.stack(columns, axis=1)
+
+
+class _Side:
+    """Numbers of the nodes on one side of a bucket."""
+
+    def __init__(self, schema: Schema, counts: Entities, side: str, part: int, path: Path) -> None:
+        self._path = path
+        self._name = side
+        starts, sizes = [], []
+        for relation in schema.relations:
+            entity = getattr(relation, side)
+            # An entity type in one partition meets the others in buckets of any number.
+            own = 0 if schema.entities[entity] == 1 else part
+            if own >= schema.entities[entity]:
+                raise FormatError(
+                    f"{path} is of partition {part} on side {side}; {entity} has {schema.entities[entity]}"
+                )
+            starts.append(counts.starts[entity][own])
+            sizes.append(counts.counts[entity][own])
+        self._starts, self._sizes = np.array(starts), np.array(sizes)
+
+    def numbers(self, offsets: NDArray[np.int64], types: NDArray[np.int64], first: int) -> NDArray[np.int64]:
+        """Numbers (n,) of places in the partition."""
+        wrong = np.flatnonzero((offsets < 0) | (offsets >= self._sizes[types]))
+        if wrong.size:
+            row = int(wrong[0])
+            raise FormatError(
+                f"{self._path}, edge {first + row}: {self._name} is {offsets[row]}; the partition has "
+                f"{self._sizes[types[row]]} entities"
+            )
+        found: NDArray[np.int64] = self._starts[types] + offsets
+        return found
+
+
+def _check_range(values: NDArray[np.int64], count: int, what: str, path: Path, first: int) -> None:
+    wrong = np.flatnonzero((values < 0) | (values >= count))
+    if wrong.size:
+        row = int(wrong[0])
+        raise FormatError(f"{path}, edge {first + row}: {what} {values[row]}; allowed: 0 to {count - 1}")
