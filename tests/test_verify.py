@@ -19,6 +19,7 @@ from marius_py.storage.hdf5_nodes import create_node_store, open_node_store
 from marius_py.storage.lock import FolderLock
 from marius_py.storage.protocols import Checkpoint
 from marius_py.storage.reader import open_node_reader
+from marius_py.verify import views
 from tests.small_runs import write_run
 
 
@@ -59,7 +60,7 @@ def _end_epoch(run: Path, *, views: bool = True) -> None:
 def test_a_run_that_ends_an_epoch_meanwhile_is_whole(
     when: str, live: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_view, left = verify.read_view, iter(range(3))
+    read_view, left = views.read_view, iter(range(3))
 
     def read(path: Path) -> Any:
         if when == "before" and next(left, None) is not None:
@@ -69,7 +70,7 @@ def test_a_run_that_ends_an_epoch_meanwhile_is_whole(
             _end_epoch(live)
         return found
 
-    monkeypatch.setattr(verify, "read_view", read)
+    monkeypatch.setattr(views, "read_view", read)
     assert verify.verify(live) == []
 
 

@@ -15,7 +15,6 @@ import pytest
 
 import marius_py
 from marius_py import cli
-from marius_py import verify as verifying
 from marius_py.assembly.joint import Joint
 from marius_py.errors import PipelineError, StorageError
 from marius_py.resuming.resume import claimed
@@ -25,6 +24,7 @@ from marius_py.storage.hdf5_nodes import open_node_store
 from marius_py.storage.hdf5_store import Hdf5PartitionStore
 from marius_py.testing.system_calls import SystemCallFaults
 from marius_py.verify import is_sound, verify
+from marius_py.verify import runs as verifying
 from tests.end_to_end.conftest import Train, embeddings
 
 
@@ -70,7 +70,7 @@ def test_a_snapshot_gets_its_name_once_all_of_it_is_on_the_disk(
     assert after == [str(tmp_path / "run" / "snapshots")]
 
 
-@pytest.mark.parametrize("after", ["is_locked", "verify_node_store", "_committed"])
+@pytest.mark.parametrize("after", ["is_locked", "verify_node_store", "committed"])
 def test_a_snapshot_that_training_removes_while_it_is_checked(
     after: str, run_train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

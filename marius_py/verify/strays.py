@@ -1,0 +1,44 @@
+"""What an interrupted write has left (floor 5): a folder and a pattern in, paths and findings out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from fnmatch import fnmatch
+from pathlib import Path
+
+from marius_py.storage.lock import LOCK_NAME, absence_of, lock_owner
+from marius_py.storage.verify import Finding
+
+REMOVE = "nothing depends on it; remove it"
+NEXT_START = "the next start removes it"
+
+
+def entries(folder: Path, pattern: str) -> list[Path]:
+    """Paths in a folder whose names match, in order; none if it is missing.
+
+    Raises:
+        OSError: the folder may not be read, where `Path.glob` finds nothing.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(folder / entry.name for entry in entries if fnmatch(entry.name, pattern))
+    except FileNotFoundError:
+        return []
+
+
+def strays(paths: Iterable[Path], remedy: str) -> list[Finding]:
+    """A harmless finding of each path."""
+    return [
+        Finding(str(path), f"{path} is left from an interrupted write", remedy, harmless=True)
+        for path in sorted(paths)
+    ]
+
+
+def stale_lock(folder: Path) -> list[Finding]:
+    """What to say of the lock of a process that is gone."""
+    owner = lock_owner(folder)
+    if owner is None:
+        return []
+    problem = f"{folder / LOCK_NAME} is left from process {owner['pid']}, {absence_of(owner)}"
+    return [Finding(str(folder / LOCK_NAME), problem, "the next start takes it over", harmless=True)]
