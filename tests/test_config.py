@@ -737,6 +737,13 @@ def test_k_vs_all_has_a_name() -> None:
         (["training.batch_size=150"], 3_000, None, 0.15),  # 400 batches
         (["training.epochs=13"], 3_000, None, 0.169),
         (["training.batch_size=300"], 3_000, None, 0.1),
+        (["training.epochs=1"], 50_000, None, 0.0224),
+        (["training.epochs=5"], 50_000, None, 0.05),
+        (["training.epochs=40"], 50_000, None, 0.1),
+        (["training.epochs=1"], 3_000, None, 0.0447),
+        (["training.epochs=5"], 3_000, None, 0.1),
+        (["training.epochs=5", "negatives=k_vs_all"], 50_000, None, 0.025),
+        (["training.epochs=5", "training.regularizer.n3=0.1"], 50_000, None, 0.1),
         ([], 0, None, 0.1),
         (["training.regularizer.n3=0.03"], 3_000, None, 0.03),
         (["loss=logistic"], 3_000, None, 0),
@@ -749,7 +756,7 @@ def test_k_vs_all_has_a_name() -> None:
         (["training.regularizer.l2=0.1"], 3_000, 0.15, 0),
     ],
 )
-def test_nodes_with_few_edges_are_regularized_more(
+def test_nodes_with_few_edges_are_regularized_more_and_short_runs_less(
     words: list[str], edges: int, begun: float | str | None, n3: float
 ) -> None:
     saved = {"nothing": {}, "null": {"training": {"regularizer": {"n3": None}}}}.get(
@@ -766,6 +773,9 @@ GOES_ON: list[tuple[list[str], list[str], float, float]] = [
     ([], ["training.regularizer.l2=0.01"], 0.2, 0),
     ([], ["model.node_dropout=0.1"], 0.2, 0),
     ([], ["training.regularizer.n3=0.03"], 0.2, 0.03),
+    (["training.epochs=1"], [], 0.0447, 0.0447),
+    (["training.epochs=1"], ["training.epochs=80"], 0.0447, 0.2),
+    (["training.epochs=1", "training.regularizer.n3=0.03"], ["training.epochs=80"], 0.03, 0.03),
     (["training.regularizer.n3=0.2"], ["training.regularizer.l2=0.01"], 0.2, 0.2),
     (["training.regularizer.l2=0.01"], [], 0, 0),
     (["training.regularizer.l2=0.01"], ["training.regularizer.l2=0"], 0, 0.2),

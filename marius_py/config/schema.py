@@ -194,7 +194,7 @@ class RegularizerConfig(Checked):
         None,
         "weight of the cubed absolute values (N3) of node rows; null = 0.1 for complex, distmult and rescal "
         "with the softmax loss (half with per_question), to twice that in long runs on few edges a node, "
-        "unless dropout or l2 is above 0; else 0",
+        "less in few epochs, unless dropout or l2 is above 0; else 0",
         unit="weight",
         low=0.0,
     )

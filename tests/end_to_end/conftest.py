@@ -24,6 +24,7 @@ SMALL = (
     "training.epochs=2",
     "training.batch_size=128",
     "training.valid_every=1",
+    "training.regularizer.n3=0.1",  # by default it depends on the number of epochs
     "pipeline.mode=inline",
     "pipeline.compute_threads=1",
     "device=cpu",
