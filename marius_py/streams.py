@@ -24,6 +24,7 @@ class Purpose(IntEnum):
     INIT_NODES = 8
     INIT_RELATIONS = 9
     EVALUATE = 10
+    STORED_EDGES = 11
 
 
 def stream(seed: int, purpose: Purpose, *position: int) -> np.random.Generator:

@@ -5,6 +5,9 @@ In: blocks of (E, 3) node-id rows in any order, and their counts by bucket. Out:
 (`count_buckets`), the file is laid out, a second pass sorts each block by bucket and writes every bucket's
 rows at that bucket's cursor. The more buckets there are, the more rows are gathered before they are sorted:
 a write takes as long for eight rows as for a hundred.
+
+A bucket's rows end in random order. Trained in parts, a step has a piece of each bucket; edge lists are often
+sorted by name, and a piece of a sorted bucket would hold all edges of some nodes and none of others.
 """
 
 from __future__ import annotations
@@ -35,12 +38,16 @@ from marius_py.storage.file_io import (
 from marius_py.storage.files import open_file, reserve, sync_data, write_from
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.protocols import Edges
+from marius_py.streams import Purpose, stream
 from marius_py.types import SPLITS
 
 logger = logging.getLogger(__name__)
 
 BLOCK_ROWS = 1 << 21
 """Edges handled at a time: 24 MiB of int32 rows."""
+
+_SEGMENTS = 256
+"""Of a block of a longer bucket, spread over it, that are shuffled together."""
 
 _ROWS_A_BUCKET = 32
 """Rows to be sorted together for each bucket, on average, up to `_MOST_SORTED` in all."""
@@ -136,9 +143,7 @@ class EdgeWriter:
         filled = self._filled[split]
         self._filled[split] += len(edges)
         if split != "train":
-            rows = np.ascontiguousarray(edges, dtype=self._dtype)
-            offset = self._offsets[split] + filled * rows.itemsize * 3
-            write_array(self._file.fileno(), rows, offset, self._path)
+            self._write(split, filled, np.ascontiguousarray(edges, dtype=self._dtype))
             return
         while len(edges):
             taken = edges[: len(self._rows) - self._waiting]
@@ -184,14 +189,19 @@ class EdgeWriter:
             raise _changed("fewer edges")
         if self._waiting:
             self._sort_waiting()
+        self._rows = self._rows[:0].copy()  # shuffling takes its memory
         xxh3 = np.zeros(len(self._cursors), dtype=np.uint64)
         for first, last in bucket_groups(self._starts, BLOCK_ROWS):
             start, stop = int(self._starts[first]), int(self._starts[last])
-            if last - first == 1:
+            rng = stream(0, Purpose.STORED_EDGES, first)
+            if stop - start > BLOCK_ROWS:
+                self._shuffle_long(start, stop, rng)
                 xxh3[first] = self._checksum("train", start, stop)
                 continue
-            rows, ends = self._read("train", start, stop), (self._starts[first : last + 1] - start).tolist()
-            xxh3[first:last] = [array_checksum(rows[one:end]) for one, end in pairwise(ends)]
+            ends = self._starts[first : last + 1] - start
+            rows = self._read("train", start, stop)[_shuffled_within(ends, rng)]
+            self._write("train", start, rows)
+            xxh3[first:last] = [array_checksum(rows[one:end]) for one, end in pairwise(ends.tolist())]
         splits = {split: self._checksum(split, 0, self._counts[split]) for split in SPLITS[1:]}
         with os_errors_as_storage("write", self._path):
             sync_data(self._file.fileno(), self._path)
@@ -221,6 +231,23 @@ class EdgeWriter:
         read_array(self._file.fileno(), rows, self._offsets[split] + start * rows.itemsize * 3, self._path)
         return rows
 
+    def _write(self, split: str, start: int, rows: Edges) -> None:
+        offset = self._offsets[split] + start * rows.itemsize * 3
+        write_array(self._file.fileno(), rows, offset, self._path)
+
+    def _shuffle_long(self, start: int, stop: int, rng: np.random.Generator) -> None:
+        """Shuffle rows that do not fit in a block: block after block, each of segments from all over them."""
+        blocks = -(-(stop - start) // BLOCK_ROWS)
+        cuts = [start + (stop - start) * cut // (blocks * _SEGMENTS) for cut in range(blocks * _SEGMENTS + 1)]
+        segments = list(pairwise(cuts))
+        for number in range(blocks):
+            mine = segments[number::blocks]
+            rows = np.concatenate([self._read("train", *segment) for segment in mine])
+            rows = rows[rng.permutation(len(rows))]
+            for first, last in mine:
+                self._write("train", first, rows[: last - first])
+                rows = rows[last - first :]
+
     def _checksum(self, split: str, start: int, stop: int) -> int:
         # one bucket may be all edges (p = 1), so even a checksum reads in blocks
         if stop - start <= BLOCK_ROWS:
@@ -233,6 +260,17 @@ class EdgeWriter:
 
 def _changed(what: str) -> FormatError:
     return FormatError(f"{what} in the second pass than in the first: the input changed meanwhile")
+
+
+def _shuffled_within(ends: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """A random order of rows that leaves each in its bucket, where bucket i is ends[i]:ends[i + 1]."""
+    order = rng.permutation(int(ends[-1]))
+    if len(ends) == 2:
+        return order
+    kind = np.min_scalar_type(len(ends) - 2)
+    bucket = np.repeat(np.arange(len(ends) - 1, dtype=kind), np.diff(ends))
+    found: NDArray[np.int64] = order[_stable_order(bucket[order])]
+    return found
 
 
 def _stable_order(keys: NDArray[np.integer]) -> NDArray[np.integer]:
