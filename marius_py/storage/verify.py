@@ -170,9 +170,13 @@ def leftovers(folder: Path) -> list[Finding]:
                     harmless=True,
                 )
             )
+    return findings + stale_lock(folder)
+
+
+def stale_lock(folder: Path) -> list[Finding]:
+    """What to say of the lock of a process that is gone."""
     owner = lock_owner(folder)
-    if owner is not None:
-        lock = folder / LOCK_NAME
-        problem = f"{lock} is left from process {owner['pid']}, {absence_of(owner)}"
-        findings.append(Finding(str(lock), problem, "the next start takes it over", harmless=True))
-    return findings
+    if owner is None:
+        return []
+    problem = f"{folder / LOCK_NAME} is left from process {owner['pid']}, {absence_of(owner)}"
+    return [Finding(str(folder / LOCK_NAME), problem, "the next start takes it over", harmless=True)]

@@ -24,9 +24,9 @@ from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.hdf5_nodes import has_commit
 from marius_py.storage.lock import is_locked
 from marius_py.storage.node_file import NODES_NAME, read_facts
-from marius_py.storage.verify import Finding, finding_of, leftovers, verify_node_store
+from marius_py.storage.verify import Finding, finding_of, leftovers, stale_lock, verify_node_store
 from marius_py.verify.graphs import verify_graph
-from marius_py.verify.strays import NEXT_START, REMOVE, entries, stale_lock, strays
+from marius_py.verify.strays import NEXT_START, REMOVE, entries, strays
 from marius_py.verify.views import check_views, committed, read_view
 
 

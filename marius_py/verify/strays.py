@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from fnmatch import fnmatch
 from pathlib import Path
 
-from marius_py.storage.lock import LOCK_NAME, absence_of, lock_owner
 from marius_py.storage.verify import Finding
 
 REMOVE = "nothing depends on it; remove it"
@@ -33,12 +32,3 @@ def strays(paths: Iterable[Path], remedy: str) -> list[Finding]:
         Finding(str(path), f"{path} is left from an interrupted write", remedy, harmless=True)
         for path in sorted(paths)
     ]
-
-
-def stale_lock(folder: Path) -> list[Finding]:
-    """What to say of the lock of a process that is gone."""
-    owner = lock_owner(folder)
-    if owner is None:
-        return []
-    problem = f"{folder / LOCK_NAME} is left from process {owner['pid']}, {absence_of(owner)}"
-    return [Finding(str(folder / LOCK_NAME), problem, "the next start takes it over", harmless=True)]
