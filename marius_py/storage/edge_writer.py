@@ -265,8 +265,6 @@ def _changed(what: str) -> FormatError:
 def _shuffled_within(ends: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
     """A random order of rows that leaves each in its bucket, where bucket i is ends[i]:ends[i + 1]."""
     order = rng.permutation(int(ends[-1]))
-    if len(ends) == 2:
-        return order
     kind = np.min_scalar_type(len(ends) - 2)
     bucket = np.repeat(np.arange(len(ends) - 1, dtype=kind), np.diff(ends))
     found: NDArray[np.int64] = order[_stable_order(bucket[order])]
