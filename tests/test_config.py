@@ -797,6 +797,64 @@ def test_penalties_of_a_run_that_goes_on_suit_its_settings(
         assert begun.training.regularizer.n3 == after
 
 
+@pytest.mark.parametrize(
+    ("words", "nodes", "n3", "of_relations"),
+    [
+        ([], 15_000, 0.1, None),
+        ([], 60_000, 0.1, 0.0125),
+        (["training.epochs=5"], 60_000, 0.05, 0.00625),
+        (["negatives=k_vs_all"], 60_000, 0.05, 0.00625),
+        (["training.regularizer.n3_relation=0.12345"], 60_000, 0.1, 0.12345),
+        (["training.regularizer.n3=0.1"], 60_000, 0.1, None),
+        (["loss=logistic"], 60_000, 0, None),
+        (["training.regularizer.l2=0.1"], 60_000, 0, None),
+    ],
+)
+def test_relations_of_many_nodes_are_regularized_less(
+    words: list[str], nodes: int, n3: float, of_relations: float | None
+) -> None:
+    found = with_penalties(load_config(["graph=g", *words]), nodes, 18 * nodes, None).training.regularizer
+    assert (found.n3, found.n3_relation) == (n3, of_relations)
+
+
+RELATIONS_GO_ON: list[tuple[list[str], list[str], tuple[float, float | None], tuple[float, float | None]]] = [
+    ([], [], (0.1, 0.0125), (0.1, 0.0125)),
+    (["training.epochs=5"], ["training.epochs=20"], (0.05, 0.00625), (0.1, 0.0125)),
+    ([], ["training.regularizer.n3=0.03"], (0.1, 0.0125), (0.03, None)),
+    ([], ["training.regularizer.n3_relation=0.05"], (0.1, 0.0125), (0.1, 0.05)),
+    ([], ["loss=logistic"], (0.1, 0.0125), (0, None)),
+    (["training.regularizer.n3_relation=0.05"], ["training.epochs=5"], (0.1, 0.05), (0.05, 0.05)),
+    (["training.regularizer.n3_relation=0.05"], [], (0.1, 0.05), (0.1, 0.05)),
+]
+
+
+@pytest.mark.parametrize(("words", "then", "before", "after"), RELATIONS_GO_ON)
+def test_penalties_of_relations_go_on_as_those_of_nodes(
+    words: list[str],
+    then: list[str],
+    before: tuple[float, float | None],
+    after: tuple[float, float | None],
+    tmp_path: Path,
+) -> None:
+    begun = with_penalties(load_config(["graph=g", *words]), 60_000, 60_000 * 18, None)
+    assert (begun.training.regularizer.n3, begun.training.regularizer.n3_relation) == before
+    for _ in range(2):  # what is saved of the run that has gone on says the same
+        write_yaml(plain(begun), tmp_path / "config.yaml")
+        saved = read_yaml(tmp_path / "config.yaml")
+        begun = with_penalties(
+            load_config([f"output={tmp_path}", "resume=true", *then]), 60_000, 60_000 * 18, saved
+        )
+        assert (begun.training.regularizer.n3, begun.training.regularizer.n3_relation) == after
+
+
+def test_a_run_begun_when_relations_counted_as_nodes_do_goes_on_so(tmp_path: Path) -> None:
+    begun = with_penalties(load_config(["graph=g"]), 1000, 18_000, None)
+    write_yaml(plain(begun), tmp_path / "config.yaml")
+    again = load_config([f"output={tmp_path}", "resume=true"])
+    found = with_penalties(again, 60_000, 60_000 * 18, read_yaml(tmp_path / "config.yaml"))
+    assert (found.training.regularizer.n3, found.training.regularizer.n3_relation) == (0.1, None)
+
+
 def test_runs_that_do_not_say_whether_n3_was_automatic_keep_their_number(tmp_path: Path) -> None:
     output = _saved(tmp_path, "training.regularizer.n3=0.1")
     assert "n3_automatic" not in (tmp_path / "config.yaml").read_text()

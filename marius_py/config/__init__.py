@@ -24,10 +24,11 @@ from marius_py.config.schema import (
     check_buffer,
     check_order,
 )
-from marius_py.config.words import words_of
+from marius_py.config.words import NOTES, words_of
 
 __all__ = [
     "AUTO",
+    "NOTES",
     "CheckpointConfig",
     "Component",
     "Components",

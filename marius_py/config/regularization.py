@@ -24,6 +24,26 @@ epoch, .05 after three and .1 from eight on; on hackage (15.8 edges a node) one 
 .114 and .262 by .029. So the weight goes with the root of the epochs, up to 20 of them, or 5 where nodes have
 so few edges that they count twice.
 
+Relation rows have less of it in graphs of many nodes. At small rows N3 and what an edge teaches are of the
+same order, so that a coordinate grows from where it began only if its signal is above a threshold. Let a
+share f of a relation's edges have ends with a coordinate in which node rows are a and the relation's is b:
+these edges gain f a² b, and the penalty is w (2 f a³ + b³), as the relation's row is penalized at all of its
+edges. The gain exceeds that only for w below about f^(1/3) / 3, or, if the relation's own weight is w f,
+below 1/3 whatever f is. f is small where a graph is large and its parts are many; how small is not known
+beforehand, and the number of nodes stands for it (test MRR; benchmarks/RESULTS.md has all):
+
+| graph | nodes | as node rows | by about (15,000 / nodes)^1.5 of it |
+|---|---|---|---|
+| FB15k-237, 8 epochs | 14,541 | .318 | (by .32: .310) |
+| WN18RR, 20 epochs | 40,943 | .432 | .440 |
+| a quarter of hackage, 12 epochs | 104,475 | .440 | .475 |
+| users and items, 3 epochs | 259,819 | .001 | .032 |
+| hackage, 1 epoch | 396,636 | .349 | .408 |
+| planted, 8 epochs | 60,000 | .424 | .381 |
+| planted, 20 epochs | 60,000 | .377 | .416 |
+
+The planted one's relations are rotations of a single circle, in which every coordinate tells of all edges.
+
 N3 belongs to the softmax loss: with the logistic one, whose gradients are smaller, ComplEx has .175 by N3 of
 .1 on FB15k-237 after ten epochs, .264 by dropout, .256 by neither. RESCAL gains by the same N3 (umls .686
 without, .835 with .1; in blocks of 4 .748 and .898), and K-vs-all, which counts the edges of questions with
@@ -53,6 +73,8 @@ FEW_BATCHES, MANY_BATCHES = 200, 800
 """Batches of a run up to which it does not, and from which it does in full."""
 MANY_EPOCHS = 20
 """Epochs from which N3 counts in full where nodes have many edges."""
+MANY_NODES, FALLS_BY = 15_000, 1.5
+"""Nodes above which it counts less for relation rows, and by which power of their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +117,13 @@ def regularization_of(config: TrainConfig) -> Regularization:
 def with_penalties(
     config: TrainConfig, num_nodes: int, num_edges: int, begun: Mapping[str, Any] | None
 ) -> TrainConfig:
-    """`config` with a number for N3: what is set, else what suits decoder, loss and graph, which is noted.
+    """`config` with numbers for N3: what is set, else what suits decoder, loss and graph, which is noted.
 
     Args:
         config: settings as given.
         num_nodes: N.
         num_edges: train edges.
-        begun: settings of the run that goes on, which keeps a number above 0 unless it is to have another
+        begun: settings of the run that goes on, which keeps numbers above 0 unless it is to have another
             number of epochs, or dropout, l2 or the loss stand in its place; null there: begun when that did
             not depend on the graph.
     """
@@ -112,15 +134,32 @@ def with_penalties(
     epochs = config.training.epochs
     batches = epochs * num_edges / config.training.batch_size
     before = {} if begun is None else begun.get("training", {})
-    kept = 0.0 if begun is None else before.get("regularizer", {}).get("n3")
+    saved = {} if begun is None else before.get("regularizer", {})
+    kept = 0.0 if begun is None else saved.get("n3")
+    of_relations, less = penalties.n3_relation, False
     if kept == 0 or (kept is not None and before.get("epochs", epochs) != epochs):
         more = min(max(FEW_EDGES * num_nodes / max(num_edges, 1), 1.0), 2.0)
         n3 *= min(1.0, more * math.sqrt(epochs / MANY_EPOCHS))
         n3 *= 1 + (more - 1) * _share(batches)
+        less = bool(n3) and of_relations is None and num_nodes > MANY_NODES
+        of_relations = _rounded(n3 * (MANY_NODES / num_nodes) ** FALLS_BY) if less else of_relations
     elif n3 and kept is not None:
         n3 = kept
-    penalties = replace(penalties, n3=float(f"{n3:.3g}"), n3_automatic=True)
+        less = of_relations is None and bool(saved.get("n3_relation_automatic"))
+        of_relations = saved["n3_relation"] if less else of_relations
+    penalties = replace(
+        penalties,
+        n3=_rounded(n3),
+        n3_relation=of_relations,
+        n3_automatic=True,
+        n3_relation_automatic=less,
+    )
     return replace(config, training=replace(config.training, regularizer=penalties))
+
+
+def _rounded(weight: float) -> float:
+    """To three digits, as config.yaml is to be read by people."""
+    return float(f"{weight:.3g}")
 
 
 def _share(batches: float) -> float:

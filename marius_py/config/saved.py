@@ -70,9 +70,12 @@ def as_given(saved: Mapping[str, Any]) -> dict[str, Any]:
     values = dict(saved)
     training = values.get("training")
     penalties = training.get("regularizer") if isinstance(training, Mapping) else None
-    if isinstance(training, Mapping) and isinstance(penalties, Mapping) and penalties.get("n3_automatic"):
-        given = {name: value for name, value in penalties.items() if name != "n3_automatic"}
-        values["training"] = {**training, "regularizer": {**given, "n3": None}}
+    if isinstance(training, Mapping) and isinstance(penalties, Mapping):
+        given = dict(penalties)
+        for name in ("n3", "n3_relation"):
+            if given.pop(f"{name}_automatic", False):
+                given[name] = None
+        values["training"] = {**training, "regularizer": given}
     return values
 
 

@@ -198,12 +198,20 @@ class RegularizerConfig(Checked):
         unit="weight",
         low=0.0,
     )
-    n3_relation: float | None = setting(None, "the same for relation rows; null = n3", unit="weight", low=0.0)
+    n3_relation: float | None = setting(
+        None,
+        "the same for relation rows; null = n3, and where that is null, too, less in graphs of over 15,000 "
+        "nodes",
+        unit="weight",
+        low=0.0,
+    )
     l2: float = setting(0.0, "weight of the squares (L2) of node rows", unit="weight", low=0.0)
     l2_relation: float | None = setting(None, "the same for relation rows; null = l2", unit="weight", low=0.0)
     weighted: bool = setting(True, "count a row once for each of its edges in the batch, not once a batch")
     n3_automatic: bool = field(default=False)
     """Noted by the program, no setting: n3 was null when the run began, and its number has been filled in."""
+    n3_relation_automatic: bool = field(default=False)
+    """The same of n3_relation."""
 
 
 @dataclass(frozen=True, kw_only=True)

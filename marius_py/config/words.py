@@ -11,7 +11,7 @@ from marius_py.config.overrides import NESTED, path_keys, quoted
 from marius_py.config.schema import TrainConfig
 from marius_py.errors import ConfigError
 
-NOTE = "training.regularizer.n3_automatic"
+NOTES = ("training.regularizer.n3_automatic", "training.regularizer.n3_relation_automatic")
 """What config.yaml notes beside settings: whoever gives its number for n3 gives just that number."""
 
 
@@ -46,7 +46,7 @@ def _words(prefix: str, settings: Mapping[str, Any], paths: set[str]) -> Iterato
         if not isinstance(name, str):
             raise ConfigError(f"settings: the key {name!r} is {type(name).__name__}; allowed: a text")
         key = f"{prefix}.{name}" if prefix else name
-        if key == NOTE:
+        if key in NOTES:
             continue
         if key in paths and isinstance(value, (str, PathLike)):
             yield f"{key}={quoted(os.fsdecode(value))}"

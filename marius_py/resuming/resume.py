@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from marius_py.config import TrainConfig, saved_settings
+from marius_py.config import NOTES, TrainConfig, saved_settings
 from marius_py.data.rounds import EpochOrder
 from marius_py.errors import ConfigError, StorageError
 from marius_py.run_files.folder import is_snapshot, run_around
@@ -263,7 +263,7 @@ def log_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     lines = [
         f"{key}: {before.get(key)!r} until now, {after.get(key)!r} from here on"
         for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key) and key not in ("resume", "output")
+        if before.get(key) != after.get(key) and key not in ("resume", "output", *NOTES)
     ]
     for line in lines:
         log.info("changed setting %s", line)

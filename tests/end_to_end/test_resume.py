@@ -18,6 +18,7 @@ from marius_py import cli
 from marius_py.assembly.build import Watcher
 from marius_py.config import read_yaml
 from marius_py.errors import ConfigError, InterruptedRunError, StorageError
+from marius_py.resuming.resume import log_changes
 from marius_py.storage.hdf5_nodes import open_node_store
 from marius_py.storage.lock import LOCK_NAME, FolderLock
 from marius_py.testing.crash_harness import committed_position
@@ -118,6 +119,16 @@ def test_other_settings_are_taken_and_logged(
     saved = read_yaml(tmp_path / "run" / "config.yaml")
     assert (saved["optimizer"]["lr"], saved["training"]["epochs"]) == (0.05, 3)
     assert not verify(tmp_path / "run")
+
+
+def test_what_the_program_notes_is_no_changed_setting() -> None:
+    def settings(**penalties: float | bool) -> dict[str, object]:
+        return {"training": {"regularizer": penalties}}
+
+    noted = settings(n3=0.1, n3_automatic=True, n3_relation=0.05, n3_relation_automatic=True)
+    assert log_changes(noted, settings(n3=0.2, n3_relation=0.05)) == [
+        "training.regularizer.n3: 0.1 until now, 0.2 from here on"
+    ]
 
 
 def test_fewer_epochs_than_there_are_train_nothing(
