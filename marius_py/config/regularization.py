@@ -136,23 +136,23 @@ def with_penalties(
     before = {} if begun is None else begun.get("training", {})
     saved = {} if begun is None else before.get("regularizer", {})
     kept = 0.0 if begun is None else saved.get("n3")
-    of_relations, less = penalties.n3_relation, False
+    of_relations = penalties.n3_relation
     if kept == 0 or (kept is not None and before.get("epochs", epochs) != epochs):
         more = min(max(FEW_EDGES * num_nodes / max(num_edges, 1), 1.0), 2.0)
         n3 *= min(1.0, more * math.sqrt(epochs / MANY_EPOCHS))
-        n3 *= 1 + (more - 1) * _share(batches)
-        less = bool(n3) and of_relations is None and num_nodes > MANY_NODES
-        of_relations = _rounded(n3 * (MANY_NODES / num_nodes) ** FALLS_BY) if less else of_relations
+        n3 = _rounded(n3 * (1 + (more - 1) * _share(batches)))
+        if n3 and of_relations is None and num_nodes > MANY_NODES:
+            of_relations = _rounded(n3 * (MANY_NODES / num_nodes) ** FALLS_BY)
     elif n3 and kept is not None:
         n3 = kept
-        less = of_relations is None and bool(saved.get("n3_relation_automatic"))
-        of_relations = saved["n3_relation"] if less else of_relations
+        if of_relations is None and saved.get("n3_relation_automatic"):
+            of_relations = saved.get("n3_relation")
     penalties = replace(
         penalties,
-        n3=_rounded(n3),
+        n3=n3,
         n3_relation=of_relations,
         n3_automatic=True,
-        n3_relation_automatic=less,
+        n3_relation_automatic=of_relations != penalties.n3_relation,
     )
     return replace(config, training=replace(config.training, regularizer=penalties))
 
