@@ -23,6 +23,7 @@ import torch
 from marius_py.errors import ConfigError, MariusError, StorageError
 from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES
 from marius_py.evaluation.ranking.candidates import Float32, Ids
+from marius_py.machine import available_cores
 from marius_py.predict.completion import check_k, check_memory
 from marius_py.predict.metric import Metric, check_metric, scorer_of
 from marius_py.predict.topk import Best, TopK
@@ -177,7 +178,11 @@ def open_index(
 
 
 def import_faiss() -> Any:
-    """The faiss module; ConfigError that names the extra if it is not installed."""
+    """The faiss module, with no more threads than the cores that this process may use.
+
+    Raises:
+        ConfigError: it is not installed; names the extra.
+    """
     try:
         with warnings.catch_warnings():
             # Wrappers made by SWIG warn about their own types from Python 3.12 on.
@@ -187,6 +192,7 @@ def import_faiss() -> Any:
         raise ConfigError(
             "an index needs faiss: pip install 'marius_py[faiss]', or search exactly, without an index"
         ) from error
+    faiss.omp_set_num_threads(min(faiss.omp_get_max_threads(), available_cores()))
     return faiss
 
 

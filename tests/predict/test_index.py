@@ -12,6 +12,7 @@ import marius_py
 from marius_py import cli, load
 from marius_py.errors import ConfigError, StorageError
 from marius_py.predict import find_neighbors, open_index
+from marius_py.predict import index as index_module
 from marius_py.storage.hdf5_nodes import open_node_store
 from tests.small_runs import write_run
 
@@ -31,6 +32,17 @@ def written(tmp_path_factory):
 def run(written):
     with load(written[0]) as opened:
         yield opened
+
+
+@pytest.mark.parametrize(("given", "expected"), [(1, 1), (4, 3)])
+def test_the_quota_of_a_container_bounds_the_threads(monkeypatch, given, expected):
+    monkeypatch.setattr(index_module, "available_cores", lambda: 3)
+    before = faiss.omp_get_max_threads()
+    try:
+        faiss.omp_set_num_threads(given)
+        assert index_module.import_faiss().omp_get_max_threads() == expected
+    finally:
+        faiss.omp_set_num_threads(before)
 
 
 @pytest.mark.parametrize("metric", METRICS)

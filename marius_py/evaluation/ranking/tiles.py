@@ -10,15 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from marius_py.machine import available_cores
+
 
 @contextmanager
 def tile_workers(device: torch.device) -> Iterator[ThreadPoolExecutor]:
     """As many threads as torch has, one torch thread each; the caller reads the next block meanwhile.
 
-    Whole tiles in parallel need no barrier after each operation, which on a busy machine costs more than the
-    operation. On an accelerator there is one, to queue its kernels.
+    No more of either than the cores that this process may use: torch does not know of the quota of a
+    container. Whole tiles in parallel need no barrier after each operation, which on a busy machine costs
+    more than the operation. On an accelerator there is one, to queue its kernels.
     """
-    threads = torch.get_num_threads()
+    before = torch.get_num_threads()
+    threads = min(before, available_cores())
     pool = ThreadPoolExecutor(
         1 if device.type == "cuda" else threads,
         thread_name_prefix="tile",
@@ -26,10 +30,11 @@ def tile_workers(device: torch.device) -> Iterator[ThreadPoolExecutor]:
         initargs=(1,),
     )
     try:
+        torch.set_num_threads(threads)
         yield pool
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
 
 
 def finish(running: list[Future[None]]) -> None:
