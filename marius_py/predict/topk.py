@@ -24,8 +24,8 @@ from marius_py.arrays import distinct
 from marius_py.evaluation.ranking.candidates import Float32, Ids
 from marius_py.evaluation.ranking.counting import norm_bound
 from marius_py.evaluation.ranking.known import KnownAnswers
-from marius_py.evaluation.ranking.scorer import Scorer
-from marius_py.evaluation.ranking.tiles import finish, greater_equal, tile_workers
+from marius_py.evaluation.ranking.scorer import Scorer, in_float64
+from marius_py.evaluation.ranking.tiles import finish, not_less, tile_workers
 
 Float64 = NDArray[np.float64]
 
@@ -122,16 +122,14 @@ def tile_scores(
         first: number of the first query.
         number: number of the tile of `TILE_CANDIDATES`.
         known: pairs to leave out.
-        dtype: to compute in; a decoder with float32 parameters of its own computes in float32 anyhow.
+        dtype: float32 or float64, to compute in; a decoder with float32 parameters of its own computes in
+            float32 anyhow.
 
     Returns:
         Scores (q, n), and the places (query − first, column) that were left out.
     """
-    try:
-        scores = scorer.scores(queries.to(dtype), tile.to(dtype))
-    except RuntimeError:
-        if dtype == queries.dtype:
-            raise
+    scores = in_float64(scorer.scores, queries, tile) if dtype is torch.float64 else None
+    if scores is None:
         scores = scorer.scores(queries, tile)
     if known is None:
         return scores, None
@@ -234,7 +232,7 @@ class _Tile:
             worst = torch.maximum(worst, self._first_bound(scores, queries[first:last], k))
         low = self._scorer.band(worst, norms[first:last], self._largest, scores.dtype)[0]
         bound = torch.nextafter(low.to(scores.dtype), scores.new_tensor(-math.inf))
-        maybe = greater_equal(scores, bound)
+        maybe = not_less(scores, bound)  # NaN where finite rows overflow: their exact score may be a number
         if self._odd is not None:
             maybe[:, self._odd] = True
         if left_out is not None:

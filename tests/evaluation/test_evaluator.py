@@ -286,6 +286,31 @@ def test_nan_and_infinite_rows(compiled, monkeypatch):
     np.testing.assert_array_equal(metrics.ranks[broken], metrics.counts.candidates[broken])
 
 
+@pytest.mark.parametrize("what", ["huge", "tiny"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_scores_that_float32_cannot_hold_beside_ordinary_blocks(what, compiled, monkeypatch):
+    """A bound that is exact in float64 and becomes an infinity or 0 in float32 decides nothing."""
+    monkeypatch.setattr(counting, "_COMPILED_SCORES", 0 if compiled else 1 << 62)
+    rng = np.random.default_rng(0)
+    count, dim = 3000, 64
+    rows = rng.normal(size=(count, dim)) if what == "huge" else np.zeros((count, dim))
+    rows[0], rows[1] = (1e10, -1e30) if what == "huge" else (1e-24, 1e-24)  # scores −6.4e41 and 6.4e-47
+    rows = rows.astype(np.float32)
+    test = np.array([[0, 0, 1]])
+    train = np.array([[0, 0, other] for other in range(5, 400)])
+    edges = ArrayEdges(count, train, None, test)
+    model = DotModel(np.ones((1, dim)))
+
+    def scores(h, r, t, side):
+        return rows.astype(np.float64) @ rows[h if side == "tail" else t].astype(np.float64)
+
+    expected = brute_force(scores, (train, test), test)
+    for memory in (256 << 20, 1 << 20):  # one block, and several, most of them without the large rows
+        found = Evaluator(model, ArrayReader(rows), edges, count, 1, memory_bytes=memory).evaluate("test")
+        np.testing.assert_array_equal(found.counts.better, expected[0])
+        np.testing.assert_array_equal(found.counts.equal, expected[1])
+
+
 class Weighed(DotModel):
     """A decoder with a float32 parameter of its own, which scores float32 rows only."""
 

@@ -144,6 +144,20 @@ def test_rows_that_are_not_finite():
     assert found.probabilities[0].tolist() == [1.0] + [0.0] * 24
 
 
+@pytest.mark.parametrize("beta", [None, 1e-40])
+@pytest.mark.parametrize("power", [0, 2])
+def test_finite_rows_whose_fast_scores_overflow(power, beta):
+    """inf − inf is NaN in float32 and a number in float64."""
+    model = DistanceModel(np.zeros((1, 2)), 2) if power else DotModel(np.ones((1, 2)))
+    rows = np.array([[1e20, 1e20], [1e20, -1e20], [2e20, 2e20], [1, 1]], np.float32)
+    found = top_k(ModelScorer(model, 2), torch.from_numpy(rows[:1]), blocks(rows, 4096), 9, beta=beta)
+    wide = rows.astype(np.float64)
+    scores = -np.linalg.norm(wide - wide[0], axis=1) if power else wide @ wide[0]
+    order = np.lexsort((np.arange(4), -scores))
+    assert found.ids[0].tolist() == [*order.tolist(), *[-1] * 5]
+    np.testing.assert_allclose(found.scores[0, :4], scores[order], rtol=1e-14)
+
+
 def test_sums_do_not_overflow():
     softmax = Softmax(3, 1.0)
     softmax.add(0, torch.tensor([[1e4, 1e4], [-1e4, float("nan")], [-float("inf"), float("nan")]]))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from marius_py.evaluation.ranking.known import KnownAnswers
-from marius_py.evaluation.ranking.scorer import Scorer
+from marius_py.evaluation.ranking.scorer import Scorer, in_float64
 from marius_py.evaluation.ranking.tiles import greater, greater_equal
 from marius_py.nn.kernels.host import numba_works
 
@@ -129,11 +129,12 @@ class _Group:
         self.true = questions.true[span][self.places]
         self.norms = questions.norms[self.queries]
         low, high = scorer.band(self.true, self.norms, largest, torch.float32)
-        self.certain = low == high
+        # A score that float32 rounds (to 0, to an infinity) is equal to none of its fast scores.
+        self.certain = (low == high) & (low.float() == low)
         self.any_certain = bool(self.certain.any())
-        self.unbounded = torch.isinf(low)
-        self.any_unbounded = bool(self.unbounded.any())
         self.low, self.high = _outward(low, high, self.certain)
+        self.unbounded = torch.isinf(self.low)
+        self.any_unbounded = bool(self.unbounded.any())
 
 
 def _groups(
@@ -293,11 +294,8 @@ class Counter:
         """The fast form once more in float64, then exact scores for what remains."""
         above = torch.zeros_like(inside)
         remaining = inside
-        try:
-            scores = self._scorer.scores(self._questions.rows[group.queries].double(), tile.rows.double())
-        except RuntimeError:  # a decoder with float32 parameters of its own
-            pass
-        else:
+        scores = in_float64(self._scorer.scores, self._questions.rows[group.queries], tile.rows)
+        if scores is not None:
             low, high = self._scorer.band(group.true, group.norms, self._block.largest, torch.float64)
             open_pairs = torch.isinf(low).unsqueeze(1)
             if tile.odd is not None:

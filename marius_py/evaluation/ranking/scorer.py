@@ -8,6 +8,7 @@ depends on nothing but the two rows. `band` says around a true score where the f
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Literal, Protocol
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from marius_py.errors import ConfigError
 from marius_py.evaluation.ranking.precision import PRECISIONS, rounded
 from marius_py.nn.decoders.base import written_together
+from marius_py.nn.micro_batches import is_out_of_memory
 from marius_py.nn.product_units import HostPrecision, product_precision
 from marius_py.types import Side
 
@@ -119,7 +121,8 @@ class ModelScorer:
             self._similarity = "dot"
         elif similarity == "l2":
             self._similarity = "l2"
-        self._pair_dtype = torch.float64
+        self._narrow = False
+        """The decoder is known to take float32 alone."""
         if precision not in PRECISIONS:
             raise ConfigError(f"precision is {precision!r}; allowed: {', '.join(PRECISIONS)}")
         if precision == "bfloat16" and self._similarity != "dot":
@@ -163,13 +166,9 @@ class ModelScorer:
             return -ordered_sum((queries.double() - candidates.double()).square_()).sqrt_()
         count = queries.shape[0]
         query, candidate = _pad(queries, _PAIR_ROWS).unsqueeze(1), _pad(candidates, _PAIR_ROWS).unsqueeze(1)
-        try:
-            scores = self._model.compare(query.to(self._pair_dtype), candidate.to(self._pair_dtype))
-        except RuntimeError:
-            if self._pair_dtype is torch.float32:
-                raise
-            # A decoder with float32 parameters of its own cannot mix in float64 rows.
-            self._pair_dtype = torch.float32
+        scores = None if self._narrow else in_float64(self._model.compare, query, candidate)
+        if scores is None:
+            self._narrow = True
             scores = self._model.compare(query, candidate)
         return scores.reshape(-1)[:count].double()
 
@@ -203,6 +202,22 @@ class ModelScorer:
         # Written so that a NaN scale counts as unbounded too. Nothing lies around an infinite score.
         bounded = (scale < OVERFLOW) & torch.isfinite(true)
         return low.masked_fill(~bounded, -math.inf), high.masked_fill(~bounded, math.inf)
+
+
+def in_float64(
+    compare: Callable[[Tensor, Tensor], Tensor], queries: Tensor, candidates: Tensor
+) -> Tensor | None:
+    """Scores of rows as float64; None where a decoder has float32 parameters of its own and cannot mix them.
+
+    Raises:
+        RuntimeError: memory ran out.
+    """
+    try:
+        return compare(queries.double(), candidates.double())
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        return None
 
 
 def similarity_of(decoder: object) -> str | None:

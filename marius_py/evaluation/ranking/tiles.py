@@ -51,6 +51,15 @@ def greater(scores: Tensor, bound: Tensor) -> Tensor:
         return torch.from_numpy(np.greater(scores.numpy(), bound.numpy()[:, None]))
 
 
+def not_less(scores: Tensor, bound: Tensor) -> Tensor:
+    """Not scores (T, K) < bound (T,), bool, so true of NaN; as `greater`."""
+    if scores.device.type != "cpu":
+        return (scores < bound.unsqueeze(1)).logical_not_()
+    with np.errstate(invalid="ignore"):
+        less = np.less(scores.numpy(), bound.numpy()[:, None])
+        return torch.from_numpy(np.logical_not(less, out=less))
+
+
 def greater_equal(scores: Tensor, bound: Tensor) -> Tensor:
     """scores (T, K) ≥ bound (T,), bool; as `greater`."""
     if scores.device.type != "cpu":

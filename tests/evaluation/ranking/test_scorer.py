@@ -1,12 +1,15 @@
 """Exact scores are functions of the rows; the band holds every rounding of the fast scores."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marius_py.evaluation.ranking.scorer import ModelScorer, ordered_sum, similarity_of
+from marius_py.evaluation.ranking.scorer import ModelScorer, in_float64, ordered_sum, similarity_of
 from marius_py.evaluation.ranking.trained import TrainedModel, make_decoder
 from marius_py.nn.decoders import ComplEx, Dot, RotatE, TransE
 
@@ -87,17 +90,50 @@ def test_queries_do_not_depend_on_company():
     assert scorer.queries(rows[:0], relations[:0], "head").shape == (0, DIM)
 
 
-def test_a_decoder_that_knows_float32_only():
-    class Single(Dot):
-        similarity = None
+class Single(Dot):
+    """Has a float32 parameter of its own; `together` threads are inside `compare` before any goes on."""
 
-        def compare(self, query, candidates):
-            weight = torch.ones(1, query.shape[-1], 1)
-            return (query.unsqueeze(2) * candidates.unsqueeze(1)) @ weight.squeeze(0).squeeze(-1)
+    similarity = None
 
-    scorer = make_scorer(Single(DIM))
+    def __init__(self, dim, together=1):
+        super().__init__(dim)
+        self.barrier = threading.Barrier(together)
+
+    def compare(self, query, candidates):
+        if query.dtype == torch.float64:
+            self.barrier.wait(20)
+        weight = torch.ones(1, query.shape[-1], 1)
+        return (query.unsqueeze(2) * candidates.unsqueeze(1)) @ weight.squeeze(0).squeeze(-1)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_a_decoder_that_knows_float32_only(threads):
+    """Also where several threads find it out at once."""
+    scorer = make_scorer(Single(DIM, threads))
     rows = torch.randn(5, DIM)
-    assert scorer.exact(rows, rows).dtype == torch.float64
+    with ThreadPoolExecutor(threads) as pool:
+        found = [one.result() for one in [pool.submit(scorer.exact, rows, rows) for _ in range(threads)]]
+    assert all(one.dtype == torch.float64 for one in found)
+    torch.testing.assert_close(scorer.exact(rows, rows), rows.square().sum(1).double(), rtol=1e-6, atol=0)
+
+
+def test_memory_that_runs_out_is_not_taken_for_a_decoder_of_float32(monkeypatch):
+    """Else a true score in float64 would be compared with scores in float32."""
+    decoder, rows = TransE(DIM, "l1"), torch.randn(5, DIM)
+    scorer = make_scorer(decoder)
+    before, compare = scorer.exact(rows, rows.flip(0)), decoder.compare
+
+    def full(query, candidates):
+        if query.dtype == torch.float64:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+        return compare(query, candidates)
+
+    monkeypatch.setattr(decoder, "compare", full)
+    for asked in (scorer.exact, lambda *pair: in_float64(scorer.scores, *pair)):
+        with pytest.raises(RuntimeError, match="out of memory"):
+            asked(rows, rows.flip(0))
+    monkeypatch.undo()
+    assert torch.equal(scorer.exact(rows, rows.flip(0)), before)
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 7, 256])
