@@ -189,7 +189,10 @@ class _Task:
                     number = (start + offset) // TILE_CANDIDATES
                     for first in range(0, self.rows.shape[0], TILE_QUERIES):
                         part = self.rows[first : first + TILE_QUERIES]
-                        sums.add(first, tile_scores(self.scorer, part, tile, first, number, self.known)[0])
+                        scores = tile_scores(
+                            self.scorer, part, tile, first, number, self.known, torch.float64
+                        )[0]
+                        sums.add(first, scores)
         total, mean, square = (values[self.query_of] for values in (sums.log_total, sums.mean, sums.square))
         if self.answers_are_known:
             # The answer itself is a known edge and was left out with the others: put it back.

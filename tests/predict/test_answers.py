@@ -194,6 +194,23 @@ def test_a_temperature_is_not_left_to_a_handful_of_edges(run, monkeypatch):
     assert fit_temperature(run, split="test", allow_self=True).num_edges == 3
 
 
+def test_a_temperature_does_not_depend_on_what_all_scores_share(tmp_path, monkeypatch):
+    """Scores of 1e6 leave float32 no digits for their differences, whose quotient by T counts."""
+    found = []
+    for constant in (0.0, 1000.0):
+        folder = tmp_path / str(constant)
+        folder.mkdir()
+        run, _, rows, relations = write_run(folder, names=NODES, constant=constant)
+        likely = np.argsort((rows[:, :-1] * relations[0, :-1]) @ rows[:, :-1].T, axis=1)[:, -4]
+        edges = np.stack((np.arange(40), np.zeros(40, int), likely), axis=1)
+        monkeypatch.setattr(calibration, "_sample", lambda *given, edges=edges: edges)
+        with load(run) as opened:
+            found.append(fit_temperature(opened, allow_self=True))
+    assert 0.1 < found[0].temperature < 10
+    assert found[0].temperature == pytest.approx(found[1].temperature, rel=3e-3)  # to which it is fitted
+    assert found[0].log_loss == pytest.approx(found[1].log_loss, rel=1e-5)
+
+
 def test_temperature_is_the_most_likely_one(written, run):
     """Against a scan of the log loss; the test split stands in for the missing validation split."""
     asked = known_edges(written[1])[-5:]
