@@ -33,7 +33,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default="pca",
         help="map of the embeddings: principal components, or UMAP if umap-learn is installed (default: pca)",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
+    parser.add_argument("--overwrite", action="store_true", help="replace FILE and its figures if they exist")
     parser.add_argument(
         "--edges", type=int, default=2000, metavar="N", help="test edges to rank, a sample (default: 2000)"
     )

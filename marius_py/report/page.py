@@ -130,7 +130,7 @@ def write_report(
         run: an open run.
         output: HTML file.
         figures: folder for the same figures as PNGs, made if missing.
-        overwrite: replace `output` if it exists.
+        overwrite: replace `output` and figures of the same names in `figures` if they exist.
         max_edges: test edges that are ranked for the rank figures, a random sample.
         max_nodes: nodes on the map, a random sample.
         map: "pca", principal components, or "umap", if umap-learn is installed.
@@ -141,8 +141,8 @@ def write_report(
         The files written, `output` first.
 
     Raises:
-        ConfigError: matplotlib or umap-learn is missing, `output` exists, or is a folder, a device, or a file
-        of the run or its graph. StorageError: reading or writing failed.
+        ConfigError: matplotlib or umap-learn is missing, `output` or a figure exists, `output` is a folder, a
+        device, or a file of the run or its graph. StorageError: reading or writing failed.
     """
     new_figure()  # says that matplotlib is missing before anything is read
     check_method(map)
@@ -156,6 +156,8 @@ def write_report(
         _timeline(page, run)
         _ranking(page, run, max_edges, seed, progress)
         _map(page, run, max_nodes, map, seed)
+        for picture in page.pictures:
+            check_output(run, picture, f"figures={picture}", overwrite=overwrite)
         files = {target: page.render(f"Run {run.path.name}").encode(), **page.pictures}
         with Replacing([*files]) as temporary:
             for path, content in files.items():

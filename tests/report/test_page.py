@@ -83,6 +83,12 @@ def test_everything(trained, tmp_path, capsys):
     assert cli.main(["report", *words]) == 2
     assert "exists" in capsys.readouterr().err
     assert cli.main(["report", *words, "--overwrite"]) == 0
+    (figures / "loss.png").write_text("mine")
+    other = [str(trained), "--output", str(tmp_path / "other.html"), "--figures", str(figures)]
+    assert cli.main(["report", *other]) == 2
+    assert f"figures={figures}/loss.png exists" in capsys.readouterr().err
+    assert (figures / "loss.png").read_text() == "mine"
+    assert not (tmp_path / "other.html").exists()
 
 
 def test_an_output_that_may_not_be_replaced_is_refused_first(trained, tmp_path, monkeypatch):
