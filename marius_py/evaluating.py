@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from marius_py.config import EvaluateConfig
-from marius_py.errors import ConfigError, MissingPathError
+from marius_py.errors import ConfigError, MissingPathError, StorageError
 from marius_py.evaluation.edge_files import read_edges
 from marius_py.evaluation.metrics import Metrics
 from marius_py.evaluation.rank_files import check_ranks_file
@@ -56,8 +56,8 @@ def evaluate(config: EvaluateConfig, on_stage: StageProgress | None = None) -> d
     with ExitStack() as stack:
         stack.enter_context(torch_threads(config.compute_threads or available_cores()))
         runs = [
-            stack.enter_context(_opened(folder, name, config.graph, device))
-            for folder, name in zip(folders, names, strict=True)
+            stack.enter_context(_opened(folder, name, config.graph, device, place > 0))
+            for place, (folder, name) in enumerate(zip(folders, names, strict=True))
         ]
         for run in runs:
             for key in ("ranks", "output"):
@@ -100,12 +100,18 @@ def _check_files(config: EvaluateConfig) -> None:
         seen[file] = named
 
 
-def _opened(folder: Path, name: str, graph: str | None, device: torch.device) -> Run:
-    """A run, called `name` in the message that there is none."""
+def _opened(folder: Path, name: str, graph: str | None, device: torch.device, has_own: bool) -> Run:
+    """A run, called `name` in the message that there is none.
+
+    It has `graph`, or, if it `has_own` and that is where it was, its own.
+    """
     if not (folder / CHECKPOINT_FOLDER).is_dir() and not (folder / CONFIG_FILE).is_file():
         raise MissingPathError(
             f"{name} is no run folder: it holds no {CHECKPOINT_FOLDER}/; marius-train writes one"
         )
+    if graph is not None and has_own:
+        with suppress(ConfigError, StorageError):  # moved as well
+            return load(folder, device=str(device))
     return load(folder, graph=graph, device=str(device))
 
 

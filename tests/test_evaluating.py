@@ -206,6 +206,27 @@ def test_runs_side_by_side(tmp_path, capsys):
     assert "do not compare" in out
 
 
+def test_an_open_run_beside_one_of_another_graph(tmp_path):
+    """The place of a graph that was moved is for those runs whose graph is not where it was."""
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+    first, graph = write_run(tmp_path / "a")[:2]
+    second = write_run(tmp_path / "b", decoder="complex")[0]
+    other = write_run(tmp_path / "c", names=[*NAMES[:-1], "Paris"])[0]
+    expected = [evaluate(settings(one))["mrr"] for one in (first, second, other)]
+    for folder in ("a", "b"):
+        (tmp_path / folder / "graph").rename(tmp_path / folder / "moved")
+    given = {"compare": [second, other], "device": "cpu", "compute_threads": 1}
+    with load(first, graph=tmp_path / "a" / "moved") as opened:
+        found = marius_py.evaluate(opened, given)
+    assert [one["mrr"] for one in found["runs"]] == expected
+    assert not found["same_graph"]
+    (tmp_path / "c" / "graph").rename(tmp_path / "c" / "moved")
+    another = f"the run in {other} was trained on another graph than {graph.path.parent}/moved"
+    with pytest.raises(ConfigError, match=another):
+        evaluate(settings(first, graph=str(tmp_path / "a" / "moved"), compare=(str(other),)))
+
+
 @pytest.mark.parametrize(
     ("words", "part"),
     [
