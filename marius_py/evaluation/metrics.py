@@ -189,10 +189,10 @@ class Metrics:
         relation_names: Names | None = None,
         overwrite: bool = False,
     ) -> None:
-        """Write a row for every rank: edge, side, rank by each rule for ties, candidates; CSV or Parquet.
+        """Write a row for every rank: edge, side, rank by each rule for ties, candidates, whether sampled.
 
         Args:
-            path: file to write, .csv or .parquet; it appears whole or not at all.
+            path: file to write, .csv or .parquet by its ending; it appears whole or not at all.
             node_names: ids (n,) → their n names; None writes ids.
             relation_names: likewise for relations.
             overwrite: replace it if it exists.
@@ -204,6 +204,7 @@ class Metrics:
             path,
             self.edges,
             self.counts,
+            sampled=self.sampled,
             node_names=node_names,
             relation_names=relation_names,
             overwrite=overwrite,

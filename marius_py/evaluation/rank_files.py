@@ -51,6 +51,7 @@ def write_ranks(
     edges: NDArray[np.integer],
     counts: Counts,
     *,
+    sampled: bool,
     node_names: Names | None = None,
     relation_names: Names | None = None,
     overwrite: bool = False,
@@ -58,12 +59,13 @@ def write_ranks(
     """Write two rows for each of E edges, its head's rank and its tail's.
 
     Columns: head, relation, tail (names, or ids without a way to names), side, rank (realistic),
-    optimistic_rank, pessimistic_rank, candidates (after filtering, the true one included).
+    optimistic_rank, pessimistic_rank, candidates (after filtering, the true one included), sampled.
 
     Args:
         path: file to write; it appears whole or not at all.
         edges: (E, 3) ids.
         counts: of the E edges.
+        sampled: whether edges or candidates are a sample, which each row says.
         node_names, relation_names: give names; asked for a block of edges at a time.
         overwrite: replace the file if it exists.
 
@@ -82,6 +84,7 @@ def write_ranks(
             ("optimistic_rank", pa.int64()),
             ("pessimistic_rank", pa.int64()),
             ("candidates", pa.int64()),
+            ("sampled", pa.bool_()),
         ]
     )
     with (
@@ -91,6 +94,7 @@ def write_ranks(
         for start in range(0, len(edges), _BLOCK_EDGES):
             part = slice(start, start + _BLOCK_EDGES)
             columns = _columns(edges[part], counts.of(part), node_names, relation_names)
+            columns["sampled"] = np.full(len(columns["rank"]), sampled)
             writer.write_table(pa.table(columns, schema=schema))
 
 

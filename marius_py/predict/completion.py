@@ -69,7 +69,7 @@ def query_rows(run: RunReader, scorer: ModelScorer, block: QueryBlock) -> torch.
 def node_blocks(
     run: RunReader, memory_bytes: int, progress: Progress | None = None
 ) -> Iterator[tuple[int, Float32]]:
-    """All rows in blocks of whole tiles, an eighth of the budget each."""
+    """All rows in blocks of whole tiles, an eighth of the budget each where that is a tile or more."""
     rows = max(1, memory_bytes // 8 // (4 * run.dim * TILE_CANDIDATES)) * TILE_CANDIDATES
     for start in range(0, run.num_nodes, rows):
         stop = min(start + rows, run.num_nodes)

@@ -149,10 +149,13 @@ def test_a_full_disk_is_named(monkeypatch):
         count_multiplicity([edges], len(edges), 1, 1, 1024)
 
 
-def test_ranks_as_csv(tmp_path):
+@pytest.mark.parametrize(
+    ("protocol", "sampled"), [("filtered, all entities", "false"), ("sampled: 5 + 5 candidates", "true")]
+)
+def test_ranks_as_csv(tmp_path, protocol, sampled):
     counts = make_counts([(0, 2, 3), (1, 1, 0)])
     both, head, tail = side_figures(counts, (1,))
-    metrics = Metrics(both, head, tail, "p", edges=np.array([[3, 0, 4]]), counts=counts)
+    metrics = Metrics(both, head, tail, protocol, edges=np.array([[3, 0, 4]]), counts=counts)
     target = tmp_path / "ranks.csv"
     metrics.write_ranks(target)
     with target.open(newline="") as lines:
@@ -161,6 +164,7 @@ def test_ranks_as_csv(tmp_path):
     assert rows[0]["head"] == "3"
     assert rows[0]["tail"] == "4"
     assert (rows[0]["optimistic_rank"], rows[0]["pessimistic_rank"], rows[0]["candidates"]) == ("1", "2", "5")
+    assert [row["sampled"] for row in rows] == [sampled] * 2
     with pytest.raises(ConfigError, match="exists"):
         metrics.write_ranks(target)
     metrics.write_ranks(target, overwrite=True)
