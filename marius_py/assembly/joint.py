@@ -253,6 +253,7 @@ class Joint:
         """Bring metrics.jsonl up to the last commit, however the run ends."""
         meta = store.meta
         if meta is not None and meta["history"]:
+            store.check_place()
             write_lines(self.folder / METRICS_FILE, meta["history"])
 
     def order(self, store: Hdf5PartitionStore, capacity: int) -> EpochOrder:

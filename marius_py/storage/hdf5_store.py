@@ -148,7 +148,8 @@ class Hdf5PartitionStore:
         """Make all writes so far and `checkpoint` the committed state, atomically and durably.
 
         Raises:
-            StorageError: a partition is missing or the disk fails; the last commit stays.
+            StorageError: a partition is missing, the disk fails, or the folder was moved or replaced; the
+            last commit stays.
             FormatError: an array or the meta cannot be stored; nothing has changed.
         """
         self._check_writable()
@@ -160,6 +161,7 @@ class Hdf5PartitionStore:
         )
         header, content, meta = encode(manifest, checkpoint)
         try:
+            self.check_place()
             self._nodes.sync()
         except MariusError as error:
             self._refusal = str(error)
@@ -172,6 +174,10 @@ class Hdf5PartitionStore:
             raise
         self._slots.commit()
         self._manifest, self._meta = manifest, meta
+
+    def check_place(self) -> None:
+        """Raise StorageError where the folder was moved, removed or replaced: its path leads to another's."""
+        self._lock.check()
 
     def checkpoint(self) -> Checkpoint | None:
         """The last committed checkpoint, read from the disk, or None before the first commit.

@@ -36,6 +36,7 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOCK_NAME
         self._descriptor: int | None = None
+        self._folder: tuple[int, int] | None = None
 
     def acquire(self) -> None:
         """Take the lock without waiting; StorageError if another process or store has it."""
@@ -58,15 +59,41 @@ class FolderLock:
                 with contextlib.suppress(OSError):
                     os.close(descriptor)
                 raise
+            self._descriptor, self._folder = descriptor, _identity(self.path.parent)
+
+    def check(self) -> None:
+        """Make sure that the folder's path still leads to the folder that was locked.
+
+        A lock file that somebody removed is made and locked again.
+
+        Raises:
+            StorageError: the folder was moved, removed or replaced, or another process has locked it since.
+        """
+        descriptor = self._descriptor
+        if descriptor is not None and self._is_named(descriptor):
+            return
+        if descriptor is None or _identity(self.path.parent) != self._folder:
+            raise StorageError(
+                f"{self.path.parent} is not the folder any more that this process opened: it was moved, "
+                "removed or replaced, so nothing is written to it; what was committed before lies in the "
+                "folder that was moved"
+            )
+        self._descriptor = None
+        try:
+            self.acquire()
+        except BaseException:
             self._descriptor = descriptor
+            raise
+        os.close(descriptor)
 
     def release(self) -> None:
-        """Remove the lock file and let go. May be called twice."""
+        """Remove the lock file, unless it is another's by now, and let go. May be called twice."""
         if self._descriptor is None:
             return
         descriptor, self._descriptor = self._descriptor, None
         with contextlib.suppress(OSError):
-            self.path.unlink()
+            if self._is_named(descriptor):
+                self.path.unlink()
         os.close(descriptor)
 
     def _take(self, descriptor: int) -> None:
@@ -80,11 +107,7 @@ class FolderLock:
         )
 
     def _is_named(self, descriptor: int) -> bool:
-        try:
-            named, opened = self.path.stat(), os.fstat(descriptor)
-        except FileNotFoundError:
-            return False
-        return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
+        return _identity(self.path) == _identity(descriptor)
 
     def _sign(self, descriptor: int) -> None:
         before = _owner(descriptor)
@@ -101,6 +124,15 @@ class FolderLock:
         except OSError as error:
             # The lock holds without its text, say on a full disk.
             logger.warning("cannot write to %s: %s", self.path, error.strerror)
+
+
+def _identity(place: Path | int) -> tuple[int, int] | None:
+    """Device and number of what a path or descriptor leads to; None of a path that leads nowhere."""
+    try:
+        found = os.stat(place)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
 
 
 def is_locked(folder: Path) -> bool:

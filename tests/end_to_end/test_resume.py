@@ -278,6 +278,28 @@ def test_a_second_run_on_the_folder_is_refused_with_its_process(run_train: Train
     assert not (tmp_path / "run" / LOCK_NAME).exists()
 
 
+def test_a_run_does_not_write_into_what_has_taken_its_folders_place(run_train: Train, tmp_path: Path) -> None:
+    """The folder is moved in the first epoch, and another run is made and ends where it was."""
+    folder, moved = tmp_path / "run", tmp_path / "moved"
+    files: dict[str, bytes] = {}
+
+    class Moving(Watcher):
+        def on_progress(self, edges: int) -> None:
+            if not moved.exists():
+                folder.rename(moved)
+                run_train("training.epochs=1", "model.dim=4")
+                files.update({str(one): one.read_bytes() for one in folder.rglob("*") if one.is_file()})
+
+    with pytest.raises(
+        StorageError, match=f"{folder}/checkpoint is not the folder any more that this process"
+    ):
+        run_train(watcher=Moving())
+    assert files
+    assert files == {str(one): one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+    assert is_sound(verify(folder))
+    assert is_sound(verify(moved))
+
+
 def test_the_lock_itself_refuses_when_both_have_looked(
     tmp_path: Path, run_train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,6 +143,46 @@ def test_removed_lock_file_shuts_nobody_out(tmp_path: Path, monkeypatch: pytest.
     lock.release()
 
 
+def test_a_folder_that_was_moved_is_not_this_writers_any_more(tmp_path: Path) -> None:
+    folder, moved = tmp_path / "a", tmp_path / "b"
+    folder.mkdir()
+    first, second = FolderLock(folder), FolderLock(folder)
+    first.acquire()
+    first.check()
+    folder.rename(moved)
+    with pytest.raises(StorageError, match=f"{folder} is not the folder any more that this process opened"):
+        first.check()
+    folder.mkdir()
+    second.acquire()
+    with pytest.raises(StorageError, match="moved, removed or replaced"):
+        first.check()
+    first.release()
+    with pytest.raises(StorageError, match="in use"):
+        FolderLock(folder).acquire()
+    second.check()
+    second.release()
+    assert not list(folder.iterdir())
+    with pytest.raises(StorageError, match="not the folder any more"):
+        second.check()
+
+
+def test_a_lock_file_that_was_removed_is_made_again(tmp_path: Path) -> None:
+    first, second = FolderLock(tmp_path), FolderLock(tmp_path)
+    first.acquire()
+    first.path.unlink()
+    first.check()
+    with pytest.raises(StorageError, match="in use"):
+        second.acquire()
+    first.path.unlink()
+    second.acquire()
+    with pytest.raises(StorageError, match="in use"):
+        first.check()
+    first.release()
+    second.check()
+    second.release()
+    assert not list(tmp_path.iterdir())
+
+
 def test_without_flock_the_recorded_process_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def flock(descriptor: int, operation: int) -> None:
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
