@@ -46,7 +46,8 @@ class RunState:
 
     Attributes:
         position: batches done. epoch_start: partitions resident when the epoch began (None: none).
-        schedule: hash of the epoch's schedule, to which the position refers (None: not begun).
+        schedule: hash of the epoch's schedule and the order of its edges, to which the position refers (None:
+            not begun).
         current: sums of the epoch under way.
         history: finished epochs; lines are only added, and only the last one may still change.
     """

@@ -70,6 +70,10 @@ class Hdf5EdgeStore:
         p = self._layout.partitioning.num_partitions
         return np.diff(self._layout.bucket_starts).reshape(p, p)
 
+    def train_order(self) -> str:
+        """A digest of the train edges in their order, made of the checksums of all buckets."""
+        return f"{array_checksum(self._layout.bucket_xxh3):016x}"
+
     def num_edges(self, split: str) -> int:
         """Count the edges of a split ("train", "valid" or "test")."""
         return self._layout.counts[_checked_split(split)]

@@ -18,6 +18,7 @@ from marius_py.partitioning import Partitioning
 from marius_py.storage.checkpoint_file import copy_checkpoint
 from marius_py.storage.checks import check_arrays, check_part, check_table
 from marius_py.storage.edge_writer import edge_dtype
+from marius_py.storage.file_io import array_checksum
 from marius_py.storage.protocols import Checkpoint, Edges, Float32, NodeTable
 from marius_py.storage.slots import EMPTY, SlotTable
 from marius_py.types import SPLITS, Bucket
@@ -150,6 +151,10 @@ class MemoryEdgeStore:
     def bucket_counts(self) -> NDArray[np.int64]:
         """Count the train edges by bucket: (p, p)."""
         return self._counts.copy()
+
+    def train_order(self) -> str:
+        """A digest of the train edges in their order."""
+        return f"{array_checksum(self._edges['train']):016x}"
 
     def num_edges(self, split: str) -> int:
         """Count the edges of a split."""

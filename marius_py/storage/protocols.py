@@ -128,6 +128,10 @@ class EdgeStore(Protocol):
         """Count the train edges by bucket: (p, p), entry [head partition, tail partition]."""
         ...
 
+    def train_order(self) -> str:
+        """A digest of the train edges in their order, which is another in another file of the same edges."""
+        ...
+
     def num_edges(self, split: str) -> int:
         """Count the edges of split "train", "valid" or "test" (0 if the graph has no such split)."""
         ...

@@ -114,6 +114,7 @@ class Trainer:
         self._quiet = quiet
         self._seed = batches.seed
         self._num_edges = max(1, edges.num_edges("train"))
+        self._train_order = edges.train_order()
         self._interrupted = threading.Event()
         self._watchdog = watchdog or Watchdog()
         self._trace = Trace(keep_events=settings.trace is not None, current=self._watchdog.current)
@@ -289,15 +290,16 @@ class Trainer:
             self._buffer.flush()
 
     def _check_schedule(self, schedule: Schedule) -> None:
-        """Note the schedule; inside an epoch it must be the one that the position was reached in."""
+        """Note schedule and order of edges; inside an epoch they must be those of the position."""
         state = self.state
-        divided = f"{schedule!r}, division {DIVISION}"
+        divided = f"{schedule!r}, division {DIVISION}, edges {self._train_order}"
         found = hashlib.blake2b(divided.encode(), digest_size=8).hexdigest()
         if not state.is_between_epochs and state.schedule not in (None, found):
             raise ConfigError(
                 f"epoch {state.position.epoch + 1} has begun with another schedule than the one built now: "
-                "storage.capacity, ordering.* or the version of the package differ; set them as they were "
-                "until the epoch is done"
+                "storage.capacity, ordering.* or the version of the package differ, or the graph was "
+                "prepared anew and has its edges in another order; let them be as they were until the epoch "
+                "is done"
             )
         state.schedule = found
 

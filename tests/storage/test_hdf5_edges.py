@@ -162,6 +162,16 @@ def test_a_closed_store_says_so(store: Hdf5EdgeStore) -> None:
         store.read("train")
 
 
+def test_the_order_of_train_edges_is_told(store: Hdf5EdgeStore, tmp_path: Path) -> None:
+    splits = [random_edges(count, 50, seed) for seed, count in enumerate((500, 40, 30))]
+    again = write(tmp_path / "again.h5", *splits, nodes=50, p=4)
+    turned = write(tmp_path / "turned.h5", splits[0][::-1], *splits[1:], nodes=50, p=4)
+    with again, turned:
+        assert store.train_order() == again.train_order() != turned.train_order()
+        twins = [MemoryEdgeStore(one.partitioning, one.read("train")) for one in (store, again, turned)]
+        assert twins[0].train_order() == twins[1].train_order() != twins[2].train_order()
+
+
 @pytest.mark.parametrize("p", [1, 2, 7])
 def test_resort_keeps_all_edges_in_new_buckets(store: Hdf5EdgeStore, tmp_path: Path, p: int) -> None:
     resort(store, tmp_path / "other.h5", p, block_rows=50)

@@ -443,6 +443,12 @@ def test_an_epoch_is_not_continued_by_another_division_of_its_edges(monkeypatch:
     with pytest.raises(ConfigError, match=r"has begun with another schedule .* the version of the package"):
         Setup(INLINE, store=first.store).train(1)
     monkeypatch.undo()
+    monkeypatch.setattr("marius_py.storage.memory.MemoryEdgeStore.train_order", lambda edges: "another")
+    with pytest.raises(
+        ConfigError, match=r"or the graph was prepared anew and has its edges in another order"
+    ):
+        Setup(INLINE, store=first.store).train(1)
+    monkeypatch.undo()
     Setup(INLINE, store=first.store).train(1)
 
 
