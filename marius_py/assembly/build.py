@@ -108,7 +108,12 @@ def train(config: TrainConfig, watcher: Watcher | None = None) -> dict[str, Any]
         `Trainer.interrupt`, state committed. StorageError, FormatError, PipelineError: the run failed; its
         last commit is intact.
     """
-    with torch.inference_mode(False):  # tensors made in that mode, as the caller may be, cannot be trained
+    # The caller may be in modes in which tensors cannot be trained, or products are rounded.
+    with (
+        torch.inference_mode(False),
+        torch.autocast("cpu", enabled=False),
+        torch.autocast("cuda", enabled=False),
+    ):
         return _checked_and_trained(config, watcher or Watcher())
 
 

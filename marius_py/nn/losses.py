@@ -77,7 +77,11 @@ class SoftmaxLoss(Loss):
         loss = functional.softplus(torch.logsumexp(counted, 1) + math.log(self.negative_weight) - positive)
         if self.smoothing:
             gaps = positive.unsqueeze(1) - negative
-            kept = torch.full_like(positive, negative.shape[1]) if keep is None else keep.sum(1)
+            kept = (
+                torch.full_like(positive, negative.shape[1])
+                if keep is None
+                else keep.sum(1, dtype=positive.dtype)
+            )
             total = gaps.sum(1) if keep is None else (gaps * keep).sum(1)
             loss = loss + total * (self.smoothing / (kept + 1))
         return loss.mean()

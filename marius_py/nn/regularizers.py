@@ -121,5 +121,5 @@ class N3(Regularizer):
         if kernels is None or wide.data_ptr() != out.data_ptr():
             super().add_gradient(rows, complex_halves, factors, out, which)
             return
-        index = torch.arange(len(rows))[which] if isinstance(which, slice) else which
+        index = torch.arange(len(rows), device=rows.device)[which] if isinstance(which, slice) else which
         kernels.add_n3(*(one.numpy() for one in (rows, index, factors, wide)), complex_halves)

@@ -191,10 +191,26 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         ["model.decoder=transe", "loss=margin", "optimizer=adam"],
         ["model.decoder=rotate", "loss=logistic", "storage.partitions=4", "storage.capacity=3"],
         ["model.decoder=tests.assembly.own_parts.Plain", "storage.partitions=4", "storage.capacity=3"],
+        ["loss.smoothing=0.1", "negatives.mask_known=true"],
+        ["loss.smoothing=0.1", "model.decoder=tests.assembly.own_parts.Plain"],
+        ["model.decoder=rescal", "training.regularizer.n3=0.1"],
     ],
-    ids=["complex", "partitions", "transe", "rotate", "autograd"],
+    ids=[
+        "complex",
+        "partitions",
+        "transe",
+        "rotate",
+        "autograd",
+        "smoothing",
+        "smoothing_autograd",
+        "rescal",
+    ],
 )
-def test_a_run_is_the_same_whatever_torchs_defaults_are(words: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_run_is_the_same_whatever_torchs_defaults_are(
+    words: list[str], compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("marius_py.parts.is_worth_compiling", lambda *sizes: compiled)
     rows = "".join(f"a{i % 40}\tr{i % 3}\ta{(i * i + 1) % 40}\n" for i in range(400))
     (tmp_path / "edges.tsv").write_text(rows)
     prepare(tmp_path / "edges.tsv", tmp_path / "graph", header=False, partitions=4, split=(0.8, 0.1, 0.1))
@@ -202,6 +218,7 @@ def test_a_run_is_the_same_whatever_torchs_defaults_are(words: list[str], tmp_pa
     small += ["training.batch_size=64", "negatives.count=8", "negatives.chunks=2", "model.node_dropout=0.1"]
     small += ["pipeline.mode=inline", "pipeline.compute_threads=1"]
     modes = [nullcontext(), default_dtype(torch.float64), torch.device("meta"), torch.inference_mode()]
+    modes += [default_dtype(torch.bfloat16), torch.autocast("cpu", dtype=torch.bfloat16)]
     found = []
     for number, mode in enumerate(modes):
         with mode:

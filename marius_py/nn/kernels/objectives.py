@@ -132,7 +132,7 @@ class SmoothedObjective(SoftmaxObjective):
         """Probabilities less the target's share; sums of whole losses."""
         _leave_out(scores, counts, dropped)
         kept = scores != -math.inf
-        number = kept.sum(-1, keepdim=True)
+        number = kept.sum(-1, keepdim=True, dtype=scores.dtype)
         share = self.smoothing / (number + 1)
         torch.mul(kept, share, out=scratch)
         gaps = number * self.log_weight - scores.masked_fill(~kept, 0).sum(-1, keepdim=True)
