@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -171,16 +171,13 @@ def _check_scores(
 
     def rows(number: int, width: int, fill: Callable[..., None]) -> Tensor:
         table = np.empty((number, width), np.float32)
-        fill(table, rng, initializer)
+        with _failing(f"{name}: {fill.__name__} of rows {table.shape}"):
+            fill(table, rng, initializer)
         return torch.from_numpy(table).to(device)
 
     def ask(what: str, shape: tuple[int, ...], call: Callable[[], Any]) -> Tensor:
-        try:
+        with _failing(f"{name}: {what}"):
             found = call()
-        except MariusError:
-            raise
-        except Exception as error:  # whatever a user's class raises
-            raise ConfigError(f"{name}: {what} fails: {type(error).__name__}: {error}") from error
         if not isinstance(found, Tensor) or found.shape != shape or found.dtype != torch.float32:
             told = repr(found)
             if isinstance(found, Tensor):
@@ -200,23 +197,38 @@ def _check_scores(
             ask(what, (chunks, edges, count), partial(decoder.compare, query, candidates))
 
 
+@contextmanager
+def _failing(what: str) -> Iterator[None]:
+    """Say with a ConfigError what fails, whatever a user's class raises."""
+    try:
+        yield
+    except MariusError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{what} fails: {type(error).__name__}: {error}") from error
+
+
 def _is_width(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= 0)
 
 
 def check_state(config: TrainConfig, components: Components) -> None:
-    """Refuse an optimizer whose state has no width.
+    """Refuse an optimizer whose state has no width, or cannot be begun.
 
     Raises:
-        ConfigError: `state_dim` gives no whole number from 0; names `optimizer.name`.
+        ConfigError: `state_dim` gives no whole number from 0, or it or `init_state` fails; names
+        `optimizer.name`.
     """
     for dim in (components.decoder.dim, components.decoder.relation_dim):
-        width = components.optimizer.state_dim(dim)
+        with _failing(f"optimizer.name={config.optimizer.name}: state_dim({dim})"):
+            width = components.optimizer.state_dim(dim)
         if not _is_width(width):
             raise ConfigError(
                 f"optimizer.name={config.optimizer.name}: state_dim({dim}) is {width!r}; it must be a whole "
                 "number of floats, 0 for no state"
             )
+        with _failing(f"optimizer.name={config.optimizer.name}: init_state of rows (2, {width})"):
+            components.optimizer.init_state(np.empty((2, width), np.float32))
 
 
 def check_validation(config: TrainConfig, num_edges: int) -> None:

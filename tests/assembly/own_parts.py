@@ -95,6 +95,36 @@ class HalfRelations(Plain):
         return 1.5
 
 
+class FailingRows(Plain):
+    def init_rows(self, out: np.ndarray, rng: np.random.Generator, initializer: Any) -> None:
+        raise ValueError("no rows today")
+
+
+class FailingRelations(Plain):
+    def init_relations(self, out: np.ndarray, rng: np.random.Generator, initializer: Any) -> None:
+        raise ValueError("no relations today")
+
+
+class FailingWidth(SparseOptimizer):
+    """An optimizer that cannot say how wide its state is."""
+
+    def state_dim(self, dim: int) -> int:
+        raise KeyError("width")
+
+    def delta(self, rows: Tensor, state: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        return -self.lr * gradient, torch.zeros_like(state)
+
+
+class FailingState(FailingWidth):
+    """An optimizer that cannot begin its state."""
+
+    def state_dim(self, dim: int) -> int:
+        return 1
+
+    def init_state(self, out: np.ndarray) -> None:
+        raise ValueError("no state today")
+
+
 class Stateful(SparseOptimizer):
     """An optimizer whose state has half a float."""
 

@@ -261,6 +261,8 @@ def test_a_run_that_came_and_went_before_the_folder_was_claimed_is_not_touched(
         ("NoTensor", "compare of .* gives None"),
         ("Failing", "compare of .* fails: ValueError: dim must be 512"),
         ("HalfRelations", r"relation_dim is 1\.5"),
+        ("FailingRows", r"init_rows of rows \(6, 6\) fails: ValueError: no rows today"),
+        ("FailingRelations", r"init_relations of rows \(6, 6\) fails: ValueError: no relations today"),
     ],
 )
 def test_a_decoder_that_no_run_can_keep_or_score_with_is_refused_before_data_is_opened(
@@ -290,8 +292,16 @@ def test_the_packages_decoders_pass(name: str, dim: int) -> None:
     _check_scores(components.decoder, XavierNormal(), name, torch.device("cpu"), SIDES)
 
 
-def test_an_optimizer_whose_state_has_no_width_is_refused(tmp_path: Path) -> None:
-    words = [f"output={tmp_path / 'run'}", *SMALL, "optimizer.name=tests.assembly.own_parts.Stateful"]
-    with pytest.raises(ConfigError, match=r"optimizer\.name=.*Stateful: state_dim\(4\) is 1\.5"):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Stateful", r"state_dim\(4\) is 1\.5"),
+        ("FailingWidth", r"state_dim\(4\) fails: KeyError: 'width'"),
+        ("FailingState", r"init_state of rows \(2, 1\) fails: ValueError: no state today"),
+    ],
+)
+def test_an_optimizer_that_cannot_keep_its_state_is_refused(name: str, message: str, tmp_path: Path) -> None:
+    words = [f"output={tmp_path / 'run'}", *SMALL, f"optimizer.name=tests.assembly.own_parts.{name}"]
+    with pytest.raises(ConfigError, match=rf"optimizer\.name=.*{name}: {message}"):
         train(load_config([*words, "optimizer.lr=0.1"]))
     assert not list(tmp_path.iterdir())
