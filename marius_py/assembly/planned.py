@@ -119,17 +119,16 @@ def resolve_auto(config: TrainConfig, folder: Path) -> TrainConfig:
     storage = config.storage
     if AUTO not in (storage.partitions, storage.capacity):
         return config
-    begun = (saved_settings(folder) if config.resume else None) or {}
-    chosen = {name: begun.get("storage", {}).get(name) for name in ("partitions", "capacity")}
-    given = {name: _number(getattr(storage, name)) for name in chosen}
-    if chosen["partitions"] is not None:
-        found = {name: chosen[name] if given[name] is None else given[name] for name in chosen}
+    begun = saved_settings(folder) if config.resume else None
+    given = {name: _number(getattr(storage, name)) for name in ("partitions", "capacity")}
+    if begun is not None:  # null: the graph's partitions, and as many as fit of those the run was made for
+        kept = begun.get("storage", {})
+        found = {name: kept.get(name) if value is None else value for name, value in given.items()}
         why = "as the run began"
     else:
         found, why = _chosen(config, given["partitions"], given["capacity"])
-    log.info(
-        "plan: storage.partitions=%s storage.capacity=%s, %s", found["partitions"], found["capacity"], why
-    )
+    shown = ["null" if value is None else value for value in (found["partitions"], found["capacity"])]
+    log.info("plan: storage.partitions=%s storage.capacity=%s, %s", *shown, why)
     return replace(
         config, storage=replace(storage, partitions=found["partitions"], capacity=found["capacity"])
     )

@@ -97,6 +97,23 @@ def test_what_is_given_is_kept(graph, tmp_path, memory, words, expected):
     assert (storage["partitions"], storage["capacity"]) == expected
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["storage.capacity=auto"], (None, 2)),
+        (["storage.partitions=auto"], (None, 2)),
+        (["storage.partitions=auto", "storage.capacity=3"], (None, 3)),
+    ],
+)
+def test_a_run_that_began_without_a_plan_keeps_its_numbers(graph, tmp_path, capsys, words, expected):
+    run = tmp_path / "run"
+    train(graph, run, "storage.capacity=2", "checkpoint.every_steps=4")
+    storage = train(graph, run, "resume=true", "training.epochs=2", *words)
+    assert (storage["partitions"], storage["capacity"]) == expected
+    (line,) = plans(capsys)
+    assert f"storage.partitions=null storage.capacity={expected[1]}, as the run began" in line
+
+
 def test_what_does_not_fit_is_said(graph, tmp_path, memory, capsys):
     memory(1000)
     assert cli.train([f"graph={graph}", f"output={tmp_path / 'run'}", "storage.partitions=auto"]) == 2
