@@ -14,6 +14,7 @@ import pytest
 from marius_py import cli, verify
 from marius_py.config import write_yaml
 from marius_py.errors import StorageError
+from marius_py.resuming import resume
 from marius_py.storage import files
 from marius_py.storage.hdf5_nodes import create_node_store, open_node_store
 from marius_py.storage.lock import FolderLock
@@ -72,6 +73,23 @@ def test_a_run_that_ends_an_epoch_meanwhile_is_whole(
 
     monkeypatch.setattr(views, "read_view", read)
     assert verify.verify(live) == []
+
+
+def test_files_of_a_users_own_beside_a_runs_are_left_alone(run: Path) -> None:
+    """Names that begin like those of the run's folders."""
+    for name in (
+        "edges-new.tsv",
+        "edges-8",
+        "snapshots/notes-1.txt",
+        "snapshots/epoch-0001",
+        "edges-old/a.tmp",
+    ):
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_text("mine")
+    assert verify.verify(run) == []
+    with resume.claimed(run):
+        pass
+    assert (run / "edges-old" / "a.tmp").read_text() == "mine"
 
 
 def test_views_that_a_run_is_about_to_write_are_no_news(live: Path) -> None:

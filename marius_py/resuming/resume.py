@@ -27,6 +27,7 @@ from marius_py.run_files.names import (
     METRICS_FILE,
     RESULT_FILE,
     SNAPSHOT_FOLDER,
+    SORTED_EDGES_NAME,
     TRACE_FILE,
 )
 from marius_py.storage.files import TEMPORARY_SUFFIX, remove
@@ -69,7 +70,8 @@ def claimed(folder: Path) -> Iterator[None]:
         for name in VIEWS:
             remove(folder / (name + TEMPORARY_SUFFIX))
         for path in folder.glob(f"edges-*/*{TEMPORARY_SUFFIX}"):
-            remove(path)
+            if SORTED_EDGES_NAME.fullmatch(path.parent.name):
+                remove(path)
         yield
     finally:
         lock.release()

@@ -1,5 +1,7 @@
 """What the files and folders of a run are called (floor 4)."""
 
+import re
+
 CHECKPOINT_FOLDER = "checkpoint"
 CONFIG_FILE = "config.yaml"
 """The resolved settings."""
@@ -10,4 +12,7 @@ TRACE_FILE = "trace.json"
 CONFIG_META, RESULT_META = "config", "result"
 """What a commit's meta calls their content."""
 SNAPSHOT_FOLDER = "snapshots"
+SNAPSHOT_NAME = re.compile(r"(epoch|best)-\d+")
+SORTED_EDGES_NAME = re.compile(r"edges-\d+")
+"""Folders of a run's own in which it keeps the graph's edges for another number of partitions."""
 DEMO_GRAPH = "graph"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 from marius_py.errors import ConfigError
@@ -16,6 +15,7 @@ from marius_py.run_files.names import (
     METRICS_FILE,
     RESULT_FILE,
     SNAPSHOT_FOLDER,
+    SORTED_EDGES_NAME,
     TRACE_FILE,
 )
 from marius_py.run_files.reader import RunReader
@@ -69,4 +69,4 @@ def _is_of_run(parts: tuple[str, ...]) -> bool:
         return parts[0] in _FILES
     if parts[0] == SNAPSHOT_FOLDER:
         return len(parts) > 2 and _is_of_run(parts[2:])
-    return parts[0] == CHECKPOINT_FOLDER or re.fullmatch(r"edges-\d+", parts[0]) is not None
+    return parts[0] == CHECKPOINT_FOLDER or SORTED_EDGES_NAME.fullmatch(parts[0]) is not None

@@ -17,6 +17,8 @@ from marius_py.run_files.names import (
     CONFIG_META,
     DEMO_GRAPH,
     SNAPSHOT_FOLDER,
+    SNAPSHOT_NAME,
+    SORTED_EDGES_NAME,
 )
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, read_checkpoint
 from marius_py.storage.files import TEMPORARY_SUFFIX
@@ -26,7 +28,7 @@ from marius_py.storage.lock import is_locked
 from marius_py.storage.node_file import NODES_NAME, read_facts
 from marius_py.storage.verify import Finding, finding_of, leftovers, stale_lock, verify_node_store
 from marius_py.verify.graphs import verify_graph
-from marius_py.verify.strays import NEXT_START, REMOVE, entries, strays
+from marius_py.verify.strays import NEXT_START, REMOVE, entries, folders, strays
 from marius_py.verify.views import check_views, committed, read_view
 
 
@@ -52,9 +54,8 @@ def verify_run(folder: Path) -> list[Finding]:
         findings += strays(found - views, REMOVE)
         findings += strays(entries(snapshots, f"*{TEMPORARY_SUFFIX}"), "the next epoch to end removes it")
         findings += stale_lock(folder)
-    for snapshot in entries(snapshots, "*-*"):
-        if snapshot.suffix != TEMPORARY_SUFFIX:
-            findings += _snapshot(snapshot)
+    for snapshot in folders(snapshots, SNAPSHOT_NAME):
+        findings += _snapshot(snapshot)
     return findings
 
 
@@ -101,7 +102,7 @@ def _edges(folder: Path, meta: Mapping[str, Any] | None, *, live: bool) -> list[
     """The edges that a run has sorted for its own number of partitions."""
     findings = []
     remedy = "remove it; the next start sorts the graph's edges anew"
-    for sorted_edges in entries(folder, "edges-*"):
+    for sorted_edges in folders(folder, SORTED_EDGES_NAME):
         path = sorted_edges / EDGES_FILE
         left = entries(sorted_edges, f"*{TEMPORARY_SUFFIX}")
         if not live:  # which may be sorting

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from fnmatch import fnmatch
 from pathlib import Path
@@ -24,6 +25,11 @@ def entries(folder: Path, pattern: str) -> list[Path]:
             return sorted(folder / entry.name for entry in entries if fnmatch(entry.name, pattern))
     except FileNotFoundError:
         return []
+
+
+def folders(folder: Path, name: re.Pattern[str]) -> list[Path]:
+    """Folders in a folder of which the whole name matches, in order; what else lies there is the user's."""
+    return [path for path in entries(folder, "*") if name.fullmatch(path.name) and path.is_dir()]
 
 
 def strays(paths: Iterable[Path], remedy: str) -> list[Finding]:
