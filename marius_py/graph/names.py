@@ -98,7 +98,12 @@ def find_names(path: Path, names: Sequence[str]) -> NDArray[np.int64]:
     ids = np.full(len(names), -1, dtype=np.int64)
     if not len(names):
         return ids
-    encoded = pa.array(names, pa.large_string()).dictionary_encode()
+    try:
+        encoded = pa.array(names, pa.large_string()).dictionary_encode()
+    except UnicodeEncodeError:  # bytes of a command line that are no text: no table has such a name
+        legal = [place for place, name in enumerate(names) if _is_text(name)]
+        ids[legal] = find_names(path, [names[place] for place in legal])
+        return ids
     wanted = encoded.dictionary
     found = np.full(len(wanted), -1, dtype=np.int64)
     missing = len(wanted)
@@ -116,6 +121,14 @@ def find_names(path: Path, names: Sequence[str]) -> NDArray[np.int64]:
             break
     ids[:] = found[encoded.indices.to_numpy()]
     return ids
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class _NameTable:

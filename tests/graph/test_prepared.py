@@ -113,6 +113,9 @@ def test_names_by_range_across_row_groups(tmp_path: Path) -> None:
     wanted = [names[-1], "nobody", names[0], names[ROW_GROUP], names[0]]
     assert graph.node_ids(wanted).tolist() == [count - 1, -1, 0, ROW_GROUP, 0]
     assert graph.node_ids([]).shape == (0,)
+    illegal = ["\udce9", wanted[0], "n1\udcff"]  # as a terminal gives bytes that are no UTF-8
+    assert graph.node_ids(illegal).tolist() == [-1, count - 1, -1]
+    assert graph.node_ids(illegal[:1]).tolist() == [-1]
     with pytest.raises(ConfigError, match="allowed: within"):
         graph.node_names(0, count + 1)
     with pytest.raises(ConfigError, match="pass a list"):
