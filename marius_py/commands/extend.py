@@ -109,6 +109,12 @@ def run(options: argparse.Namespace) -> None:
     from marius_py.resuming.resume import check_free
 
     if values["run_output"] is not None:
+        graph_folder, run_folder = (Path(values[key]).absolute() for key in ("output", "run_output"))
+        if graph_folder.is_relative_to(run_folder):
+            raise ConfigError(
+                f"run_output={values['run_output']} would hold output={values['output']}, and a run begins "
+                "in an empty folder: give the graph or the run another one"
+            )
         check_free(Path(values["run_output"]), resume=False)
         check_output(Path(values["run_output"]), overwrite=False)
     if values["run"] is not None:

@@ -102,7 +102,8 @@ def extend_run(
         fresh = _Fresh(old, model, graph, shift, config.training.seed, init, memory_bytes)
         with building(folder, overwrite=False) as temporary:
             meta = _rewrite(old, temporary, graph, shift, fresh, model, config, settings)
-            write_lines(temporary / METRICS_FILE, meta["history"])
+            if meta["history"]:
+                write_lines(temporary / METRICS_FILE, meta["history"])
             write_yaml(settings, temporary / CONFIG_FILE)
     logger.info("%s: %d nodes, %d of them new", folder, graph.num_nodes, len(shift.new))
     return folder

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 import marius_py
 from marius_py import cli
+from marius_py.assembly.build import Watcher
 from marius_py.config import load_config, make_components
-from marius_py.errors import ConfigError, FormatError
+from marius_py.errors import ConfigError, FormatError, InterruptedRunError
 from marius_py.parts import make_model
 from marius_py.prepare import prepare
 from marius_py.prepare.extend import IdShift, extend_graph, shift_of
@@ -388,6 +389,29 @@ def test_a_run_of_another_graph_is_refused_before_the_graph_is_written(files, tm
     assert cli.extend([*words, f"run={tmp_path / 'run'}", f"run_output={tmp_path / 'longer'}"]) == 2
     assert "was not trained on graph=" in capsys.readouterr().err
     assert not (tmp_path / "both").exists()
+
+
+@pytest.mark.parametrize("output", ["both", "both/graph"])
+def test_a_run_around_its_graph_is_refused_before_the_graph_is_written(files, tmp_path, capsys, output):
+    folder, old, _, _, _ = files
+    marius_py.train(old, tmp_path / "run", SETTINGS).close()
+    words = [f"graph={old.path}", f"input.train={folder / 'new.tsv'}", f"output={tmp_path / output}"]
+    assert cli.extend([*words, f"run={tmp_path / 'run'}", f"run_output={tmp_path / 'both'}"]) == 2
+    assert f"run_output={tmp_path / 'both'} would hold output={tmp_path / output}" in capsys.readouterr().err
+    assert not (tmp_path / "both").exists()
+
+
+def test_a_run_without_an_epoch_is_extended_without_lines_of_one(files, tmp_path):
+    _, old, graph, _, _ = files
+
+    class Interrupting(Watcher):
+        def on_start(self, trainer, num_edges, epochs_done):
+            trainer.interrupt()
+
+    with pytest.raises(InterruptedRunError):
+        marius_py.train(old, tmp_path / "run", SETTINGS, watcher=Interrupting())
+    folder = extend_run(tmp_path / "run", graph, tmp_path / "longer")
+    assert verify(folder) == []
 
 
 def test_what_cannot_be_added_to_a_graph_is_refused(tmp_path):
