@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from marius_py.assembly.checks import check_components, check_validation
+from marius_py.assembly.checks import check_components, check_questions, check_validation
 from marius_py.assembly.probes import measure_index, measure_swaps, measure_training
 from marius_py.config import AUTO, TrainConfig, make_components, saved_settings
 from marius_py.errors import ConfigError
@@ -46,7 +46,8 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
     """Measure this machine and plan a run of this configuration; takes seconds and leaves nothing behind.
 
     Raises:
-        ConfigError: no graph, no such device, settings of which no run can be made, or no plan fits.
+        ConfigError: no graph, no such device, settings of which no run can be made, no plan fits, or training
+        would refuse the one that does.
         StorageError: the output's file system cannot be written.
     """
     if config.graph is None:
@@ -95,12 +96,13 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
         relation_bytes=model.relation_bytes,
     )
     found = choose(machine=machine)
-    if found.capacity == found.partitions:
-        return found, machine
-    with torch_threads(threads):
-        swap_s = measure_swaps(config, graph, device, sample, found, machine)
-    machine = replace(machine, swap_s=swap_s)
-    return choose(machine=machine), machine
+    if found.capacity != found.partitions:
+        with torch_threads(threads):
+            swap_s = measure_swaps(config, graph, device, sample, found, machine)
+        machine = replace(machine, swap_s=swap_s)
+        found = choose(machine=machine)
+    check_questions(config, graph, Partitioning(graph.num_nodes, found.partitions), found.capacity)
+    return found, machine
 
 
 def resolve_auto(config: TrainConfig, folder: Path) -> TrainConfig:

@@ -1,10 +1,13 @@
 """storage.partitions=auto: numbers are chosen once, stored with the run, and never change it afterwards."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import yaml
 
 from marius_py import cli, load_config
+from marius_py.data.batch_settings import check_answers
 from marius_py.errors import ConfigError
 from marius_py.graph import open_graph
 from marius_py.nn.model import LinkPredictionModel
@@ -112,6 +115,19 @@ def test_a_run_that_began_without_a_plan_keeps_its_numbers(graph, tmp_path, caps
     assert (storage["partitions"], storage["capacity"]) == expected
     (line,) = plans(capsys)
     assert f"storage.partitions=null storage.capacity={expected[1]}, as the run began" in line
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_no_plan_is_told_that_training_refuses(graph, memory, capsys, monkeypatch, more):
+    """Questions are counted among so many known edges at most."""
+    memory(1 << 30)
+    number = open_graph(graph).num_edges["train"]
+    limit = partial(check_answers, limit=number - more)
+    monkeypatch.setattr("marius_py.assembly.checks.check_answers", limit)
+    words = [f"graph={graph}", "negatives.per_question=true", "device=cpu", "model.dim=16"]
+    assert cli.plan([*words, "storage.partitions=4", "training.valid_every=0"]) == (2 if more else 0)
+    told = f"storage.capacity=4 of storage.partitions=4 there may be {number}: set a smaller storage.capacity"
+    assert (told in capsys.readouterr().err) == bool(more)
 
 
 def test_what_does_not_fit_is_said(graph, tmp_path, memory, capsys):
