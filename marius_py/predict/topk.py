@@ -26,6 +26,7 @@ from marius_py.evaluation.ranking.counting import norm_bound
 from marius_py.evaluation.ranking.known import KnownAnswers
 from marius_py.evaluation.ranking.scorer import Scorer, in_float64
 from marius_py.evaluation.ranking.tiles import finish, not_less, tile_workers
+from marius_py.nn.product_units import product_units
 
 Float64 = NDArray[np.float64]
 
@@ -89,8 +90,9 @@ def top_k(
                 if softmax is not None:
                     softmax.add(first, scores)
 
-    # Each query belongs to one worker at a time.
-    with tile_workers(scorer.device) as pool:
+    # Each query belongs to one worker at a time. Scores and their bands are of one precision, whatever other
+    # threads of this process compute meanwhile.
+    with product_units("float32"), tile_workers(scorer.device) as pool:
         running: list[Future[None]] = []
         for start, rows in blocks:
             block = torch.from_numpy(rows).to(scorer.device)

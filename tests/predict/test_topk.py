@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from marius_py.evaluation.ranking.known import KnownAnswers
 from marius_py.evaluation.ranking.scorer import ModelScorer
+from marius_py.nn.product_units import product_precision, product_units
 from marius_py.predict import topk
 from marius_py.predict.completion import cut
 from marius_py.predict.topk import Softmax, top_k
@@ -156,6 +157,23 @@ def test_finite_rows_whose_fast_scores_overflow(power, beta):
     order = np.lexsort((np.arange(4), -scores))
     assert found.ids[0].tolist() == [*order.tolist(), *[-1] * 5]
     np.testing.assert_allclose(found.scores[0, :4], scores[order], rtol=1e-14)
+
+
+def test_a_thread_that_rounds_products_does_not_reach_scores():
+    """A run that trains in bfloat16 beside a prediction, and ends between scores and their bands."""
+    seen = []
+
+    class Watching(DotModel):
+        def compare(self, query, candidates):
+            seen.append(product_precision("cpu"))
+            return super().compare(query, candidates)
+
+    rows = np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)
+    with product_units("bfloat16"):
+        assert product_precision("cpu") == "bf16"
+        top_k(ModelScorer(Watching(np.ones((1, 6))), 6), torch.from_numpy(rows[:3]), blocks(rows, 4096), 4)
+        assert product_precision("cpu") == "bf16"
+    assert set(seen) == {"ieee"}
 
 
 def test_sums_do_not_overflow():
