@@ -207,13 +207,16 @@ class _Extension:
         self._type = ingest.nodes.type
         names = ingest.nodes.names
         known = old.node_ids([str(name) for name in names.to_pylist()])
-        self._new_names = names.filter(pa.array(known < 0))
-        self._shift = IdShift.draw(old.num_nodes, int((known < 0).sum()), seed)
+        fresh = np.flatnonzero(known < 0)
+        # Places ascend and files are often sorted, so which name takes which place must be random, too.
+        stream(seed, Purpose.PARTITION, old.num_nodes, len(fresh), 1).shuffle(fresh)
+        self._new_names = names.take(pa.array(fresh))
+        self._shift = IdShift.draw(old.num_nodes, len(fresh), seed)
         self._seed = seed
         # (n',) final id of each name of the new files
         self._ids = np.empty(len(names), dtype=np.int64)
         self._ids[known >= 0] = self._shift.moved(known[known >= 0])
-        self._ids[known < 0] = self._shift.new
+        self._ids[fresh] = self._shift.new
         self._relation_names = old.relation_names()
         self._relations = np.zeros(1, dtype=np.int64)
         if ingest.relations is not None:

@@ -103,6 +103,24 @@ def test_graph(files):
     assert degrees[names.index("new 0")] == sum((h == "new 0") + (t == "new 0") for h, _, t in new)
 
 
+def test_partitions_are_random_sets_of_the_new_nodes(tmp_path):
+    """However the new file is sorted; the places taken are those of the two counts and the seed alone."""
+    (tmp_path / "old.tsv").write_text("a\tr\tb\nb\tr\tc\n")
+    names = [f"new {i}" for i in range(400)]
+    rows = [(names[i], "r", names[i + 1]) for i in range(0, 400, 2)]
+    write(tmp_path / "new.tsv", rows)
+    old = prepare(tmp_path / "old.tsv", tmp_path / "g", split=(1, 0, 0), partitions=2)
+    graph = extend_graph(old, tmp_path / "new.tsv", tmp_path / "h", seed=5)
+    assert triples(graph, "train") == sorted([("a", "r", "b"), ("b", "r", "c"), *rows])
+    ids = graph.node_ids(names)
+    np.testing.assert_array_equal(np.sort(ids), IdShift.draw(3, 400, 5).new)
+    first = ids < graph.partitioning.start(1)
+    assert 70 < first[:200].sum() < 130  # of about 100; in the order of the file, all
+    assert 60 < (first[::2] == first[1::2]).sum() < 140  # edges inside a partition, of about 100
+    again = extend_graph(old, tmp_path / "new.tsv", tmp_path / "i", seed=5)
+    assert again.fingerprint == graph.fingerprint
+
+
 @pytest.mark.parametrize("decoder", ["complex", "rotate"])
 def test_new_rows_are_no_others_initial_rows(files, tmp_path, decoder):
     _, old_graph, graph, *_ = files
