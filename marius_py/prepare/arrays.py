@@ -25,6 +25,7 @@ from marius_py.prepare.api import (
     partitioning_for,
 )
 from marius_py.prepare.assemble import NumberedGraph, assemble
+from marius_py.prepare.blocks import has_nul
 from marius_py.prepare.dictionary import EdgeSpill
 from marius_py.prepare.folder import building, check_output
 from marius_py.prepare.progress import ProgressHook, silent
@@ -220,6 +221,9 @@ def _names(names: Sequence[str] | None, key: str) -> Any | None:
         raise ConfigError(f"{key} must be a sequence of text: {error}") from error
     if array.null_count or pc.any(pc.equal(pc.binary_length(array), 0)).as_py():
         raise ConfigError(f"{key} holds an empty name or None; every name needs text")
+    place = pc.index(has_nul(array), True).as_py()
+    if place >= 0:
+        raise ConfigError(f"{key} holds {array[place].as_py()!r}, which holds a NUL; a name must have none")
     if len(array.unique()) != len(array):
         counts = array.value_counts()
         repeated = counts.field("values")[pc.index(pc.greater(counts.field("counts"), 1), True).as_py()]

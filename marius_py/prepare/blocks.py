@@ -84,6 +84,15 @@ def kind_of(data_type: Any, column: str, path: Path) -> NameKind:
     raise FormatError(f"{path}: column {column!r} has type {data_type}; names must be text or integers")
 
 
+def pandas_index(schema: Any) -> list[str]:
+    """Names of the columns of an Arrow schema in which pandas stored a frame's index."""
+    try:
+        listed = schema.pandas_metadata["index_columns"]  # a range stands there as a dictionary
+        return [name for name in schema.names if name in listed]
+    except (ValueError, TypeError, KeyError):  # none, or not written by pandas
+        return []
+
+
 def name_column(column: Any, kind: NameKind, role: str, path: Path, first_row: int) -> Any:
     """A column of a typed file as an array of int64 or large_string names without nulls.
 
@@ -126,7 +135,7 @@ def check_names(block: EdgeBlock, path: Path) -> None:
             ) from error
         for bad, what in (
             (pc.equal(pc.binary_length(column), 0), "is empty"),
-            (_has_nul(column), "holds a NUL"),
+            (has_nul(column), "holds a NUL"),
         ):
             index = pc.index(bad, True).as_py()
             if index >= 0:
@@ -134,5 +143,6 @@ def check_names(block: EdgeBlock, path: Path) -> None:
                 raise FormatError(f"{path}, row {block.first_row + index}: the {role} name {name!r} {what}")
 
 
-def _has_nul(column: Any) -> Any:
+def has_nul(column: Any) -> Any:
+    """Which texts of an Arrow array hold a NUL, as an Arrow array."""
     return pc.match_substring(column, pattern="\0")

@@ -43,6 +43,8 @@ NO_RELATION = (
 
 _PLAIN_NAME = re.compile(r"[^\W\d][\w-]*")
 _WHOLE_NUMBER = re.compile(r"\s*[+-]?[0-9]+\s*")
+_NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
+_LEVEL = re.compile(r"__index_level_[0-9]+__")
 _DELIMITERS = {",": "a comma", "\t": "a tab", " ": "a blank", ";": "a semicolon", "|": "a bar"}
 _COMMENTS = ("#", "%")
 logger = logging.getLogger(__name__)
@@ -112,9 +114,11 @@ def resolve_columns(
         columns: two or three positions (from 0, negative from the end) or header names in the order head,
             (relation,) tail, where a number that is no position is a name; None: by the header's words if
             they tell head and tail (`WORDS`), otherwise in that order.
-        header: whether the first line is a header; "auto": when it has usual words for head and tail, or when
-            these two are no whole numbers and in all `following` lines they are, which are two or more, or
-            one if the names are `numbered`; without that, a warning says that the first line may be a header.
+        header: whether the first line is a header; "auto": when it has usual words for head and tail, or one
+            of `NO_RELATION` among two or three and numbers below it in all `following` lines, two or more, or
+            when head and tail are no whole numbers and in all `following` lines they are, which are two or
+            more, or one if the names are `numbered`; without that, a warning says that the first line may be
+            a header.
         where: file and line for messages.
         following: the cells of some lines after the first.
         numbered: says whether all names known before are whole numbers, as those of a graph that is extended
@@ -168,6 +172,25 @@ def is_whole_number(name: str) -> bool:
 def tells_ends(names: Sequence[str]) -> bool:
     """Whether one of the names is a usual word for the head and another for the tail."""
     return all(any(_is_word(name, role) for name in names) for role in ("head", "tail"))
+
+
+def leave_out_index(names: Sequence[str], index: Sequence[str], where: str) -> tuple[list[str], list[str]]:
+    """Take a pandas index away from the columns of a file, where it has no name or one of `NO_RELATION`.
+
+    Args:
+        names: the columns.
+        index: those of them that hold the index.
+        where: the file, for the log.
+
+    Returns:
+        The other columns, and those of the index among them that may be a part of the edges: the names do not
+        tell head and tail, and an index stands at the end, wherever it stood in the frame.
+    """
+    plain = [name for name in index if _normalised(name) in NO_RELATION or _LEVEL.fullmatch(name)]
+    if plain:
+        logger.info("%s: left out, as the index of a pandas frame: %s", where, ", ".join(map(repr, plain)))
+    rest = [name for name in names if name not in plain]
+    return rest, [] if tells_ends(rest) else [name for name in index if name not in plain]
 
 
 def recognise_columns(names: Sequence[str]) -> NamedColumns | None:
@@ -263,7 +286,9 @@ def _by_words_or_order(
     following: Sequence[Sequence[str]],
     numbered: Callable[[], bool] | None,
 ) -> Columns:
-    has_header = header is True or (header == "auto" and tells_ends(cells))
+    has_header = header is True or (
+        header == "auto" and (tells_ends(cells) or _leaves_numbers_out(cells, following))
+    )
     above_numbers = (
         header == "auto"
         and not has_header
@@ -297,6 +322,14 @@ def _by_words_or_order(
             where, _listed(cells, doubtful), _ELSEWHERE,
         )  # fmt: skip
     return Columns(0, 1 if len(cells) == 3 else None, len(cells) - 1, has_header, len(cells))
+
+
+def _leaves_numbers_out(cells: Sequence[str], following: Sequence[Sequence[str]]) -> bool:
+    """Whether one of two or three cells is a name to be left out, above numbers in two lines or more."""
+    return len(cells) in (2, 3) and len(following) > 1 and any(
+        cells[i].strip() and all(len(row) == len(cells) and _NUMBER.fullmatch(row[i]) for row in following)
+        for i in _no_relations(cells)
+    )  # fmt: skip
 
 
 def _heads_numbers(cells: Sequence[str], following: Sequence[Sequence[str]], head: int, tail: int) -> bool:

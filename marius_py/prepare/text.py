@@ -5,7 +5,8 @@ so that no name changes on the way:
 
 * UTF-8, with or without byte-order mark; lines end in LF or CRLF, the last one may lack its end; empty lines
   are skipped; a CR elsewhere, a NUL, an empty name, or a line with another number of columns is an error.
-* Lines at the top that begin with the sign for comments, where there is one, count as empty lines.
+* Lines at the top, or right below a header there, that begin with the sign for comments, where there is one,
+  count as empty lines.
 * With quoting off (the default for TSV) a quote is a character like any other.
 * With quoting on (the default for CSV) RFC 4180 holds strictly: a cell may be enclosed in double quotes, and
   then holds delimiters, line ends, and quotes written twice; a quote anywhere else is an error.
@@ -41,6 +42,8 @@ _AFTER_FIRST = 5
 """Lines after the first that help to tell whether it is a header."""
 
 _BOM = b"\xef\xbb\xbf"
+_RECORD = (rb"(?:[^\n]*+\n)?+", rb'(?:(?:[^\n"]++|"[^"]*+")*+\n)?+')
+"""A whole record, if there is one, without and with quoting."""
 _MAGIC = re.compile(
     rb"(?P<gzip>\x1f\x8b)|(?P<zstd>\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18)|"
     rb"(?P<bzip2>BZh[1-9](?:1AY&SY|\x17rE8P\x90))|(?P<xz>\xfd7zXZ\0)|(?P<lz4>\x04\x22\x4d\x18)"
@@ -58,7 +61,7 @@ class TextSource:
         quoting: whether RFC 4180 quoting is in force.
         header: as `resolve_columns`.
         columns: as `resolve_columns`.
-        comment: the character with which lines at the top begin that are no edges; None: there are none.
+        comment: the character with which lines above the first edge begin that are none; None: no such.
         numbered: as `resolve_columns`.
         block_bytes: bytes read at a time; None: BLOCK_BYTES.
 
@@ -103,7 +106,7 @@ class TextSource:
     def blocks(self) -> Iterator[EdgeBlock]:
         """Read the file from its start."""
         line, row, header = 1, 1, self._columns.has_header
-        for chunk in self._chunks():
+        for chunk in self._chunks(header):
             first_line, line = line, line + chunk.count(b"\n")
             if header:
                 if not chunk.strip(b"\r\n"):
@@ -134,19 +137,19 @@ class TextSource:
         return resolve_columns(cells, columns, header, where, following, numbered)
 
     def _records(self) -> Iterator[tuple[str, bytes]]:
-        """(file and line, content) of each record that is not empty."""
+        """(file and line, content) of each record that is not empty, as if the first were a header."""
         line = 1
-        for chunk in self._chunks():
+        for chunk in self._chunks(True):
             for record in iterate_records(chunk, self._quoting):
                 if record.content:
                     yield f"{self.path}, line {line + record.line}", record.content
             line += chunk.count(b"\n")
 
-    def _chunks(self) -> Iterator[bytes]:
+    def _chunks(self, header: bool) -> Iterator[bytes]:
         """The decompressed file, cut after line ends, without byte-order mark; comments are empty lines."""
         mark = _BOM
         with _open(self.path) as (raw, stream):
-            carry = self._read_comments(stream) if self._comment else b""
+            carry = self._read_comments(stream, header) if self._comment else b""
             while True:
                 data = self._read(stream)
                 self.position = self.size if not data else min(raw.tell(), self.size)
@@ -166,20 +169,28 @@ class TextSource:
                     yield chunk[:cut].removeprefix(mark)
                     mark = b""
 
-    def _read_comments(self, stream: Any) -> bytes:
-        """The file's beginning, to where its comments are over at least; they are empty lines now."""
-        lines = rb"(?:%b)?(?:%b[^\n]*\n|\r?\n)*" % (_BOM, re.escape(self._comment))
-        start, at = b"", 0
+    def _read_comments(self, stream: Any, header: bool) -> bytes:
+        """The file's beginning, to where its comments are over at least; they are empty lines now.
+
+        Args:
+            stream: the file, decompressed.
+            header: whether the first record is a header, below which there may be comments, too.
+        """
+        comments = rb"(?:%b[^\n]*\n|\r?\n)*+" % re.escape(self._comment)
+        record = _RECORD[self._quoting] if header else b""
+        beginning = re.compile(rb"((?:%b)?+%b)(%b)(%b)" % (_BOM, comments, record, comments))
+        start = top = names = below = rest = b""
         while data := self._read(stream):
             start += data
-            top = re.match(lines, start)
-            at = 0 if top is None else top.end()
-            if b"\n" in start[at:] or len(start) - at > MAX_ROW_BYTES:
+            if found := beginning.match(start):
+                top, names, below = found.groups()
+            rest = start[len(top) + len(names) + len(below) :]
+            if (b"\n" in rest and (names or not header)) or len(rest) > MAX_ROW_BYTES:
                 break
-        rest = start[at:]
         if b"\n" not in rest and rest.startswith(self._comment):
             rest = b""
-        return start[:at].startswith(_BOM) * _BOM + b"\n" * start.count(b"\n", 0, at) + rest
+        mark = top.startswith(_BOM) * _BOM
+        return mark + b"\n" * top.count(b"\n") + names + b"\n" * below.count(b"\n") + rest
 
     def _read(self, stream: Any) -> bytes:
         try:

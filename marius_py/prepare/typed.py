@@ -20,8 +20,23 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError, StorageError
-from marius_py.prepare.blocks import ROLES, EdgeBlock, NameKind, check_names, kind_of, name_column
-from marius_py.prepare.columns import ColumnKey, Columns, elsewhere, resolve_columns, tells_ends
+from marius_py.prepare.blocks import (
+    ROLES,
+    EdgeBlock,
+    NameKind,
+    check_names,
+    kind_of,
+    name_column,
+    pandas_index,
+)
+from marius_py.prepare.columns import (
+    ColumnKey,
+    Columns,
+    elsewhere,
+    leave_out_index,
+    resolve_columns,
+    tells_ends,
+)
 
 BLOCK_ROWS = 1 << 20
 
@@ -35,7 +50,7 @@ class ParquetSource:
             `resolve_columns`.
 
     Raises:
-        FormatError: no Parquet file, wrong columns or types, no rows.
+        FormatError: no Parquet file, wrong columns or types, a pandas index that may be an end, no rows.
     """
 
     unit = "edges"
@@ -47,12 +62,20 @@ class ParquetSource:
         self._block_rows = block_rows
         with _damage_as_format(path), pq.ParquetFile(path) as file:
             schema, self.size = file.schema_arrow, file.metadata.num_rows
+            index = pandas_index(schema) if columns is None else []
         if self.size == 0:
             raise FormatError(f"{path} has no rows; it should hold one edge a row")
         if len(set(schema.names)) != len(schema.names):
             raise FormatError(f"{path}: several columns have the same name; rename them")
-        self._columns = resolve_columns(schema.names, columns, True, f"{path}")
-        self._names = [schema.names[i] for i in self._columns.used]
+        names, doubtful = leave_out_index(schema.names, index, f"{path}")
+        if doubtful:
+            raise FormatError(
+                f"{path}: {', '.join(map(repr, doubtful))} was the index of a pandas frame, and may be a "
+                f"part of the edges: choose two or three of {', '.join(schema.names)} with input.columns "
+                f"{elsewhere('columns', 'write a file with those columns only')}"
+            )
+        self._columns = resolve_columns(names, columns, True, f"{path}")
+        self._names = [names[i] for i in self._columns.used]
         kinds = [kind_of(schema.field(name).type, name, path) for name in self._names]
         self.has_relations = self._columns.relation is not None
         self.node_kind: NameKind = "integer" if kinds[0] == kinds[-1] == "integer" else "text"

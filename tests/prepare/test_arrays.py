@@ -90,6 +90,8 @@ def test_wide_ids_near_the_limit_of_int32(tmp_path: Path) -> None:
         (np.array([[0, 0, 1]]), {"node_names": ["a", "a"]}, ConfigError, "'a' more than once"),
         (np.array([[0, 0, 1]]), {"node_names": ["a", ""]}, ConfigError, "empty name"),
         (np.array([[0, 0, 1]]), {"node_names": ["a"], "num_nodes": 2}, ConfigError, "1 names"),
+        (np.array([[0, 0, 1]]), {"node_names": ["a", "b\0c"]}, ConfigError, r"holds 'b\\x00c', .* a NUL"),
+        (np.array([[0, 0, 1]]), {"relation_names": ["\0"]}, ConfigError, r"relation_names holds '\\x00'"),
         (np.array([[0, 0, 1]]), {"node_names": ["a", "b\udc80"]}, ConfigError, r"'b\\udc80', which UTF-8"),
     ],
 )

@@ -215,6 +215,34 @@ def test_comments_at_the_top_are_skipped(
     assert found == [("0", "1"), ("#2", "3")]
 
 
+@pytest.mark.parametrize("quoting", [False, True])
+@pytest.mark.parametrize("block_bytes", [1, 2, 3, 7, 10, 1 << 20])
+@pytest.mark.parametrize(
+    ("content", "options", "expected"),
+    [
+        (b'head,tail\n# one\n#"two\n0,1\n#2,3\n', {}, [("0", "1"), ("#2", "3")]),
+        (b"#\nhead,tail\r\n\r\n# one\r\n\n#2,3\r\na,b", {}, [("a", "b")]),
+        (b"\xef\xbb\xbfx,y\n#2,3\na,b\n", {"header": True}, [("a", "b")]),
+        (b"user,movie\n# 3 edges\n1,2\n3,4\n", {}, [("1", "2"), ("3", "4")]),
+        (b"a,b\n#2,3\nc,d\n", {}, [("a", "b"), ("#2", "3"), ("c", "d")]),
+        (b"head,tail\n#2,3\na,b\n", {"header": False}, [("head", "tail"), ("#2", "3"), ("a", "b")]),
+        (b"head,tail\n0,1\n#2,3", {}, [("0", "1"), ("#2", "3")]),
+    ],
+)
+def test_comments_below_a_header_are_skipped(
+    tmp_path: Path, content: bytes, options: Any, expected: Rows, block_bytes: int, quoting: bool
+) -> None:
+    path = put(tmp_path, content, "e.csv")
+    assert read(path, comment="#", quoting=quoting, block_bytes=block_bytes, **options) == expected
+
+
+def test_comments_below_a_header_of_several_lines_are_skipped(tmp_path: Path) -> None:
+    path = put(tmp_path, b'"he\n#ad",tail\n# one "\na,b\nc\n', "e.csv")
+    for block_bytes in (1, 4, 1 << 20):
+        with pytest.raises(FormatError, match=r"line 5: 1 column instead of 2"):
+            read(path, comment="#", header=True, block_bytes=block_bytes)
+
+
 @pytest.mark.parametrize("block_bytes", [2, 1 << 20])
 def test_comments_count_as_lines(tmp_path: Path, block_bytes: int) -> None:
     path = put(tmp_path, b"% one\n% two\na b\nc\n")
@@ -223,6 +251,11 @@ def test_comments_count_as_lines(tmp_path: Path, block_bytes: int) -> None:
     for content in (b"# only\n# comments\n", b"#", b"# without a line's end"):
         with pytest.raises(FormatError, match="is empty"):
             read(put(tmp_path, content), comment="#", block_bytes=block_bytes)
+    path = put(tmp_path, b"# one\nhead tail\n# two\n\na b\nc\n")
+    with pytest.raises(FormatError, match=r"line 6: 1 column instead of 2"):
+        read(path, comment="#", delimiter=" ", block_bytes=block_bytes)
+    for content in (b"head\ttail\n# none", b"head\ttail\n#\n"):
+        assert read(put(tmp_path, content), comment="#", block_bytes=block_bytes) == []
 
 
 @pytest.mark.parametrize("comment", ["", "//", "\n", '"', "é"])
@@ -382,10 +415,39 @@ def test_the_order_of_names_takes_no_weight_for_a_node(tmp_path: Path, first: st
     assert len(read(path, header=True, columns=[0, -1])) == 1
 
 
-def test_a_first_line_above_numbers_takes_no_weight_for_a_node(tmp_path: Path) -> None:
-    path = put(tmp_path, b"u,v,weight\n1,2,5\n2,3,5\n", "e.csv")
-    with pytest.raises(FormatError, match=r"'weight' is no name .*input\.header=false"):
+@pytest.mark.parametrize(
+    ("content", "word", "ways"),
+    [
+        (b"u,v,weight\n1,2,5\n2,3,5\n", "weight", ["[u,v,weight]", "[u,v]"]),
+        (b"u,v,weight\n1,2,.5\n2,3,1e-3\n", "weight", ["[u,v,weight]", "[u,v]"]),
+        (b"u,v,Weight\na,b,0.5\nb,c,-0.7\n", "Weight", ["[u,v,Weight]", "[u,v]"]),
+        (b"id,u,v\n0,a,b\n1,c,d\n", "id", ["[id,u,v]", "[u,v]"]),
+        (b"parent,id\na,0\nb,1\n", "id", ["[parent,id]"]),
+    ],
+)
+def test_a_first_line_above_numbers_takes_no_weight_for_a_node(
+    tmp_path: Path, content: bytes, word: str, ways: list[str]
+) -> None:
+    path = put(tmp_path, content, "e.csv")
+    with pytest.raises(FormatError, match=rf"'{word}' is no name .*input\.header=false") as caught:
         read(path)
+    assert re.findall(r"input\.columns=(\[.*?\])", str(caught.value)) == ways
+    assert len(read(path, columns=[0, -1], header=True)) == 2
+    assert len(read(path, header=False)) == 3
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"anna,sees,time\n1,r,2\n3,s,bob\n",  # a name below
+        b"anna,sees,time\n1,r,2\n",  # one line is no proof
+        b"time,sees,time\nspace,sees,count\n",
+        b"time,5\nspace,7\n",
+        b"anna,time\nbob,2020-01-01\nbob,5\n",
+    ],
+)
+def test_a_name_of_a_weight_may_be_a_node(tmp_path: Path, content: bytes) -> None:
+    assert len(read(put(tmp_path, content, "e.csv"))) == content.count(b"\n")
 
 
 def test_a_first_line_that_is_read_as_an_edge_is_doubted(

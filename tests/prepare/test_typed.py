@@ -165,6 +165,44 @@ def test_the_index_that_pandas_stores_is_no_relation(tmp_path: Path) -> None:
         assert rows_of(prepared(path, overwrite=True)) == [("a", "c"), ("b", "a")]
 
 
+def test_an_index_of_pandas_that_is_no_part_of_edges_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    frame = pd.DataFrame({"u": ["a", "b"], "v": ["c", "a"]})
+    levels = pd.MultiIndex.from_arrays([[5, 6], [7, 8]])
+    for index in (pd.Index([5, 6]), pd.Index([5, 6], name="id"), levels):
+        frame.set_axis(index).to_parquet(tmp_path / "e.parquet")
+        caplog.clear()
+        with caplog.at_level(logging.INFO, logger="marius_py.prepare.columns"):
+            assert rows_of(prepared(tmp_path / "e.parquet", overwrite=True)) == [("a", "c"), ("b", "a")]
+        assert "left out, as the index of a pandas frame: " in caplog.messages[0]
+
+
+def test_an_index_of_pandas_with_a_name_may_be_a_part_of_the_edges(tmp_path: Path) -> None:
+    path = tmp_path / "e.parquet"
+    frame = pd.DataFrame({"u": ["a", "b"], "since": ["r", "s"], "v": ["c", "a"]})
+    for index, columns in (("since", ["u", "v"]), ("u", ["since", "v"]), (["u", "since", "v"], [])):
+        frame.set_index(index).to_parquet(path)
+        listed = ", ".join([*columns, *([index] if isinstance(index, str) else index)])
+        with pytest.raises(
+            FormatError, match=f"was the index of a pandas frame, .* two or three of {listed} "
+        ):
+            prepared(path, overwrite=True)
+        assert rows_of(prepared(path, columns=["u", "v"], overwrite=True)) == [("a", "c"), ("b", "a")]
+    told = frame.rename(columns={"u": "head", "since": "relation", "v": "tail"}).set_index("head")
+    told.to_parquet(path)
+    assert rows_of(prepared(path, overwrite=True)) == [("a", "r", "c"), ("b", "s", "a")]
+
+
+@pytest.mark.parametrize("note", ["", "{}", "[]", "3", '{"index_columns": 3}', "\udcff"])
+def test_notes_that_pandas_did_not_write_name_no_index(tmp_path: Path, note: str) -> None:
+    table = pa.table({"u": ["a"], "v": ["b"]}).replace_schema_metadata(
+        {"pandas": note.encode(errors="surrogateescape")}
+    )
+    pq.write_table(table, tmp_path / "e.parquet")
+    assert rows_of(prepared(tmp_path / "e.parquet")) == [("a", "b")]
+
+
 def test_unclear_parquet_and_npz_columns_are_refused(tmp_path: Path) -> None:
     columns: dict[str, Any] = {"source": ["a"], "foo": ["r"], "target": ["b"]}
     parquet = save(tmp_path / "e.parquet", **columns)
