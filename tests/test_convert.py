@@ -99,6 +99,8 @@ def test_names_that_are_no_text(tmp_path):
         graph_from(np.array([[b"\xff", b"a"]]), tmp_path / "g")
     with pytest.raises(ConfigError, match=r"'a\\udc80', which UTF-8 cannot spell"):
         graph_from([("a\udc80", "b")], tmp_path / "g")
+    with pytest.raises(ConfigError, match=r"node_names holds 'a\\x00b', which holds a NUL"):
+        graph_from([("a\0b", "c")], tmp_path / "g")
     assert not list(tmp_path.iterdir())
 
 
@@ -125,6 +127,16 @@ def test_an_index_with_a_name_may_be_a_part_of_the_edges(tmp_path):
     assert not graph.has_relations
     named = frame.rename_axis("ID")  # plainly no part of an edge
     assert named_edges(graph_from(named, tmp_path / "h", split=(1, 0, 0))) == sorted(TRIPLES)
+
+
+def test_an_index_in_a_table_is_no_column(tmp_path):
+    plain = pd.DataFrame(columns()).set_axis(["x", "y", "z"], axis=1).set_axis([5, 7, 6, 8])  # no range
+    named = plain.rename_axis("edge")
+    for table in (pa.Table.from_pandas(named[["x", "z"]]), pa.Table.from_pandas(named)):
+        with pytest.raises(ConfigError, match=r"'edge' was the index .* of x, .*z, edge with columns="):
+            graph_from(table, tmp_path / "g")
+    graph = graph_from(pa.Table.from_pandas(plain), tmp_path / "g", split=(1, 0, 0))
+    assert named_edges(graph) == sorted(TRIPLES)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +194,46 @@ def test_networkx_relations_of_a_name(tmp_path):
         graph_from(network, tmp_path / "h", relation="kinds")
 
 
+@pytest.mark.parametrize("name", ["type", "Edge Type"])
+def test_networkx_relations_of_a_usual_name(tmp_path, caplog, name):
+    network = nx.DiGraph([("a", "b", {name: "r", "weight": 2}), ("b", "c", {name: "s"})])
+    with caplog.at_level("INFO", logger="marius_py.convert.named"):
+        graph = graph_from(network, tmp_path / "g", split=(1, 0, 0))
+    assert named_edges(graph) == [("a", "r", "b"), ("b", "s", "c")]
+    assert caplog.messages == [f"the NetworkX graph: relation {name!r}; left out of its edges: 'weight'"]
+    for edge in network.edges:
+        network.edges[edge]["relation"] = "first"
+    graph = graph_from(network, tmp_path / "h", split=(1, 0, 0))
+    assert graph.relation_names() == ["first"]
+
+
+def test_networkx_relations_that_are_unclear(tmp_path):
+    edges = [("a", "b", {"type": "r", "label": "x"}), ("b", "c", {"type": "s", "label": "y"})]
+    with pytest.raises(ConfigError, match=r"'type', 'label', which could each be .* with relation="):
+        graph_from(nx.DiGraph(edges), tmp_path / "g")
+    graph = graph_from(nx.DiGraph(edges), tmp_path / "g", relation="label", split=(1, 0, 0))
+    assert named_edges(graph) == [("a", "x", "b"), ("b", "y", "c")]
+    with pytest.raises(ConfigError, match="1 of 2 edges have the attribute 'kind'; all or none should"):
+        graph_from(nx.DiGraph([("a", "b", {"kind": "r"}), ("b", "c")]), tmp_path / "h")
+    with pytest.raises(ConfigError, match=r"'r' has a usual name .* floats, such as 0\.5: rename it"):
+        graph_from(nx.DiGraph([("a", "b", {"r": 0.5})]), tmp_path / "h")
+
+
+def test_networkx_keys_are_left_out_and_said_to_be(tmp_path, caplog):
+    network = nx.MultiDiGraph([(head, tail, relation) for head, relation, tail in TRIPLES])
+    assert not graph_from(network, tmp_path / "g", split=(1, 0, 0)).has_relations
+    (line,) = caplog.messages
+    assert "the keys of edges, such as 'likes', are left out" in line
+    names = {"networkx": nx, "graph": network}
+    exec(line[line.index("networkx.") :], names)
+    caplog.clear()
+    graph = graph_from(network, tmp_path / "h", split=(1, 0, 0))
+    assert named_edges(graph) == sorted(TRIPLES)
+    plain = nx.MultiDiGraph([(1, 2), (1, 2)])
+    graph_from(plain, tmp_path / "i", split=(1, 0, 0))
+    assert not caplog.messages
+
+
 def test_pyg(tmp_path):
     data = SimpleNamespace(
         edge_index=torch.tensor([[0, 1, 2], [1, 2, 0]]), edge_type=torch.tensor([0, 1, 0]), num_nodes=5
@@ -213,6 +265,65 @@ def test_pyg_of_wrong_shape_or_type(tmp_path, attributes, message):
     data = SimpleNamespace(**{"edge_index": torch.tensor([[0, 1], [1, 2]]), **attributes})
     with pytest.raises(ConfigError, match=message):
         graph_from(data, tmp_path / "g", split=(1, 0, 0), node_names=["a", "b", "c"])
+
+
+def link_split(index, asked, negatives=(), **attributes):
+    """A Data such as RandomLinkSplit makes, of edges (head, tail)."""
+    label = torch.tensor([1.0] * len(asked) + [0.0] * len(negatives))
+    return SimpleNamespace(
+        edge_index=torch.tensor(index).T,
+        edge_label_index=torch.tensor([*asked, *negatives]).T,
+        edge_label=label,
+        num_nodes=6,
+        **attributes,
+    )
+
+
+def pairs_of(graph, split):
+    return [(int(head), int(tail)) for head, _, tail in named_edges(graph, split)]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [[(0, 1), (1, 2), (2, 3)], [(2, 3)], [(2, 3), (4, 4), (0, 1)]],
+    ids=["shared", "undirected", "disjoint"],
+)
+def test_pyg_ranks_the_edges_that_a_link_split_asks_for(tmp_path, caplog, asked):
+    message = [(0, 1), (1, 2), (2, 3)]
+    train = link_split(message, asked, [(5, 5), (5, 4)])
+    valid = link_split(message, [(3, 4)], [(0, 5)])
+    test = link_split([*message, (3, 4)], [(4, 5), (5, 0)], [(1, 5), (1, 4)])
+    del test.edge_label_index, test.edge_label
+    test.pos_edge_label_index = torch.tensor([[4, 5], [5, 0]])  # as with split_labels=True
+    with caplog.at_level("INFO", logger="marius_py.convert.pyg"):
+        graph = graph_from(train, tmp_path / "g", valid=valid, test=test)
+    assert pairs_of(graph, "train") == sorted({*message, *asked})
+    assert pairs_of(graph, "valid") == [(3, 4)]
+    assert pairs_of(graph, "test") == [(4, 5), (5, 0)]
+    assert "valid: left out of edge_label_index: 1 of 2 edges" in caplog.text
+    del valid.edge_label
+    graph = graph_from(train, tmp_path / "h", valid=valid)
+    assert pairs_of(graph, "valid") == [(0, 5), (3, 4)]
+
+
+def test_pyg_link_splits_that_are_unclear(tmp_path):
+    message = [(0, 1), (1, 2)]
+    types = torch.tensor([0, 1])
+    train = link_split(message, message, edge_type=types)
+    graph = graph_from(train, tmp_path / "g", split=(1, 0, 0))
+    assert named_edges(graph) == [("0", "0", "1"), ("1", "1", "2")]
+    refusal = "{} has edges in edge_label_index, .* edge_type does not say their relations"
+    for split, other in (("valid", train), ("test", link_split(message, [(2, 3)], edge_type=types))):
+        with pytest.raises(ConfigError, match=refusal.format(split)):
+            graph_from(train, tmp_path / "h", **{split: other})
+    with pytest.raises(ConfigError, match=refusal.format("train")):
+        graph_from(link_split(message, [(2, 3)], edge_type=types), tmp_path / "h")
+    train.edge_label = torch.ones(2, 3)
+    with pytest.raises(ConfigError, match=r"edge_label of train has shape \(2, 3\) .* of shape \(2,\)"):
+        graph_from(train, tmp_path / "h")
+    train.edge_label_index = torch.ones(2)
+    with pytest.raises(ConfigError, match=r"edge_label_index of train has shape \(2,\)"):
+        graph_from(train, tmp_path / "h")
 
 
 class Hetero(dict):
@@ -261,6 +372,23 @@ def test_hetero_of_wrong_shape_or_without_edges(tmp_path):
         graph_from(hetero({"buys": [[0], [0]]}), tmp_path / "g", valid=TRIPLES)
 
 
+def test_hetero_ranks_the_edges_that_a_link_split_asks_for(tmp_path):
+    message = {"buys": [[0, 1], [0, 1]], "knows": [[0], [1]]}
+    parts = {name: hetero(message) for name in ("train", "valid", "test")}
+    for split, asked, label in (
+        ("train", [[0, 1, 2], [0, 1, 0]], [1, 1, 1]),  # one that passes no messages
+        ("valid", [[2, 2], [1, 2]], [1, 0]),
+        ("test", [[2, 0], [3, 1]], [1, 2]),
+    ):
+        store = parts[split]["user", "buys", "item"]
+        store.edge_label_index, store.edge_label = torch.tensor(asked), torch.tensor(label)
+    graph = graph_from(parts["train"], tmp_path / "g", valid=parts["valid"], test=parts["test"])
+    buys = [(f"user/{u}", "buys", f"item/{i}") for u, i in ((0, 0), (1, 1), (2, 0))]
+    assert named_edges(graph) == sorted([*buys, ("user/0", "knows", "user/1")])
+    assert named_edges(graph, "valid") == [("user/2", "buys", "item/1")]
+    assert named_edges(graph, "test") == [("user/0", "buys", "item/1"), ("user/2", "buys", "item/3")]
+
+
 def test_pyg_hetero(tmp_path):
     data = Hetero(user=SimpleNamespace(num_nodes=2), item=SimpleNamespace(num_nodes=3))
     data["user", "buys", "item"] = SimpleNamespace(edge_index=torch.tensor([[0, 1], [2, 0]]))
@@ -280,6 +408,35 @@ def test_pyg_hetero_without_counts(tmp_path):
     data["user", "knows", "user"] = SimpleNamespace(edge_index=torch.tensor([[0], [3]]))
     graph = graph_from(data, tmp_path / "g", split=(1, 0, 0))
     assert sorted(graph.node_names()) == [f"item/{i}" for i in range(3)] + [f"user/{i}" for i in range(4)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"is_undirected": True}, {"disjoint_train_ratio": 0.5}, {"split_labels": True}],
+    ids=["plain", "undirected", "disjoint", "labels"],
+)
+def test_the_real_link_split(tmp_path, options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # importing it warns about torch
+        pyg = pytest.importorskip("torch_geometric", reason="torch_geometric is not installed")
+        from torch_geometric import transforms
+    torch.manual_seed(0)
+    heads, tails = np.triu_indices(12, 1)
+    index = np.stack([heads, tails])
+    undirected = "is_undirected" in options
+    data = pyg.data.Data(
+        edge_index=torch.tensor(np.concatenate([index, index[::-1]], 1) if undirected else index),
+        num_nodes=40,
+    )
+    train, valid, test = transforms.RandomLinkSplit(0.1, 0.2, **options)(data)
+    graph = graph_from(train, tmp_path / "g", valid=valid, test=test)
+    found = {split: pairs_of(graph, split) for split in ("train", "valid", "test")}
+    assert [len(found["valid"]), len(found["test"])] == [6, 13]
+    assert len(found["train"]) == 47 * (1 + undirected)
+    assert sorted({tuple(sorted(pair)) for part in found.values() for pair in part}) == list(
+        zip(*index.tolist(), strict=True)
+    )
 
 
 @pytest.mark.slow

@@ -54,11 +54,13 @@ def graph_from(
             - a pandas or polars frame, an Arrow table or record batch: a row an edge;
             - a NumPy array (E, 3) head, relation, tail or (E, 2) head, tail, of integers or texts, or a list
               of such tuples; integers are names too, they need not be dense;
-            - a NetworkX graph: an edge attribute named by `relation` is the relation, if all edges have it; a
-              node's name is str(node); an undirected edge is stored once;
+            - a NetworkX graph: the edge attribute named by `relation` is the relation; keys of a MultiGraph
+              are left out; a node's name is str(node); an undirected edge is stored once;
             - a PyG `Data`: `edge_index`, and `edge_type` if there is one; nodes are named by their numbers or
               by `node_names`. A PyG `HeteroData`: its edge types are the relations; nodes are named
-              "type/number", and a number means the same node in all splits.
+              "type/number", and a number means the same node in all splits. Where an object
+              has `edge_label_index`, as `RandomLinkSplit` makes it, the edges of valid and test are the
+              positive ones there, and those of train are these and `edge_index`.
 
             Names of bytes are read as UTF-8.
         output: folder to create.
@@ -68,7 +70,7 @@ def graph_from(
             `marius_py.prepare.columns`), else its two or three columns by position, unless one has a usual
             name of another part. A named index of a pandas frame is refused then: it may be a part.
         relation: name of the edge attribute of a NetworkX graph, which all edges then need; None: "relation"
-            if they have it.
+            if they have it, else the one with a usual name for it, as for `columns`.
         node_names: of a PyG `Data`, by number.
         partitions, seed, split, undirected, overwrite, progress: as for `prepare`.
 

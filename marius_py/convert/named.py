@@ -5,6 +5,8 @@ Names are made texts, and numbered in the order of their first appearance, over 
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,14 +16,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError
+from marius_py.prepare.blocks import pandas_index
 from marius_py.prepare.columns import (
     NO_RELATION,
     WORDS,
     UnclearColumnsError,
+    leave_out_index,
     log_left_out,
     log_order,
     recognise_columns,
 )
+
+logger = logging.getLogger(__name__)
 
 _LABELS = ("column 'head'", "column 'relation'", "column 'tail'")
 
@@ -101,7 +107,7 @@ def from_frame(frame: Any, columns: Sequence[str] | None) -> NamedEdges:
         )
     present = list(frame.schema.names if _is_arrow(frame) else frame.columns)
     if columns is None:
-        _check_index(frame)
+        present = _without_index(frame, present)
     chosen = _frame_columns(present) if columns is None else list(columns)
     missing = [name for name in chosen if name not in present]
     if missing or len(chosen) not in (2, 3):
@@ -121,6 +127,20 @@ def from_frame(frame: Any, columns: Sequence[str] | None) -> NamedEdges:
 
 def _is_arrow(frame: Any) -> bool:
     return isinstance(frame, (pa.Table, pa.RecordBatch))
+
+
+def _without_index(frame: Any, present: list[Any]) -> list[Any]:
+    """The columns but a pandas index among them; ConfigError if the frame's may be a part of the edges."""
+    if not _is_arrow(frame):
+        _check_index(frame)
+        return present
+    rest, doubtful = leave_out_index(present, pandas_index(frame.schema), "the table")
+    if doubtful:
+        raise ConfigError(
+            f"the table's {', '.join(map(repr, doubtful))} was the index of a pandas frame, and may be a "
+            f"part of the edges: choose two or three of {', '.join(present)} with columns="
+        )
+    return rest
 
 
 def _check_index(frame: Any) -> None:
@@ -206,25 +226,62 @@ def _width(row: Any) -> int:
 
 
 def from_networkx(graph: Any, relation: str | None) -> NamedEdges:
-    """Edges and nodes of a NetworkX graph; ConfigError if only some edges have the attribute `relation`."""
-    attribute = "relation" if relation is None else relation
-    heads, tails, kinds = [], [], []
-    for head, tail, attributes in graph.edges(data=True):
-        heads.append(head)
-        tails.append(tail)
-        if attribute in attributes:
-            kinds.append(attributes[attribute])
-    if len(kinds) < len(heads) and (kinds or relation is not None):
+    """Edges and nodes of a NetworkX graph; ConfigError if only some edges have the attribute of relations."""
+    edges = list(graph.edges(data=True))
+    present = Counter(name for _, _, attributes in edges for name in attributes)
+    attribute = _relation_attribute(present, edges) if relation is None else relation
+    kinds = [attributes[attribute] for _, _, attributes in edges if attribute in attributes]
+    if len(kinds) < len(edges) and (kinds or relation is not None):
         raise ConfigError(
-            f"{len(kinds)} of {len(heads)} edges have the attribute {attribute!r}; all "
+            f"{len(kinds)} of {len(edges)} edges have the attribute {attribute!r}; all "
             f"{'or none ' if relation is None else ''}should: relation= names another attribute"
         )
+    _log_attributes(graph, present, attribute if kinds else None)
     nodes = list(graph.nodes())
     _check_cells(nodes, "the list of nodes")
     if len({_text(node) for node in nodes}) < len(nodes):
         raise ConfigError("two nodes have the same name as text, such as 1 and '1'; rename one of them")
     _check_cells(kinds, f"edge attribute {attribute!r}")
-    return NamedEdges(heads, kinds or None, tails, nodes)
+    return NamedEdges([edge[0] for edge in edges], kinds or None, [edge[1] for edge in edges], nodes)
+
+
+def _relation_attribute(present: Iterable[Any], edges: Iterable[tuple[Any, Any, Mapping[Any, Any]]]) -> Any:
+    """The edge attribute "relation", else the one with another usual name for it; ConfigError if in doubt."""
+    found = [name for name in present if _normalised(name) in WORDS["relation"]]
+    if "relation" in found or not found:
+        return "relation"
+    if len(found) > 1:
+        raise ConfigError(
+            f"the edges have the attributes {', '.join(map(repr, found))}, which could each be the relation: "
+            "choose one with relation="
+        )
+    values = (attributes.get(found[0]) for _, _, attributes in edges)
+    value = next((one for one in values if isinstance(one, (float, np.floating)) and one == one), None)
+    if value is not None:
+        raise ConfigError(
+            f"edge attribute {found[0]!r} has a usual name for the relation, and floats, such as {value!r}: "
+            "rename it if it is none, or choose with relation="
+        )
+    return found[0]
+
+
+def _log_attributes(graph: Any, present: Iterable[Any], attribute: Any | None) -> None:
+    """Log what of the edges is left out; a warning if keys are, and these may be the relations."""
+    left_out = [repr(name) for name in present if name != attribute]
+    keys = (key for _, _, key in graph.edges(keys=True)) if graph.is_multigraph() else ()
+    key = next((key for key in keys if not isinstance(key, (int, np.integer))), None)
+    if key is not None and attribute is None:
+        logger.warning(
+            "the keys of edges, such as %r, are left out; if they are relations, make them an attribute: "
+            "networkx.set_edge_attributes(graph, {edge: edge[2] for edge in graph.edges(keys=True)}, "
+            "'relation')",
+            key,
+        )
+    elif key is not None:
+        left_out.append(f"the keys, such as {key!r}")
+    if left_out:
+        taken = "no relation" if attribute is None else f"relation {attribute!r}"
+        logger.info("the NetworkX graph: %s; left out of its edges: %s", taken, ", ".join(left_out))
 
 
 def _from_columns(parts: Sequence[list[Any]], labels: Sequence[str]) -> NamedEdges:

@@ -1,10 +1,13 @@
 """Edges between numbers (floor 4): PyG `Data` and `HeteroData` in, numbered edges and their names out.
 
-PyG is not imported. It checks little of what its objects hold, so shapes and types are checked here.
+PyG is not imported. It checks little of what its objects hold, so shapes and types are checked here. What
+its `RandomLinkSplit` makes holds training edges in the `edge_index` of every split, to pass messages along,
+and the edges that the split asks for in `edge_label_index`, beside negatives.
 """
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +17,8 @@ from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError
 
+logger = logging.getLogger(__name__)
+
 Numbered = tuple[dict[str, NDArray[np.integer]], dict[str, Any]]
 """(E, 3) or (E, 2) integers by split, and counts and names as arguments of `prepare_arrays`."""
 
@@ -22,15 +27,22 @@ def number_pyg(parts: Mapping[str, Any], node_names: Sequence[str] | None) -> Nu
     """Edges of a `Data` for every split.
 
     Raises:
-        ConfigError: an attribute of another shape or type, or more nodes than names.
+        ConfigError: an attribute of another shape or type, edges that have no type beside others that have
+        one, or more nodes than names.
     """
     arrays: dict[str, NDArray[np.integer]] = {}
     for split, data in parts.items():
-        head, tail = index = _edge_index(data, f"edge_index of {split}")
-        columns = [head, tail]
+        index, num_message = _split_edges(data, split, split)
+        columns = [index[0], index[1]]
         kinds = getattr(data, "edge_type", None)
         if kinds is not None:
             count = index.shape[1]
+            if num_message < count:
+                raise ConfigError(
+                    f"{split} has edges in edge_label_index, as RandomLinkSplit makes them, and edge_type "
+                    "does not say their relations: give objects whose edge_index and edge_type are the "
+                    "edges of the split, or a HeteroData; or all edges as data= alone, to be split at random"
+                )
             allowed = f"integers of shape ({count},), one for every column of edge_index"
             columns.insert(1, _integers(kinds, f"edge_type of {split}", (count,), allowed))
         arrays[split] = np.stack(columns, axis=1)
@@ -51,10 +63,7 @@ def number_hetero(parts: Mapping[str, Any]) -> Numbered:
     Raises:
         ConfigError: an attribute of another shape or type.
     """
-    indices = {
-        split: {kind: _edge_index(data[kind], f"edge_index of {kind} in {split}") for kind in data.edge_types}
-        for split, data in parts.items()
-    }
+    indices = {split: _hetero_edges(data, split) for split, data in parts.items()}
     first: dict[str, int] = {}
     names: list[str] = []
     for kind, count in _count_nodes(parts, indices).items():
@@ -71,6 +80,13 @@ def number_hetero(parts: Mapping[str, Any]) -> Numbered:
     middle = [kind[1] for kind in kinds]
     relations = middle if len(set(middle)) == len(middle) else ["/".join(kind) for kind in kinds]
     return arrays, {"node_names": names, "relation_names": relations}
+
+
+def _hetero_edges(data: Any, split: str) -> dict[Any, NDArray[np.int64]]:
+    """(2, E) edges by type; in valid and test of those types alone that have labels, if one of them has."""
+    asked = [kind for kind in data.edge_types if _asked(data[kind]) is not None]
+    kinds = asked if asked and split != "train" else data.edge_types
+    return {kind: _split_edges(data[kind], split, f"{kind} in {split}")[0] for kind in kinds}
 
 
 def _count_nodes(
@@ -95,19 +111,67 @@ def _stated_nodes(data: Any) -> int | None:
     return None if count is None else int(count)
 
 
-def _edge_index(data: Any, what: str) -> NDArray[np.int64]:
-    """(2, E) numbers of heads and tails of a PyG object or one of its stores."""
-    allowed = "integers of shape (2, E), heads and tails"
-    return _integers(getattr(data, "edge_index", None), what, (2, None), allowed)
+def _split_edges(data: Any, split: str, where: str) -> tuple[NDArray[np.int64], int]:
+    """(2, E) edges of a split of a PyG object or one of its stores, and how many come from its `edge_index`.
+
+    Train has both kinds: its labelled edges pass messages too, unless `disjoint_train_ratio` took them out.
+    """
+    asked = _asked(data)
+    if asked is not None and split != "train":
+        return _positives(data, asked, where), 0
+    index = _edge_index(getattr(data, "edge_index", None), f"edge_index of {where}")
+    count = index.shape[1]
+    if asked is None:
+        return index, count
+    both = np.concatenate([index, _positives(data, asked, where)], axis=1)
+    heads, tails = np.unique(both, return_inverse=True)[1].reshape(both.shape)  # whose product fits int64
+    pairs = heads * both.size + tails
+    known = np.isin(pairs[count:], pairs[:count])
+    return np.concatenate([index, both[:, count:][:, ~known]], axis=1), count
+
+
+def _asked(data: Any) -> str | None:
+    """Name of the attribute, one of `RandomLinkSplit`, with the edges that an object asks for; None: none."""
+    names = ("pos_edge_label_index", "edge_label_index")  # the first with split_labels=True
+    return next((name for name in names if getattr(data, name, None) is not None), None)
+
+
+def _positives(data: Any, name: str, where: str) -> NDArray[np.int64]:
+    """(2, E) edges in the attribute `name` that are no negatives."""
+    index = _edge_index(getattr(data, name), f"{name} of {where}")
+    label = getattr(data, "edge_label", None) if name == "edge_label_index" else None
+    if label is None:
+        return index
+    labels = _in_memory(label)
+    if labels.shape != index.shape[1:] or labels.dtype.kind not in "biuf":
+        raise ConfigError(
+            f"edge_label of {where} has shape {labels.shape} and type {labels.dtype}; allowed: numbers of "
+            f"shape {index.shape[1:]}, one for every column of edge_label_index: 0 for a negative"
+        )
+    positives: NDArray[np.int64] = index[:, labels > 0]
+    if positives.shape != index.shape:
+        logger.info(
+            "%s: left out of edge_label_index: %d of %d edges, which are negatives, of edge_label 0",
+            where, index.shape[1] - positives.shape[1], index.shape[1],
+        )  # fmt: skip
+    return positives
+
+
+def _edge_index(values: Any, what: str) -> NDArray[np.int64]:
+    """(2, E) numbers of heads and tails."""
+    return _integers(values, what, (2, None), "integers of shape (2, E), heads and tails")
+
+
+def _in_memory(values: Any) -> NDArray[Any]:
+    """A tensor or array as an array in memory."""
+    return np.asarray(values.detach().cpu().numpy() if hasattr(values, "detach") else values)
 
 
 def _integers(values: Any, what: str, shape: tuple[int | None, ...], allowed: str) -> NDArray[np.int64]:
     """A tensor or array as int64 in memory; ConfigError for another shape (None: any length) or type."""
     if values is None:
         raise ConfigError(f"{what} is missing; allowed: {allowed}")
-    if hasattr(values, "detach"):
-        values = values.detach().cpu().numpy()
-    array = np.asarray(values)
+    array = _in_memory(values)
     fits = array.ndim == len(shape) and all(
         size in (None, found) for size, found in zip(shape, array.shape, strict=True)
     )
