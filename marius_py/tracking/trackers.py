@@ -8,11 +8,9 @@ no dependency.
 from __future__ import annotations
 
 import csv
-import hashlib
 import importlib
 import io
 import logging
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,8 +19,9 @@ from typing import IO, Any
 from marius_py.config import Component
 from marius_py.config.registry import make
 from marius_py.errors import ConfigError
-from marius_py.run_files.names import CSV_FILE
+from marius_py.run_files.names import CHECKPOINT_FOLDER, CSV_FILE
 from marius_py.storage.file_io import replace_file
+from marius_py.storage.node_file import NODES_NAME, read_facts
 
 logger = logging.getLogger(__name__)
 
@@ -196,8 +195,8 @@ class WandbTracker(Tracker):
         self._run: Any = None
 
     def start(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        """Begin or go on; the identity follows from the folder's path."""
-        name = hashlib.blake2b(os.fsencode(folder.absolute()), digest_size=8).hexdigest()
+        """Begin or go on; the identity is that of the run's store, drawn when the run began."""
+        name = read_facts(folder / CHECKPOINT_FOLDER / NODES_NAME).store_id
         self._run = self._wandb.init(id=name, name=folder.name, resume="allow", config=dict(settings))
 
     def log(self, epoch: int, values: Mapping[str, float]) -> None:

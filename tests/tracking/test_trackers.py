@@ -10,7 +10,10 @@ import pytest
 import marius_py
 from marius_py.convert import graph_from
 from marius_py.errors import ConfigError
+from marius_py.partitioning import Partitioning
 from marius_py.storage.files import set_call_hook
+from marius_py.storage.hdf5_nodes import create_node_store
+from marius_py.storage.protocols import NodeTable
 from marius_py.tracking.trackers import Tracker, Trackers, make_trackers
 
 EDGES = [(f"n{i % 17}", f"n{(i + i // 17 + 1) % 17}") for i in range(119)]  # each once: copies share a split
@@ -217,6 +220,12 @@ def test_a_class_is_named_with_a_dot_or_a_colon():
     assert make_trackers([f"{__name__}:Recorder", f"{__name__}.Recorder"])
 
 
+def _with_store(folder):
+    """A run folder whose store has been created, as it is when trackers start."""
+    create_node_store(folder / "checkpoint", NodeTable(Partitioning(2, 1), 1, 0), spare_slots=1).close()
+    return folder
+
+
 def test_mlflow_and_wandb_are_called_as_they_ask(tmp_path, monkeypatch):
     calls = []
 
@@ -230,7 +239,7 @@ def test_mlflow_and_wandb_are_called_as_they_ask(tmp_path, monkeypatch):
         sys.modules, "wandb", SimpleNamespace(init=lambda **named: calls.append(named) or run)
     )
     trackers = make_trackers(["mlflow", "wandb"])
-    trackers.start(tmp_path / "run", {"model": {"dim": 4}})
+    trackers.start(_with_store(tmp_path / "run"), {"model": {"dim": 4}})
     trackers.log({"epoch": 0, "loss": 2, "valid": {"hits@1": 0.5}})
     trackers.finish({"test": {"mrr": 0.25}})
     assert ("log_params", ({"model.dim": "4"},), {}) in calls
@@ -240,6 +249,19 @@ def test_mlflow_and_wandb_are_called_as_they_ask(tmp_path, monkeypatch):
     assert ("finish", (), {"exit_code": 0}) in calls
     assert run.summary == {"test/mrr": 0.25}
     assert any(isinstance(call, dict) and call["resume"] == "allow" for call in calls)
+
+
+def test_a_run_of_wandb_goes_on_with_its_run_wherever_that_lies(tmp_path, monkeypatch):
+    ids = []
+    run = SimpleNamespace(log=lambda values, step: None, finish=lambda exit_code: None, summary={})
+    wandb = SimpleNamespace(init=lambda **named: ids.append(named["id"]) or run)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    given = {**SETTINGS, "trackers": ["wandb"]}
+    marius_py.train(EDGES, tmp_path / "run", given).close()
+    (tmp_path / "run").rename(tmp_path / "moved")
+    marius_py.train(EDGES, tmp_path / "moved", {"training.epochs": 3}, resume=True).close()
+    marius_py.train(EDGES, tmp_path / "run", given).close()  # a new one in its place
+    assert ids[0] == ids[1] != ids[2]
 
 
 @pytest.mark.parametrize(("result", "status", "code"), [({"test": None}, "FINISHED", 0), (None, "FAILED", 1)])
@@ -255,7 +277,7 @@ def test_only_a_run_that_failed_is_reported_as_failed(tmp_path, monkeypatch, res
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **named: run))
     trackers = make_trackers(["mlflow", "wandb"])
-    trackers.start(tmp_path / "run", {})
+    trackers.start(_with_store(tmp_path / "run"), {})
     trackers.finish(result)
     assert ends == [status, code]
 
@@ -302,7 +324,7 @@ def test_trackers_that_fail_at_the_end_are_closed(tmp_path, monkeypatch, mlflow)
     run = SimpleNamespace(finish=lambda exit_code: codes.append(exit_code), summary=Summary())
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **named: run))
     trackers = make_trackers(["mlflow", "wandb"])
-    trackers.start(tmp_path / "run", {})
+    trackers.start(_with_store(tmp_path / "run"), {})
     mlflow.broken = {"log_metrics"}
     trackers.finish({"test": {"mrr": 0.25}})
     assert mlflow.ends == [("run", "FINISHED")]
