@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from marius_py.errors import ConfigError, MariusError, StorageError
@@ -27,11 +27,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; `arguments` None means those of the process. Returns the exit code."""
     flags = _parser().parse_args(arguments)
     try:
-        sys.stdout.write(_run(flags) + "\n")
+        _print(_run(flags))
     except (MariusError, OSError) as error:
-        sys.stderr.write(f"error: {error}\n")
+        if not _is_closed("stderr"):
+            sys.stderr.write(f"error: {error}\n")
         return 1 if isinstance(error, OSError) else 2
     return 0
+
+
+def _print(text: str) -> None:
+    """Write to standard output, if it is open, with an escape for each character that its encoding lacks."""
+    if _is_closed("stdout"):
+        return
+    out = sys.stdout
+    encoding = out.encoding or "utf-8"  # a stream of text in memory has none
+    try:
+        out.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        out.flush()
+    except OSError:
+        with suppress(OSError):
+            out.close()  # else the interpreter flushes it on its way out, and fails with a code of its own
+        raise
+
+
+def _is_closed(stream: str) -> bool:
+    """Whether a standard stream is missing, as after `>&-`: Python has None for it."""
+    return getattr(sys, stream) is None
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -154,7 +156,31 @@ def test_import_is_light() -> None:
     assert set(loaded) == {"[]\n"}
 
 
+COMMAND = [sys.executable, "-m", "marius_py.ordering"]
+
+
 def test_module_runs() -> None:
-    command = [sys.executable, "-m", "marius_py.ordering", "8", "4"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run([*COMMAND, "8", "4"], capture_output=True, text=True, check=True)
     assert "loads 12 = 4 + 8 swaps   lower bound 12   BETA 13" in done.stdout
+
+
+def test_command_escapes_what_an_encoding_lacks() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([*COMMAND, "8", "4"], capture_output=True, text=True, check=True, env=environment)
+    assert "\\u2588" in done.stdout
+    assert "lower bound 12" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ("8 4 >&-", 0, ""),
+        ("8 1 2>&-", 2, ""),
+        ("8 4 >/dev/full", 1, "error: [Errno 28] No space left on device\n"),
+    ],
+)
+def test_command_ends_in_order_whatever_its_streams_are(words: str, code: int, message: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    line = f"{shlex.join(COMMAND)} {words}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", message)
