@@ -8,6 +8,7 @@ Needs `pip install optuna`. Without --graph a generated graph is prepared.
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -53,17 +54,22 @@ class Pruner(Watcher):
                 self._trainer.interrupt()
 
 
-def search(graph: Path, output: Path, trials: int, epochs: int, seed: int = 0) -> optuna.Study:
-    """Run the trials, each in output/NUMBER."""
-    fixed = {
+def fixed_settings(epochs: int, seed: int = 0) -> dict[str, Any]:
+    """What all trials have in common."""
+    return {
         "training.epochs": epochs,
         "training.valid_every": max(1, epochs // 3),
         "training.batch_size": 128,
         "training.seed": seed,
+        "pipeline.max_in_flight": 1,  # slower, but the same settings give the same result
     }
 
+
+def search(graph: Path, output: Path, trials: int, fixed: Mapping[str, Any]) -> optuna.Study:
+    """Run the trials, each in output/NUMBER."""
+
     def objective(trial: optuna.Trial) -> float:
-        settings = fixed | proposal(trial)
+        settings = {**fixed, **proposal(trial)}
         try:
             with marius_py.train(graph, output / str(trial.number), settings, watcher=Pruner(trial)) as run:
                 return max(line["valid"]["mrr"] for line in run.history if line.get("valid"))
@@ -72,7 +78,7 @@ def search(graph: Path, output: Path, trials: int, epochs: int, seed: int = 0) -
 
     study = optuna.create_study(
         direction="maximize",
-        sampler=optuna.samplers.TPESampler(seed=seed),
+        sampler=optuna.samplers.TPESampler(seed=fixed["training.seed"]),
         pruner=optuna.pruners.MedianPruner(n_startup_trials=3),
     )
     study.optimize(objective, n_trials=trials)
@@ -91,12 +97,14 @@ def main() -> None:
     if graph is None:
         graph = options.output / "graph"
         planted_graph(graph, num_nodes=500, num_relations=8, num_edges=6000, overwrite=True)
-    study = search(graph, options.output, options.trials, options.epochs)
+    fixed = fixed_settings(options.epochs)
+    study = search(graph, options.output, options.trials, fixed)
     for trial in study.trials:
         value = "ended early" if trial.value is None or trial.state.name == "PRUNED" else f"{trial.value:.4f}"
         print(f"{trial.number:3} {value:>11}  {trial.params}")
-    words = " ".join(f"{key}={value}" for key, value in study.best_params.items())
-    print(f"best validation MRR {study.best_value:.4f}:\n  marius-train graph={graph} {words}")
+    settings = {"graph": graph, **study.best_params, **fixed}
+    words = shlex.join(f"{key}={value}" for key, value in settings.items())
+    print(f"best validation MRR {study.best_value:.4f}:\n  marius-train {words}")
 
 
 if __name__ == "__main__":

@@ -99,10 +99,11 @@ def main() -> None:
             mark = "an edge" if graph.has_edge(node, one.neighbor) else "no edge"
             print(f"  {one.rank}. {one.neighbor}  (cosine {one.score:.2f}, {mark})")
 
-        # 4. Edges that are not there, but would fit best.
+        # 4. Edges that are not there, but would fit best. Each edge was stored in one direction only, and
+        # filter_known knows no other: ask for as many more as there are neighbours, and leave those out.
         print(f"\nwhom {node} might know too:")
-        answers = run.predict(head=node, k=4, filter_known=True)
-        others = [one for one in answers if one.tail != node]  # nobody has an edge to oneself here
+        answers = run.predict(head=node, k=graph.degree(node) + 4)
+        others = [one for one in answers if one.tail != node and not graph.has_edge(node, one.tail)]
         for place, answer in enumerate(others[:3], 1):
             print(f"  {place}. {answer.tail}  (score {answer.score:.2f})")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -52,11 +54,15 @@ def test_knowledge_graph_of_my_own(tmp_path: Path) -> None:
 
 
 def test_social_graph_finds_communities(tmp_path: Path) -> None:
+    networkx = pytest.importorskip("networkx", reason="the example's graph is networkx's")
     output = _run("social_graph.py", cwd=tmp_path)
     shares = re.search(r"(\d+) ?% of the three nearest are of the same community, by chance (\d+) ?%", output)
     assert shares is not None
     assert int(shares[1]) > 2 * int(shares[2])
     assert "nearest to Valjean:" in output
+    new = re.findall(r"^  \d\. (\w+)  \(score ", output, re.MULTILINE)
+    assert len(new) == 3
+    assert not set(new) & set(networkx.les_miserables_graph()["Valjean"])
     assert (tmp_path / "run" / "map.png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -65,7 +71,11 @@ def test_search_ends_with_the_best_settings(tmp_path: Path) -> None:
     pytest.importorskip("optuna", reason="the search needs optuna: pip install 'marius_py[optuna]'")
     output = _run("search.py", "--trials", "5", "--epochs", "6", cwd=tmp_path)
     found = [float(value) for value in re.findall(r"^ +\d+ +(0\.\d+)  \{", output, re.MULTILINE)]
-    best = re.search(r"best validation MRR (0\.\d+):\n  marius-train graph=\S+ (model\.decoder=.*)", output)
+    best = re.search(r"best validation MRR (0\.\d+):\n  marius-train (graph=\S+ model\.decoder=.*)", output)
     assert best is not None
     assert float(best[1]) == max(found)
     assert len(list((tmp_path / "run").glob("[0-9]"))) == 5
+    train = [sys.executable, "-m", "marius_py", "train", *shlex.split(best[2]), "output=again"]
+    subprocess.run(train, cwd=tmp_path, capture_output=True, timeout=280, check=True)
+    lines = [json.loads(line) for line in (tmp_path / "again" / "metrics.jsonl").read_text().splitlines()]
+    assert f"{max(line['valid']['mrr'] for line in lines if line.get('valid')):.4f}" == best[1]

@@ -170,3 +170,5 @@ def _run(block: Block, shell: Shell, folder: Path, names: dict[str, object]) -> 
         code, output = shell.run(block.script, folder, SLOW_TIMEOUT_S if block.slow else TIMEOUT_S)
         if code:
             pytest.fail(f"{where}: code {code}\n{block.script}\n{output[-3000:]}", pytrace=False)
+        if "has learnt nothing" in output:
+            pytest.fail(f"{where}: a run that learns nothing\n{block.script}\n{output}", pytrace=False)
