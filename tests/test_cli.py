@@ -17,6 +17,8 @@ import tarfile
 import threading
 import time
 from collections.abc import Iterator
+from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -476,12 +478,45 @@ def test_show_the_settings_of_a_run_that_goes_on(capsys: pytest.CaptureFixture[s
     assert shown["loss"]["_target_"] == "logistic"
 
 
-def test_groups_of_ones_own(runs: list[TrainConfig], tmp_path: Path) -> None:
-    (tmp_path / "mine" / "model").mkdir(parents=True)
-    (tmp_path / "mine" / "model" / "small.yaml").write_text("defaults: [base, _self_]\ndim: 4\n")
-    assert cli.train(["--config-dir", "mine", "graph=g", "model=small"]) == 0
-    assert cli.train(["-m", "--config-dir", "mine", "graph=g", "model=small", "training.seed=1,2"]) == 0
-    assert [(one.model.dim, one.training.seed) for one in runs] == [(4, 0), (4, 1), (4, 2)]
+def test_groups_of_ones_own(
+    runs: list[TrainConfig], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = 'my "own", ${groups}'
+    (tmp_path / folder / "model").mkdir(parents=True)
+    for name, dim in (("small", 4), ("complex", 6)):
+        (tmp_path / folder / "model" / f"{name}.yaml").write_text(f"defaults: [base, _self_]\ndim: {dim}\n")
+    words = ["--config-dir", folder, "graph=g", "output=o"]
+    assert cli.train([*words, "model=small"]) == 0
+    assert cli.train(["-m", *words, "model=small,complex"]) == 0
+    assert [one.model.dim for one in runs] == [4, 4, 6]
+    lines = [line.split(" I ")[1] for line in capsys.readouterr().err.splitlines() if " I job " in line]
+    assert lines == [
+        f"job {number}: --config-dir 'my \"own\", ${{groups}}' graph=g output=o model={name}"
+        for number, name in enumerate(("small", "complex"))
+    ]
+    assert cli.train(shlex.split(lines[1].split(": ")[1])) == 0
+    assert plain(runs[3]) == plain(runs[2])
+    assert cli.train(["-m", "--config-dir", "absent", "graph=g", "model.dim=4,6"]) == 2
+    assert "--config-dir absent is not a folder" in capsys.readouterr().err
+
+
+def test_sweeps_that_begin_together_have_folders_of_their_own(
+    runs: list[TrainConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    microseconds = count()
+
+    class OneSecond(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> OneSecond:
+            return cls(2026, 1, 2, 3, 4, 5, next(microseconds))
+
+    monkeypatch.setattr("hydra.core.utils.datetime", OneSecond)
+    for _ in range(2):
+        assert cli.train(["-m", "graph=g", "model.dim=4,6"]) == 0
+    folders = [Path(str(one.output)).parent for one in runs]
+    assert folders[0] == folders[1]
+    assert folders[2] == folders[3]
+    assert folders[0].name < folders[2].name
 
 
 # ------------------------------------------------------------------ evaluate, data sets

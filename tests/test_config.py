@@ -233,6 +233,19 @@ def test_a_folder_of_groups_of_ones_own(tmp_path: Path) -> None:
         load_config(["graph=g"], config_dir=tmp_path / "absent")
 
 
+def test_groups_of_ones_own_come_first(tmp_path: Path) -> None:
+    mine = tmp_path / 'm"y, ${groups}'
+    (mine / "model").mkdir(parents=True)
+    (mine / "model" / "complex.yaml").write_text("defaults: [base, _self_]\ndim: 32\n")
+    assert load_config(["graph=g", "model=complex"], config_dir=mine).model.dim == 32
+    assert load_config(["graph=g"], config_dir=mine).model.dim == 32
+    assert load_config(["graph=g", "model=distmult"], config_dir=mine).model.dim == 128
+    (mine / "train.yaml").write_text("dim: 3\n")
+    with pytest.raises(ConfigError, match=r"holds train\.yaml, .* move the file elsewhere"):
+        load_config(["graph=g"], config_dir=mine)
+    assert compose(EvaluateConfig, ["run=r"], config_dir=mine).run == "r"
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -409,6 +422,30 @@ def test_resume_changes_an_argument_of_the_class_that_the_run_has(tmp_path: Path
     assert again.model.init == Component("uniform", {"scale": 0.25})
     assert again.loss == Component("logistic", {"margin": 1, "adversarial_temperature": 2})
     assert load_config([output, "resume=true", "model=transe"]).model.decoder == Component("transe")
+
+
+def _experiment(folder: Path, name: str, text: str) -> None:
+    (folder / "experiment").mkdir(parents=True, exist_ok=True)
+    (folder / "experiment" / f"{name}.yaml").write_text(f"# @package _global_\n{text}")
+
+
+def test_resume_takes_what_an_experiment_sets_even_if_it_is_the_default(tmp_path: Path) -> None:
+    default = load_config(["graph=g"])
+    given = ["negatives.count=100", "negatives.chunks=2", "training.seed=3", "optimizer.lr=0.3"]
+    output = _saved(tmp_path, *given, "loss=margin", "loss.margin=2", "optimizer=adam")
+    mine = tmp_path / "mine"
+    _experiment(mine, "plain", f"negatives: {{count: {default.negatives.count}}}\n")
+    _experiment(mine, "above", "defaults: [plain]\ntraining: {epochs: 9}\n")
+    _experiment(mine, "classes", "loss: {_target_: softmax}\ndefaults: [override /optimizer: adagrad]\n")
+    for name in ("plain", "above"):
+        again = load_config([output, "resume=true", f"experiment={name}"], config_dir=mine)
+        assert (again.negatives.count, again.negatives.chunks, again.training.seed) == (500, 2, 3)
+        assert (again.loss, again.optimizer.name) == (Component("margin", {"margin": 2}), "adam")
+    again = load_config([output, "resume=true", "experiment=classes"], config_dir=mine)
+    assert (again.loss, again.optimizer) == (default.loss, default.optimizer)
+    assert again.negatives.count == 100
+    again = load_config([output, "resume=true", "experiment=plain", "negatives.count=200"], config_dir=mine)
+    assert again.negatives.count == 200
 
 
 def test_resume_without_a_run(tmp_path: Path) -> None:

@@ -129,8 +129,10 @@ def _through_hydra(command: HydraCommand, kind: type[Any], flags: _Flags) -> Non
     from hydra.core.hydra_config import HydraConfig
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    from marius_py.config.compose import config_from
+    from marius_py.config.compose import NAMES, config_from
+    from marius_py.config.groups import own_groups
     from marius_py.config.overrides import job_words, keys_in, prepare_overrides
+    from marius_py.config.search_path import searched
 
     overrides = prepare_overrides(kind, flags.overrides, sweep=flags.sweep, config_dir=flags.config_dir)
     if flags.sweep and "output" not in keys_in(flags.overrides):
@@ -141,16 +143,16 @@ def _through_hydra(command: HydraCommand, kind: type[Any], flags: _Flags) -> Non
         given = list(HydraConfig.get().overrides.task)
         number = HydraConfig.get().job.num if flags.sweep else 0
         if flags.sweep:
-            words = job_words(kind, flags.overrides, overrides, swept, given)
+            words = ["--config-dir", flags.config_dir] if flags.config_dir is not None else []
+            words += job_words(kind, flags.overrides, overrides, swept, given)
             log.info("job %d: %s", number, shlex.join(words))
         return jobs.run(
             number, lambda: command.run(config_from(kind, composed, given, config_dir=flags.config_dir))
         )
 
     words = [command.name, *flags.hydra, *(["-m"] if flags.sweep else []), *overrides]
-    words += ["--config-dir", flags.config_dir] if flags.config_dir is not None else []
     try:
-        with _composing():
+        with _composing(), searched(own_groups(NAMES[kind], flags.config_dir)):
             parsed = OverridesParser.create().parse_overrides(overrides)
             swept = {one.key_or_group for one in parsed if one.is_sweep_override()}
             _hydra_main(kind, words, job)

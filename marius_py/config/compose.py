@@ -17,10 +17,10 @@ from typing import Any, TypeVar, cast
 from marius_py.config.evaluate_schema import EvaluateConfig
 from marius_py.config.explain import explain
 from marius_py.config.fields import build
-from marius_py.config.groups import conf_dir
-from marius_py.config.overrides import prepare_overrides
+from marius_py.config.groups import conf_dir, own_groups
+from marius_py.config.overrides import keys_in, prepare_overrides
 from marius_py.config.prepare_schema import PrepareConfig
-from marius_py.config.saved import as_given, overlay, saved_settings
+from marius_py.config.saved import as_given, keys_of_file, overlay, saved_settings
 from marius_py.config.schema import TrainConfig
 from marius_py.errors import ConfigError
 
@@ -38,7 +38,7 @@ def load_config(overrides: Sequence[str] = (), *, config_dir: str | Path | None 
 
     Args:
         overrides: hydra overrides, `["model.dim=64", "optimizer=adam"]`.
-        config_dir: folder with groups of yours, searched first.
+        config_dir: folder with groups of yours, searched first: model/complex.yaml in it is model=complex.
 
     Raises:
         ConfigError: unknown key, wrong type, value out of range, unreadable override.
@@ -92,45 +92,74 @@ def config_from(
         output = composed.get("output")
         saved = None if output is None else saved_settings(Path(str(output)))
         if saved is not None:
-            composed = overlay(
-                as_given(saved), composed, _compose_plain(NAMES[kind], [], config_dir), overrides
-            )
+            defaults = _compose_plain(NAMES[kind], [], config_dir)
+            keys = keys_in(overrides) | _chosen_keys(NAMES[kind], overrides, config_dir)
+            composed = overlay(as_given(saved), composed, defaults, keys)
     return build(kind, composed)
 
 
 def _compose_plain(name: str, overrides: Sequence[str], config_dir: str | Path | None) -> dict[str, Any]:
     from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    extra = []
-    if config_dir is not None:
-        folder = Path(config_dir).resolve()
-        if not folder.is_dir():
-            raise ConfigError(f"--config-dir {config_dir} is not a folder")
-        extra = [f'hydra.searchpath=["file://{folder}"]']
     try:
-        with _own_hydra(), initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            composed = hydra_compose(name, overrides=[*extra, *overrides])
+        with _own_hydra(own_groups(name, config_dir)):
+            composed = hydra_compose(name, overrides=list(overrides))
         return _plain_of(composed)
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         raise ConfigError(explain(error)) from error
 
 
+def _chosen_keys(name: str, overrides: Sequence[str], config_dir: str | Path | None) -> set[str]:
+    """Keys that the files set which `overrides` choose, and groups of which such a file chooses another.
+
+    So a file of the group experiment counts as if its settings had been given one by one.
+
+    Args:
+        name: of the primary file.
+        overrides: words that can be composed.
+        config_dir: the folder of groups that they are composed with.
+    """
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.types import RunMode
+
+    own = own_groups(name, config_dir)
+    folders = [conf_dir()] if own is None else [own, conf_dir()]
+    with _own_hydra(own):
+        loader = GlobalHydra.instance().config_loader()
+        usual = loader.compute_defaults_list(name, [], RunMode.RUN)
+        chosen = loader.compute_defaults_list(name, list(overrides), RunMode.RUN)
+    keys = set(chosen.overrides.override_choices)
+    taken = {one.config_path for one in usual.defaults}
+    for one in chosen.defaults:
+        path = next(filter(Path.is_file, (folder / f"{one.config_path}.yaml" for folder in folders)), None)
+        if path is not None and one.config_path not in taken:
+            keys |= keys_of_file(path, one.package)
+    return keys
+
+
 @contextmanager
-def _own_hydra() -> Iterator[None]:
-    """Nobody else's hydra, by one thread at a time; what the program around us initialised comes back."""
+def _own_hydra(groups: Path | None) -> Iterator[None]:
+    """Nobody else's hydra, by one thread at a time; what the program around us initialised comes back.
+
+    Args:
+        groups: the folder of the user's own groups, where it looks first.
+    """
+    from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.version import VersionBase
+
+    from marius_py.config.search_path import searched
 
     with _HYDRA:
         state, version = GlobalHydra.instance(), VersionBase.instance()
         outer, base = state.hydra, version.version_base
         state.hydra = None
         try:
-            yield
+            with searched(groups), initialize_config_dir(str(conf_dir()), version_base="1.3"):
+                yield
         finally:
             GlobalHydra.set_instance(state)  # hydra leaves a copy in its place
             state.hydra, version.version_base = outer, base

@@ -7,7 +7,7 @@ from typing import Any
 
 from marius_py.config.prepare_schema import PrepareConfig
 from marius_py.config.schema import TrainConfig
-from marius_py.errors import FormatError
+from marius_py.errors import ConfigError, FormatError
 
 OWN = "custom"
 """File of a group that stands for a class of the user's; who names the class need not choose it."""
@@ -38,3 +38,26 @@ def group_options(folder: Path, group: str) -> list[str]:
     return sorted(
         {file.relative_to(root).with_suffix("").as_posix() for file in root.rglob("*.yaml")} - {"base"}
     )
+
+
+def own_groups(name: str, config_dir: str | Path | None) -> Path | None:
+    """The folder of the user's own groups, or None.
+
+    Args:
+        name: of the command's primary file.
+        config_dir: the folder as given.
+
+    Raises:
+        ConfigError: it is no folder, or holds a file that would take the place of the primary one.
+    """
+    if config_dir is None:
+        return None
+    folder = Path(config_dir).resolve()
+    if not folder.is_dir():
+        raise ConfigError(f"--config-dir {config_dir} is not a folder")
+    if (folder / f"{name}.yaml").exists():
+        raise ConfigError(
+            f"--config-dir {config_dir} holds {name}.yaml, which would take the place of the command's own; "
+            "the folder is for groups, as experiment/mine.yaml in it: move the file elsewhere"
+        )
+    return folder

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from marius_py.config.explain import one_line
-from marius_py.config.overrides import keys_in
 from marius_py.errors import FormatError
 from marius_py.run_files.names import CONFIG_FILE
 
@@ -79,11 +78,25 @@ def as_given(saved: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
+def keys_of_file(path: Path, package: str) -> set[str]:
+    """Keys that a file of hydra's sets below `package`; a class that it names counts with its arguments."""
+    values = {name: value for name, value in read_yaml(path).items() if name != "defaults"}
+    return set(_keys(values, package))
+
+
+def _keys(values: Mapping[Any, Any], prefix: str) -> Iterator[str]:
+    for name, value in values.items():
+        key = _dot(prefix, str(name))
+        if isinstance(value, Mapping) and "_target_" not in value:
+            yield from _keys(value, key)
+        else:
+            yield key
+
+
 def overlay(
-    saved: dict[str, Any], composed: dict[str, Any], defaults: dict[str, Any], overrides: Sequence[str]
+    saved: dict[str, Any], composed: dict[str, Any], defaults: dict[str, Any], keys: Collection[str]
 ) -> dict[str, Any]:
-    """The settings of the saved run, with those given on the command line on top."""
-    keys = keys_in(overrides)
+    """The settings of the saved run, with those given on the command line, which sets `keys`, on top."""
 
     def merge(old: Any, new: Any, default: Any, key: str) -> Any:
         explicit = any(key == one or key.startswith(one + ".") for one in keys)
