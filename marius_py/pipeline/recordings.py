@@ -107,7 +107,8 @@ class Recordings:
             self._pool = torch.cuda.graph_pool_handle()
         make_graph: Any = torch.cuda.CUDAGraph
         graph, before = make_graph(), torch.cuda.current_stream()
-        in_work: RuntimeError | None = None
+        # Not the error itself: a cycle of it and this frame would keep what the device may have no room for.
+        in_work: int | None = None
         try:
             mine = [one.clone() for one in given]
             # Other threads go on copying meanwhile, which the default mode forbids.
@@ -115,14 +116,14 @@ class Recordings:
                 try:
                     results = work(mine)
                 except RuntimeError as error:
-                    in_work = error
+                    in_work = id(error)
                     raise
         except RuntimeError as error:  # nothing has been computed: the work is done the other way
             self._failed = True
             torch.cuda.set_stream(before)
-            if error is not in_work:
+            if id(error) != in_work:
                 _end_allocating(before.device, self._pool)
-            log.warning("batches are launched one by one, since they cannot be recorded: %s", error)
+            log.warning("batches are launched one by one, since they cannot be recorded: %s", str(error))
             return
         self._recorded[shapes] = _Recorded(graph, mine, results, self._done)
         del self._seen[shapes]

@@ -165,6 +165,8 @@ def _announce_kernels(model: LinkPredictionModel, *, weighs_edges: bool) -> None
     why = ""
     if name != model.kernels.name:
         why = ": decoder, loss, model.dim or negatives.per_question are none that Triton's take"
+    if name == "PyTorch":
+        why += "; their products are float32, whatever pipeline.precision says"
     log.info("negatives on %s are contrasted by %s kernels%s", model.device.type, name, why)
 
 

@@ -188,6 +188,31 @@ def test_what_cannot_be_recorded_is_done_as_it_comes(
     assert not work.ended
 
 
+def test_a_recording_that_fails_lets_go_of_what_it_has_made(work: Doubling) -> None:
+    """The same work follows at once, perhaps on a device without room for both."""
+    recordings = Recordings(may=lambda: True, keep=False, most=4)
+    made: list[weakref.ref[Tensor]] = []
+    held: list[bool] = []
+
+    def failing(given: Sequence[Tensor]) -> list[Tensor]:
+        scores = torch.ones(3)
+        if work.capturing is not None:
+            made.append(weakref.ref(scores))
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        held.extend(one() is not None for one in made)
+        return [given[0] * scores]
+
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        for _ in range(WARM_UPS + 1):
+            recordings.do(failing, [torch.ones(3)])
+    finally:
+        if collects:
+            gc.enable()
+    assert held == [False]
+
+
 def test_a_recording_that_cannot_be_ended_leaves_stream_and_allocator_as_they_were(
     work: Doubling, caplog: pytest.LogCaptureFixture
 ) -> None:

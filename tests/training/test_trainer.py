@@ -221,6 +221,7 @@ def test_the_log_names_the_kernels_that_are_used(
     )
     (line,) = [record.message for record in caplog.records if "contrasted" in record.message]
     assert line.startswith(f"negatives on cpu are contrasted by {used}")
+    assert ("their products are float32, whatever pipeline.precision" in line) == used.startswith("PyTorch")
 
 
 def test_several_workers_share_the_threads_and_learn() -> None:
