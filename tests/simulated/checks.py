@@ -25,6 +25,13 @@ def test_a_copy_nobody_waits_for_has_not_come() -> None:
     assert host.tolist() == [1, 1]
 
 
+def test_what_is_changed_in_place_by_a_mask_is_whole() -> None:
+    values = torch.zeros(3, device=DEVICE)
+    values[torch.tensor([True, False, True], device=DEVICE)] = 5.0
+    synchronize()
+    assert values.tolist() == [5, 0, 5]
+
+
 @late
 def test_a_stream_that_does_not_wait_reads_what_is_not_there() -> None:
     inward, host = torch.cuda.Stream(), pinned(1, 2)

@@ -128,7 +128,8 @@ def _dispatch(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     given, named = tree_map(held_by, args), tree_map(held_by, kwargs)
     if func in _WAITING or _has_mask_as_index(func, args):
         wait(str(func))
-        return tree_map(_on_device, func(*given, **named))
+        found = func(*given, **named)
+        return _changed(func, args, kwargs) if func._schema.is_mutable else tree_map(_on_device, found)
     if func._schema.is_mutable:
         launch(lambda: func(*given, **named))
         return _changed(func, args, kwargs)
