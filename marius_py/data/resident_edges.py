@@ -58,7 +58,7 @@ class ResidentEdges:
         self._counts = edges.counts
         self._starts = np.concatenate([[0], np.cumsum(edges.counts.ravel())])
         self._limit = limit
-        self._buckets: dict[Bucket, Edges] = {}
+        self._buckets: dict[int, Edges] = {}
         self._bucket_bytes = 0
         self._num_relations = 1
         self._indexed: tuple[int, ...] | None = None
@@ -67,8 +67,10 @@ class ResidentEdges:
 
     def load(self, resident: tuple[int, ...]) -> Edges | None:
         """All edges (E, 3) between `resident` partitions; None if there are more than the limit."""
-        wanted = [Bucket(head, tail) for head in resident for tail in resident]
-        total = sum(int(self._counts[bucket]) for bucket in wanted)
+        parts, p = np.array(resident), len(self._counts)
+        wanted = (parts[:, None] * p + parts).ravel()
+        counts = self._counts.ravel()[wanted]
+        total = int(counts.sum())
         if total > self._limit:
             if not self._warned:
                 self._warned = True
@@ -82,15 +84,18 @@ class ResidentEdges:
                 )
             self._let_go()
             return None
-        kept = {bucket: self._buckets[bucket] for bucket in wanted if bucket in self._buckets}
-        for bucket in wanted:
-            if bucket not in kept:
-                kept[bucket] = found = self._edges.bucket(bucket)
+        before, kept = self._buckets, dict[int, Edges]()
+        # Of many partitions most buckets are empty, and a swap changes few of the others.
+        for bucket in wanted[counts > 0].tolist() or wanted[:1].tolist():
+            found = before.get(bucket)
+            if found is None:
+                found = self._edges.bucket(Bucket(*divmod(bucket, p)))
                 self._num_relations = max(self._num_relations, int(found[:, 1].max(initial=0)) + 1)
+            kept[bucket] = found
         self._buckets = kept
-        if not self._edges.is_held:  # else buckets are views
-            self._bucket_bytes = sum(edges.nbytes for edges in kept.values())
-        return np.concatenate([kept[bucket] for bucket in wanted])
+        loaded = np.concatenate(list(kept.values()))
+        self._bucket_bytes = 0 if self._edges.is_held else loaded.nbytes  # else buckets are views
+        return loaded
 
     def clear(self) -> None:
         """Let go of the edges and their index."""
@@ -108,7 +113,7 @@ class ResidentEdges:
         while start < stop:
             origin, end = int(self._starts[bucket]), min(stop, int(self._starts[bucket + 1]))
             if start < end:
-                edges = self._buckets[Bucket(*divmod(bucket, len(self._counts)))]
+                edges = self._buckets[bucket]
                 found.append(edges[start - origin : end - origin])
             start, bucket = end, bucket + 1
         return found[0] if len(found) == 1 else cast(Edges, np.concatenate(found))

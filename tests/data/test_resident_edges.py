@@ -13,7 +13,7 @@ from marius_py.data.train_edges import TrainEdges
 from marius_py.nn.known_edges import KnownEdges
 from marius_py.partitioning import Partitioning
 from marius_py.storage.memory import MemoryEdgeStore
-from marius_py.types import SIDES
+from marius_py.types import SIDES, Bucket
 
 NODES, PARTS = 400, 4
 
@@ -82,6 +82,33 @@ def test_no_index_outlives_the_edges_it_was_made_of() -> None:
         for side in SIDES:
             expected = KnownEdges(whole).false_negatives(own[:50], negatives, side)
             np.testing.assert_array_equal(found.false_negatives(own[:50], negatives, side), expected)
+
+
+def test_a_swap_reads_the_new_buckets_that_hold_edges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many partitions most buckets are empty, and each costs time however small."""
+    rng = np.random.default_rng(0)
+    parts, count = 40, 300
+    edges = np.stack([rng.integers(0, size, count) for size in (NODES, 3, NODES)], 1)
+    store = MemoryEdgeStore(Partitioning(NODES, parts), edges)
+    counts = store.bucket_counts()
+    held = TrainEdges(store, 0)
+    known = ResidentEdges(held, limit=count)
+    asked: list[tuple[int, int]] = []
+    bucket = held.bucket
+    monkeypatch.setattr(held, "bucket", lambda one: asked.append(tuple(one)) or bucket(one))
+    before: tuple[int, ...] = ()
+    for resident in ((*range(10),), (*range(1, 11),), (20, *range(1, 10))):
+        asked.clear()
+        loaded = known.load(resident)
+        pairs = [(head, tail) for head in resident for tail in resident]
+        new = [pair for pair in pairs if counts[pair] and not set(pair) <= set(before)]
+        assert sorted(asked) == sorted(new)
+        expected = np.concatenate([store.read("train", Bucket(*pair)) for pair in pairs])
+        np.testing.assert_array_equal(loaded, expected)
+        before = resident
+    empty = known.load((next(part for part in range(parts) if not counts[part, part]),))
+    assert empty is not None
+    assert empty.shape == (0, 3)
 
 
 def test_what_is_held_is_known_without_asking_every_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
