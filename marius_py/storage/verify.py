@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from marius_py.errors import MariusError
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, SIZE_LIMIT, decode, view_problems
 from marius_py.storage.files import REFUSALS, TEMPORARY_SUFFIX, read_whole
 from marius_py.storage.lock import LOCK_NAME, absence_of, is_locked, lock_owner
 from marius_py.storage.node_file import NODES_NAME, read_facts
-from marius_py.storage.reader import ReplacedError, open_node_reader
+from marius_py.storage.reader import NodeReader, ReplacedError, open_node_reader
 
 _READINGS = 8
 """How often a partition that a trainer replaces meanwhile is read."""
@@ -112,17 +113,18 @@ def _files(folder: Path) -> list[Finding]:
 def _partitions(folder: Path, nodes: Path, num_partitions: int) -> list[Finding]:
     replaced: list[Finding] = []
     failed: list[tuple[int, MariusError]] = []
-    for part in range(num_partitions):
-        try:
-            error = _check_partition(folder, part)
-        except ReplacedError:
-            problem = f"partition {part} of {nodes} was replaced by a newer commit each time it was read"
-            replaced.append(
-                Finding(str(nodes), problem, "check again, or when training has ended", part, True)
-            )
-            continue
-        if error is not None:
-            failed.append((part, error))
+    with _Commits(folder) as commits:
+        for part in range(num_partitions):
+            try:
+                error = commits.check(part)
+            except ReplacedError:
+                problem = f"partition {part} of {nodes} was replaced by a newer commit each time it was read"
+                replaced.append(
+                    Finding(str(nodes), problem, "check again, or when training has ended", part, True)
+                )
+                continue
+            if error is not None:
+                failed.append((part, error))
     whole = f"{num_partitions - len(failed) - len(replaced)} of {num_partitions} partitions are whole"
     findings = []
     for part, error in failed:
@@ -138,20 +140,48 @@ def _failed_file(folder: Path, error: MariusError) -> Path:
     return checkpoint if str(checkpoint) in str(error) else folder / NODES_NAME
 
 
-def _check_partition(folder: Path, part: int) -> MariusError | None:
-    """What is wrong with a partition, None if nothing; ReplacedError if it was replaced at every reading."""
-    # A new opening a partition sees the newest commit; further tries cover a commit during the one before.
-    for reading in range(1, _READINGS + 1):
-        try:
-            with open_node_reader(folder) as reader:
-                reader.verify(part)
-            break
-        except ReplacedError:
-            if reading == _READINGS:
-                raise
-        except MariusError as error:
-            return error
-    return None
+class _Commits:
+    """The last commit of a store, opened anew only where a newer one has replaced what it holds.
+
+    Opening reads all relations, which may be as much as many partitions.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._reader: NodeReader | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def check(self, part: int) -> MariusError | None:
+        """What is wrong with a partition, None if nothing.
+
+        Raises:
+            ReplacedError: it was replaced at every reading.
+        """
+        # The first reading may be of an old commit; further ones cover a commit during the one before.
+        for reading in range(_READINGS + 1):
+            try:
+                if self._reader is None:
+                    self._reader = open_node_reader(self._folder)
+                self._reader.verify(part)
+                break
+            except ReplacedError:
+                self._close()
+                if reading == _READINGS:
+                    raise
+            except MariusError as error:
+                self._close()
+                return error
+        return None
+
+    def _close(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
 
 
 def leftovers(folder: Path) -> list[Finding]:

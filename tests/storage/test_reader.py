@@ -118,6 +118,21 @@ def test_a_partition_that_is_replaced_while_it_is_checked_is_not_damaged(
     assert all(finding.harmless and "was replaced" in finding.problem for finding in findings)
 
 
+def test_a_check_opens_a_commit_once_for_all_partitions(
+    writer: Hdf5PartitionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads all relations, which may be as much as many partitions."""
+    opened: list[Path] = []
+
+    def read(path: Path) -> CheckpointFile:
+        opened.append(path)
+        return open_checkpoint(path)
+
+    monkeypatch.setattr("marius_py.storage.reader.open_checkpoint", read)
+    assert verify_node_store(writer.folder) == []
+    assert len(opened) == 2  # a look whether it can be read at all, then one for the partitions
+
+
 def test_a_newer_commit_is_parsed_once(writer: Hdf5PartitionStore, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_node_reader(writer.folder) as reader:
         parsed: list[Path] = []
