@@ -169,6 +169,7 @@ class Ingest:
                 rows[:, 1] = relation_maps[index][rows[:, 1]]
             self._spill.overwrite(start, rows)
         self._waiting = []
+        pa.default_memory_pool().release_unused()  # hash tables, which the pool would keep
 
 
 def _encode(columns: list[Any], data_type: Any) -> tuple[Any, ...]:
