@@ -67,12 +67,17 @@ class FolderLock:
         A lock file that somebody removed is made and locked again.
 
         Raises:
-            StorageError: the folder was moved, removed or replaced, or another process has locked it since.
+            StorageError: the folder was moved, removed or replaced, another process has locked it since, or
+            it cannot be looked at.
         """
         descriptor = self._descriptor
-        if descriptor is not None and self._is_named(descriptor):
-            return
-        if descriptor is None or _identity(self.path.parent) != self._folder:
+        try:
+            if descriptor is not None and self._is_named(descriptor):
+                return
+            is_same = _identity(self.path.parent) == self._folder
+        except OSError as error:
+            raise StorageError(f"cannot look at {self.path}: {error.strerror}") from error
+        if descriptor is None or not is_same:
             raise StorageError(
                 f"{self.path.parent} is not the folder any more that this process opened: it was moved, "
                 "removed or replaced, so nothing is written to it; what was committed before lies in the "

@@ -166,6 +166,21 @@ def test_a_folder_that_was_moved_is_not_this_writers_any_more(tmp_path: Path) ->
         second.check()
 
 
+def test_a_folder_that_cannot_be_looked_at_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = FolderLock(tmp_path)
+    lock.acquire()
+
+    def stat(place: Path | int) -> os.stat_result:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(os, "stat", stat)
+    with pytest.raises(StorageError, match=f"cannot look at {lock.path}: Stale file handle"):
+        lock.check()
+    monkeypatch.undo()
+    lock.check()
+    lock.release()
+
+
 def test_a_lock_file_that_was_removed_is_made_again(tmp_path: Path) -> None:
     first, second = FolderLock(tmp_path), FolderLock(tmp_path)
     first.acquire()
