@@ -200,7 +200,8 @@ def test_networkx_relations_of_a_usual_name(tmp_path, caplog, name):
     with caplog.at_level("INFO", logger="marius_py.convert.named"):
         graph = graph_from(network, tmp_path / "g", split=(1, 0, 0))
     assert named_edges(graph) == [("a", "r", "b"), ("b", "s", "c")]
-    assert caplog.messages == [f"the NetworkX graph: relation {name!r}; left out of its edges: 'weight'"]
+    told = [one.message for one in caplog.records if one.name == "marius_py.convert.named"]
+    assert told == [f"the NetworkX graph: relation {name!r}; left out of its edges: 'weight'"]
     for edge in network.edges:
         network.edges[edge]["relation"] = "first"
     graph = graph_from(network, tmp_path / "h", split=(1, 0, 0))
@@ -221,6 +222,7 @@ def test_networkx_relations_that_are_unclear(tmp_path):
 
 def test_networkx_keys_are_left_out_and_said_to_be(tmp_path, caplog):
     network = nx.MultiDiGraph([(head, tail, relation) for head, relation, tail in TRIPLES])
+    caplog.set_level("WARNING", logger="marius_py")
     assert not graph_from(network, tmp_path / "g", split=(1, 0, 0)).has_relations
     (line,) = caplog.messages
     assert "the keys of edges, such as 'likes', are left out" in line

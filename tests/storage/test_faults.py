@@ -342,7 +342,7 @@ def test_what_the_system_refuses_at_any_moment_is_unread(
         for number, made in enumerate(faults.calls, 1)
         if made.name == call and made.path.endswith(name)
     ]
-    assert len(asked) > 3
+    assert len(asked) >= 3
     for number in asked:
         with SystemCallFaults(number, code):
             findings = verify_node_store(folder)
