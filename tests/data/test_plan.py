@@ -234,7 +234,7 @@ def test_spans_are_the_same_as_ever(
     p: int, c: int, order: str, rounds: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that was committed inside an epoch goes on with the edges that were left."""
-    monkeypatch.setattr(plan, "_BAND_SHARES", 700)  # several bands
+    monkeypatch.setattr(plan, "_BAND_SHARES", 50)  # several bands
     monkeypatch.setattr(plan, "_CHUNK", 100)
     for seed, scale in enumerate((0, 1, 9, 101, 70_000)):
         rng = np.random.default_rng([seed, p])

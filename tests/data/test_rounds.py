@@ -35,6 +35,7 @@ def test_batches_keep_their_size() -> None:
         rounds = replace(WORK, batch_size=size).rounds("auto", 8, 4)
         assert rounds == 1 or WORK.num_edges >= FILLING * (rounds * steps + 1) * size
     assert replace(WORK, batch_size=4096).rounds("auto", 8, 4) == 9  # 73 steps of 0.91 batches
+    assert replace(WORK, batch_size=4150).rounds("auto", 8, 4) == 8  # 73 steps would have .898
     assert replace(WORK, batch_size=256).rounds("auto", 8, 4) == MOST_ROUNDS
     assert replace(WORK, batch_size=100_000).rounds("auto", 8, 4) == 1
 
@@ -49,6 +50,7 @@ def test_steps_with_few_edges_have_small_batches() -> None:
 
 def test_io_that_does_not_hide_is_not_repeated() -> None:
     assert LARGE.rounds("auto", 64, 12) == 1
+    assert replace(LARGE, flop_per_edge=product_flop(64, 800)).rounds("auto", 64, 12) == 2
     assert replace(LARGE, flop_per_edge=product_flop(64, 2000)).rounds("auto", 64, 12) == 4
     assert replace(LARGE, flop_per_edge=product_flop(64, 20_000)).rounds("auto", 64, 12) == 16
     assert WORK.rounds("auto", 8, 8) == 1
@@ -59,7 +61,9 @@ def test_the_mixed_order_is_taken_where_it_hides() -> None:
     assert LARGE.order(64, 12) == EpochOrder(FEWEST, 1)  # the mixed order has 2.5 times the loads
     assert replace(LARGE, flop_per_edge=product_flop(64, 2000)).order(64, 12) == EpochOrder(MIXED, 1)
     assert replace(WORK, batch_size=200_000).order(8, 4).name == FEWEST
-    assert WORK.order(8, 8).rounds == 1
+    assert replace(WORK, batch_size=24_000).order(8, 4) == EpochOrder(MIXED, 1)  # 14 steps of .81 batches
+    assert replace(WORK, batch_size=26_500).order(8, 4) == EpochOrder(FEWEST, 1)  # of .73
+    assert WORK.order(8, 8) == EpochOrder(FEWEST, 1)
 
 
 def test_masks_are_indexed_once_a_step() -> None:
@@ -71,6 +75,16 @@ def test_masks_are_indexed_once_a_step() -> None:
     dense = replace(few, known_edges=20 * 272_115)
     assert dense.order(8, 4) == EpochOrder(FEWEST, 1)
     assert replace(dense, known_edges=0).order(8, 4).name == MIXED
+
+
+def test_beside_a_device_less_hides() -> None:
+    large = replace(LARGE, flop_per_edge=product_flop(64, 20_000), device="cuda")
+    assert large.rounds("auto", 64, 12) == 1  # 16 beside a CPU
+    work = replace(WORK, flop_per_edge=product_flop(64, 20_000), device="cuda")
+    assert work.order(8, 4) == EpochOrder(MIXED, 2)
+    assert replace(work, known_edges=272_115 // 4).order(8, 4) == EpochOrder(FEWEST, 1)  # 12 steps' hide
+    assert replace(work, known_edges=272_115 // 5).order(8, 4) == EpochOrder(MIXED, 1)  # 15
+    assert replace(work, flop_per_edge=product_flop(64, 9000)).order(8, 4) == EpochOrder(FEWEST, 1)
 
 
 def test_settings_decide() -> None:

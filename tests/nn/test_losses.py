@@ -53,6 +53,12 @@ def test_every_registered_loss_is_tested() -> None:
     assert {type(loss) for loss in CASES} == set(LOSSES.values())
 
 
+def test_defaults() -> None:
+    assert (SoftmaxLoss().smoothing, SoftmaxLoss().negative_weight) == (0, 1)
+    assert (LogisticLoss().margin, LogisticLoss().adversarial_temperature) == (0, 0)
+    assert (MarginLoss().margin, MarginLoss().adversarial_temperature) == (1, 0)
+
+
 @pytest.mark.parametrize("loss", CASES, ids=lambda loss: type(loss).__name__)
 @pytest.mark.parametrize("masked", [False, True])
 def test_definition(loss: Loss, masked: bool) -> None:
@@ -77,6 +83,7 @@ def test_gradients_are_finite_where_everything_is_masked_or_large(loss: Loss) ->
     "make",
     [
         lambda: SoftmaxLoss(smoothing=1.0),
+        lambda: SoftmaxLoss(smoothing=-0.1),
         lambda: LogisticLoss(margin=math.nan),
         lambda: LogisticLoss(adversarial_temperature=-1.0),
         lambda: MarginLoss(margin=-1.0),

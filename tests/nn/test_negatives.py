@@ -47,6 +47,8 @@ def test_uniform_draws_each_resident_node_alike() -> None:
     assert ids.tolist() == [10, 11, 12, 13, 14, 70, 71, 72]
     assert np.abs(counts / 10_000 - 1).max() < 0.06
     assert resident().count == 8
+    neighbours = ResidentNodes(np.array([10, 15]), np.array([5, 3]))
+    assert np.unique(neighbours.uniform(rng(), 1000)).tolist() == list(range(10, 18))
 
 
 def test_by_degree_draws_in_proportion() -> None:
@@ -105,7 +107,8 @@ def test_sides_have_counts_of_their_own() -> None:
 def test_all_are_all_residents_once() -> None:
     drawn = AllNegatives().sample(np.zeros((8, 3), np.int64), resident(), "head", rng())
     assert drawn.tolist() == [[10, 11, 12, 13, 14, 70, 71, 72]]
-    assert ResidentNodes(np.zeros(0, np.int64), np.zeros(0, np.int64)).all().shape == (0,)
+    none = ResidentNodes(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    assert none.count == len(none.all()) == 0
 
 
 def test_a_fraction_comes_by_degree() -> None:
@@ -113,7 +116,9 @@ def test_a_fraction_comes_by_degree() -> None:
     assert sampler.needs_degrees
     assert not DegreeNegatives(10, 1, 0.0).needs_degrees
     nodes = ResidentNodes(np.array([0]), np.array([1000]), [np.cumsum(np.arange(1000) == 7)])
-    assert (sampler.sample(np.zeros((4, 3), np.int64), nodes, "head", rng())[:, :3] == 7).all()
+    for fraction in (0.3, 0.29):  # 3 of 10, to the nearest
+        drawn = DegreeNegatives(10, 1, fraction).sample(np.zeros((4, 3), np.int64), nodes, "head", rng())
+        assert (drawn[:, :3] == 7).all()
 
 
 @given(st.integers(1, 500), st.integers(1, 40))
@@ -128,10 +133,13 @@ def test_chunks_divide_the_batch(batch: int, chunks: int) -> None:
     ("make", "key"),
     [
         (lambda: UniformNegatives(0), "count"),
+        (lambda: UniformNegatives(True), "count"),
+        (lambda: UniformNegatives(2.5), "count"),  # type: ignore[arg-type]
         (lambda: UniformNegatives(10, 0), "chunks"),
         (lambda: UniformNegatives(10, 1, count_head=0), "count_head"),
         (lambda: DegreeNegatives(10, 1, count_tail=-1), "count_tail"),
         (lambda: DegreeNegatives(10, 2, 1.5), "degree_fraction"),
+        (lambda: DegreeNegatives(10, 2, -0.5), "degree_fraction"),
     ],
 )
 def test_refused_settings(make: object, key: str) -> None:

@@ -34,7 +34,17 @@ def train(optimizer: SparseOptimizer, gradients: torch.Tensor, seen: torch.Tenso
     return rows
 
 
-@pytest.mark.parametrize("optimizer", ALL, ids=lambda optimizer: type(optimizer).__name__)
+class Halved(Adam):
+    """Not what the compiled loop computes."""
+
+    def delta(
+        self, rows: torch.Tensor, state: torch.Tensor, gradient: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        d_rows, d_state = super().delta(rows, state, gradient)
+        return d_rows / 2, d_state
+
+
+@pytest.mark.parametrize("optimizer", [*ALL, Halved(0.1)], ids=lambda optimizer: type(optimizer).__name__)
 @pytest.mark.parametrize("rate", [1.0, 0.3])
 def test_a_step_adds_the_deltas_of_its_rows(
     optimizer: SparseOptimizer, rate: float, monkeypatch: pytest.MonkeyPatch
@@ -102,6 +112,18 @@ def test_zero_gradient_of_a_new_row_moves_nothing(optimizer: SparseOptimizer) ->
     torch.testing.assert_close(rows, torch.ones(3, 4))
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(
+    "optimizer", [Adagrad(eps=0), AdagradRow(eps=0), Adam(eps=0)], ids=lambda o: type(o).__name__
+)
+def test_nor_does_one_where_nothing_is_added_to_the_root(optimizer: SparseOptimizer, compiled: bool) -> None:
+    rows, state = torch.ones(3, 4), torch.zeros(3, optimizer.state_dim(4))
+    assert not optimizer.delta(rows, state, torch.zeros(3, 4))[0].any()
+    optimizer.compiled = compiled
+    optimizer.step(rows, state, torch.arange(3), torch.zeros(3, 4))
+    torch.testing.assert_close(rows, torch.ones(3, 4))
+
+
 def test_initial_sum() -> None:
     state = np.empty((2, 3), np.float32)
     Adagrad(initial=0.5).init_state(state)
@@ -113,6 +135,8 @@ def test_initial_sum() -> None:
     [
         (lambda: Adagrad(0.0), "lr"),
         (lambda: SGD(float("nan")), "lr"),
+        (lambda: SGD(float("inf")), "lr"),
+        (lambda: Adagrad(0.1, initial=-0.1), "initial"),
         (lambda: Adagrad(0.1, eps=-1.0), "eps"),
         (lambda: Adam(0.1, beta1=1.0), "beta1"),
         (lambda: Adam(0.1, beta2=-0.1), "beta2"),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
+from marius_py.errors import ConfigError
 from marius_py.nn import L2, N3, DistMult, Regularizer, SoftmaxLoss
 from tests.nn.batches import gradients, make_model, random_batch
 
@@ -31,9 +34,24 @@ def test_weighted_regularizers_count_occurrences() -> None:
         counts = counts if weighted else counts.clamp(max=1)
         expected = batch.rows * counts.unsqueeze(1) * 2 * 0.5 / len(batch.head)
         np.testing.assert_allclose(after[0] - before[0], expected.numpy(), atol=1e-5)
+        relations = make_model(DistMult(4), SoftmaxLoss()).state_arrays()["relations"]
+        counts = torch.bincount(batch.relation, minlength=len(relations))
+        counts = counts if weighted else counts.clamp(max=1)
+        expected = relations * counts[:, None].numpy() * 2 * 0.25 / len(batch.head)
+        np.testing.assert_allclose(after[1] - before[1], expected, atol=1e-5)
         assert after[2] == pytest.approx(before[2])
     moduli = N3(1.0).penalty(torch.tensor([[3.0, 0.0, 4.0, 1.0]]), complex_halves=True)
     assert float(moduli) == pytest.approx(126)
+
+
+def test_weights_by_default_and_refused_ones() -> None:
+    assert (N3(0.5).relation_weight, N3(0.5, 0.0).relation_weight, N3(0.0, 0.5).weight) == (0.5, 0, 0)
+    assert L2(0.5).weighted
+    for weight in (-0.5, math.inf, math.nan):
+        with pytest.raises(ConfigError, match="regularizer weight"):
+            L2(weight)
+        with pytest.raises(ConfigError, match="regularizer relation_weight"):
+            L2(0.5, weight)
 
 
 class Doubled(N3):

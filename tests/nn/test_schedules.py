@@ -52,12 +52,20 @@ def test_shapes() -> None:
     assert CosineRate(10).factor(5, ()) == pytest.approx(0.5)
     assert CosineRate(10, floor=0.2).factor(10, ()) == pytest.approx(0.2)
     assert CosineRate(12, warmup=2).factor(4.5, ()) == pytest.approx((1 + math.cos(math.pi / 4)) / 2)
+    assert LinearRate(10, floor=1.0).factor(10, ()) == 1
+    assert LinearRate(4, warmup=3.5).factor(3.75, ()) == 0.5
+    for name in SCHEDULES:
+        warming = SCHEDULES[name](10, 4.0, 0.5)
+        assert [warming.factor(done, ()) for done in (0, 0.1, 1, 2)] == [0.001, 0.025, 0.25, 0.5]
 
 
 def test_plateaus() -> None:
     schedule = PlateauRate(10, floor=0.1, reduction=0.5, patience=0)
     rates = [schedule.factor(1, [0.3] * number) for number in range(7)]
     assert rates == [1, 1, 0.5, 0.25, 0.125, 0.1, 0.1]
+    assert PlateauRate(10).factor(1, [0.3, 0.2]) == 1
+    assert PlateauRate(10).factor(1, [0.3, 0.2, 0.2]) == 0.5
+    assert PlateauRate(10, warmup=2).factor(1, [0.3, 0.2, 0.2]) == 0.25  # of the half that it has risen to
     assert PlateauRate(10, patience=2).factor(1, [0.1, 0.0, 0.0, 0.2, 0.0, 0.0]) == 1
     assert PlateauRate(10, patience=2).factor(1, [0.1, 0.0, 0.0, 0.0, 0.2]) == 0.5
 
@@ -109,6 +117,7 @@ def test_long_gradients_are_shortened_and_short_ones_left(fused: bool) -> None:
         (lambda: LinearRate(5, warmup=-1), "warmup"),
         (lambda: LinearRate(5, floor=1.5), "floor"),
         (lambda: PlateauRate(5, reduction=1.0), "reduction"),
+        (lambda: PlateauRate(5, reduction=0.0), "reduction"),
         (lambda: PlateauRate(5, patience=-1), "patience"),
     ],
 )
