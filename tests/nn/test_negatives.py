@@ -159,7 +159,8 @@ def contrasts(draw: DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return ends
 
     chunks, chunk_edges, count = draw(st.integers(1, 3)), draw(st.integers(1, 5)), draw(st.integers(1, 9))
-    offset = draw(st.sampled_from([0, 1 << 40]))  # ids too large to pack question and answer into one integer
+    # ids too large to pack question and answer into one integer, by a few bits and by far
+    offset = draw(st.sampled_from([0, 1 << 31, 1 << 40]))
     known, batch = edges(draw(st.integers(0, 60))), edges(chunks * chunk_edges)
     for table in (known, batch):
         table[:, [0, 2]] += offset
@@ -254,20 +255,48 @@ def test_known_edges_of_hubs_are_left_out(
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_hubs_are_searched_beside_questions_of_few_answers(side: Side) -> None:
-    """One question has a table, and its answers come before those of all others."""
+@pytest.mark.parametrize("count", [2, 200])
+def test_hubs_are_searched_beside_questions_of_few_answers(side: Side, count: int) -> None:
+    """One question has a table, from id 100 on, and its answers come before those of all others."""
     generator = np.random.default_rng(0)
     ends = np.concatenate([np.zeros(2000, np.int64), generator.integers(1, 900, 2000)])
-    known = np.stack([ends, np.zeros(4000, np.int64), generator.integers(0, 1000, 4000)], 1)
+    known = np.stack([ends, np.zeros(4000, np.int64), generator.integers(100, 1000, 4000)], 1)
     known = known if side == "tail" else known[:, ::-1]
-    batch, negatives = known[generator.permutation(4000)[:40]], generator.integers(0, 1000, (2, 200))
+    batch, negatives = known[generator.permutation(4000)[:40]], generator.integers(0, 1000, (2, count))
     index = KnownEdges(known, compiled=False)
-    assert len(index._searched[side].tables.places) == 1
+    searched, tables = index._searched[side], index._searched[side].tables
+    assert len(tables.places) == 1
+    arrays = (searched.keys, searched.starts, searched.answers, searched.low_bits)
+    of_tables = tables.places.nbytes + tables.answers.nbytes
+    assert searched.turned.by_node is not None
+    assert searched.nbytes == sum(a.nbytes for a in arrays) + of_tables + searched.turned.by_node.nbytes
     dropped = index.false_negatives(batch, negatives, side)
     assert_known_are_left_out(dropped, known, batch, negatives, side)
 
 
-@pytest.mark.parametrize("nodes", [1 << bits for bits in range(2, 18)])
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=12),
+    st.sampled_from([0, 1 << 60]),  # a chunk and a key fit into one integer, or they do not
+)
+def test_edges_are_grouped_by_chunk_and_key(pairs: list[tuple[int, int]], offset: int) -> None:
+    chunk, key = np.array(sorted(pairs)).T
+    order, first = known_search._group_by(chunk, key + offset)
+    assert sorted(order.tolist()) == list(range(len(pairs)))
+    grouped = list(zip(chunk[order].tolist(), key[order].tolist(), strict=True))
+    assert grouped == sorted(grouped)
+    assert [grouped[place] for place in first] == sorted(set(grouped))
+    assert first.tolist() == [grouped.index(pair) for pair in sorted(set(grouped))]
+
+
+def test_positions_beyond_two_billion_are_not_cut_off() -> None:
+    position, owner = known_index.concatenate_ranges(np.array([(1 << 31) - 2, 5]), np.array([4, 1]))
+    assert (position - (1 << 31)).tolist() == [-2, -1, 0, 1, 5 - (1 << 31)]
+    assert owner.tolist() == [0, 0, 0, 0, 1]
+    assert known_index.index_type((1 << 31) - 1) is np.int32
+    assert known_index.index_type(1 << 31) is np.int64
+
+
+@pytest.mark.parametrize("nodes", [22, *(1 << bits for bits in range(2, 18))])
 def test_compiled_and_plain_indices_are_equal_whatever_the_bits_of_an_id(nodes: int) -> None:
     compiled = host.compiled_index()
     assert compiled is not None
