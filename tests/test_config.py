@@ -727,6 +727,8 @@ def test_regularizers_with_a_weight_are_made() -> None:
     words = ["graph=g", "training.regularizer.n3=0.1", "training.regularizer.l2_relation=0.2"]
     n3, l2 = make_components(load_config(words)).regularizers
     assert (n3.weight, n3.relation_weight, l2.weight, l2.relation_weight) == (0.1, 0.1, 0.0, 0.2)
+    words = ["graph=g", "training.regularizer.l2=0.1", "training.regularizer.l2_relation=0"]
+    assert regularization_of(load_config(words)).l2 == (0.1, 0)
 
 
 @pytest.mark.parametrize(
@@ -739,11 +741,14 @@ def test_regularizers_with_a_weight_are_made() -> None:
         (["negatives=k_vs_all"], (0, 0), (0.05, 0.05)),
         (["model=rescal", "loss=logistic"], (0, 0), (0, 0)),
         (["loss=logistic"], (0.3, 0.2), (0, 0)),
+        (["model=distmult", "loss=logistic"], (0.3, 0.2), (0, 0)),
         (["loss=logistic", "training.regularizer.n3=0.01"], (0.3, 0.2), (0.01, 0.01)),
         (["model.relation_dropout=0.1"], (0, 0.1), (0, 0)),
         (["model.node_dropout=0", "training.regularizer.n3_relation=0"], (0, 0), (0.1, 0)),
         (["training.regularizer.n3=0"], (0, 0), (0, 0)),
         (["training.regularizer.l2=0.01"], (0, 0), (0, 0)),
+        (["training.regularizer.l2=0.01", "training.regularizer.l2_relation=0"], (0, 0), (0, 0)),
+        (["training.regularizer.l2_relation=0.01"], (0, 0), (0, 0)),
         (["experiment=fb15k_237/complex_dropout"], (0.3, 0.2), (0, 0)),
     ],
 )
