@@ -6,7 +6,6 @@ import os
 import random
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -26,11 +25,15 @@ _modes = {"sync": "default"}
 
 
 class Stream:
-    """Work in order. A mark is how much of it had been asked for."""
+    """Work in order. A mark is how much of it had been asked for.
+
+    Marks are taken without the lock, by destructors too, in the middle of anything: so that one is never too
+    low, work keeps its place when it is done.
+    """
 
     def __init__(self, device: Any = None, priority: int = 0) -> None:
         self.device = DEVICE
-        self._queue: deque[Work] = deque()
+        self._work: list[Work | None] = []
         self._done = 0
         with _lock:
             _streams.add(self)
@@ -38,12 +41,12 @@ class Stream:
     @property
     def asked(self) -> int:
         """The mark of now."""
-        return self._done + len(self._queue)
+        return len(self._work)
 
     def ask(self, work: Work) -> None:
         """Put work off, and perhaps do some of what was put off."""
         with _lock:
-            self._queue.append(work)
+            self._work.append(work)
             if ORDER == "early":
                 self.do(self.asked)
             elif ORDER != "late" and _random.random() < 0.5:
@@ -52,19 +55,21 @@ class Stream:
 
     def put_off(self, work: Work) -> None:
         """Put work off and do nothing: for those who ask while other work is being done."""
-        self._queue.append(work)
+        self._work.append(work)
 
     def do(self, mark: int) -> None:
         """Do all work before a mark."""
         with _lock:
             while self._done < mark:
-                work = self._queue.popleft()
+                work, self._work[self._done] = self._work[self._done], None
                 self._done += 1
-                work()  # may have other streams do theirs first
+                if work is not None:
+                    work()  # may have other streams do theirs first
 
     def is_done(self, mark: int) -> bool:
-        """Whether all work before a mark is done."""
-        return self._done >= mark
+        """Whether all work before a mark is done, and none of it still being done by another thread."""
+        with _lock:
+            return self._done >= mark
 
     def synchronize(self) -> None:
         """Wait for all that was asked for."""
