@@ -31,7 +31,8 @@ _JOIN_S = 0.2
 LOAD = "load"
 """What the source is called in errors and traces."""
 AHEAD_THREADS = 3
-"""Items that a stage ahead of those in flight works on at once: drawing is the longest that the host does."""
+"""Items that a stage ahead of those in flight works on at once, at least: drawing is the longest that the
+host does."""
 
 Bodies = tuple[Callable[[], None], list[tuple[str, Callable[[], None]]]]
 
@@ -71,18 +72,18 @@ def run_threaded(
     trace: Trace,
     *,
     max_in_flight: int,
+    ahead: int = AHEAD_THREADS,
     on_error: Callable[[], None] = lambda: None,
     watchdog: Watchdog | None = None,
 ) -> None:
     """Run the source and every stage in a thread of its own, at most `max_in_flight` items in flight.
-
-    Stages that are `ahead` have `AHEAD_THREADS`.
 
     Args:
         source: drawn in its own thread.
         stages: in order; all see the items in the source's order.
         trace: spans by stage, waits as "wait for …".
         max_in_flight: items between the entry of the first stage that is not `ahead` and the end of the last.
+        ahead: threads of each stage that is `ahead`.
         on_error: called once when a stage fails, to wake what waits outside the channels.
         watchdog: its alarm ends the run; a thread that hangs is then left behind.
 
@@ -90,7 +91,7 @@ def run_threaded(
         PipelineError: a stage failed with a foreign error. MariusError: it failed with one of ours.
         StalledError: a stage hangs.
     """
-    run = _ThreadedRun(source, stages, trace, max_in_flight, on_error)
+    run = _ThreadedRun(source, stages, trace, max_in_flight, ahead, on_error)
     with (watchdog or Watchdog()).listening(run.give_up):
         run.run()
 
@@ -174,12 +175,19 @@ class _ThreadedRun(Run):
         stages: Sequence[Stage],
         trace: Trace,
         max_in_flight: int,
+        ahead: int,
         on_error: Callable[[], None],
     ) -> None:
         super().__init__(source, stages, trace, on_error)
         self._limit = InFlight(max_in_flight, self._stop)
         self._first_in_flight = sum(stage.ahead for stage in stages)
-        self._channels: list[Channel[Any]] = [Channel(max_in_flight + 1, self._stop) for _ in stages]
+        self._ahead = ahead
+        # Up to the first in flight they hold what the threads ahead work on.
+        sizes = [
+            max_in_flight if n > self._first_in_flight else max(max_in_flight, ahead)
+            for n in range(len(stages))
+        ]
+        self._channels: list[Channel[Any]] = [Channel(size + 1, self._stop) for size in sizes]
 
     def bodies(self) -> Bodies:
         """The source and each stage; the caller's thread has the stage that asks for it, if one does."""
@@ -227,7 +235,7 @@ class _ThreadedRun(Run):
             yield partial(self._work, stage)
             return
         waiting: SimpleQueue[tuple[Any, Future[Any]] | None] = SimpleQueue()
-        names = [f"marius-{stage.name}-{number}" for number in range(AHEAD_THREADS)]
+        names = [f"marius-{stage.name}-{number}" for number in range(self._ahead)]
         # Not a pool of the library's: its threads, if one hangs, would keep the process from ending.
         threads = [
             Thread(target=self._serve, args=(stage, waiting), name=name, daemon=True) for name in names

@@ -96,17 +96,18 @@ def test_an_item_in_a_lane_misses_fewer_results_than_there_are_lanes() -> None:
     assert len(left) == 100
 
 
-def test_stages_ahead_work_on_several_items_at_once_in_threads() -> None:
+@pytest.mark.parametrize("ahead", [AHEAD_THREADS, 7])
+def test_stages_ahead_work_on_several_items_at_once_in_threads(ahead: int) -> None:
     through: list[int] = []
-    together = threading.Barrier(AHEAD_THREADS)
+    together = threading.Barrier(ahead)
 
     def prepare(item: int) -> int:
         together.wait(60)  # nobody passes unless as many are here
         return item
 
     stages = [Stage("prepare", prepare, ahead=True), Stage("enter", lambda x: x), collect(through)]
-    run_threaded(numbers(4 * AHEAD_THREADS), stages, Trace(), max_in_flight=AHEAD_THREADS)
-    assert through == list(range(4 * AHEAD_THREADS))
+    run_threaded(numbers(4 * ahead), stages, Trace(), max_in_flight=2, ahead=ahead)
+    assert through == list(range(4 * ahead))
 
 
 def test_a_stage_ahead_that_fails_ends_the_run_by_its_name() -> None:
