@@ -84,6 +84,9 @@ class BatchDrawing:
         if batches.weigh:
             self._shares = group_shares(buffer.store.table.partitioning.num_partitions, buffer.capacity)
         self._is_foreign = type(sampler).sample.__module__ != NegativeSampler.__module__
+        # Their order means nothing. Rows of the host are read and added to faster in the order of memory, and
+        # so is a search for known edges; a device does not care. What is another's may change: it is copied.
+        self._sorts = self._is_foreign or batches.mask_known or not isinstance(buffer, DeviceBuffer)
         self._distinct = Pool(lambda: DistinctIndex(buffer.num_rows, compiled=batches.compiled))
 
     def draw(self, leased: LeasedEdges) -> EdgeBatch | DrawnBatch:
@@ -116,11 +119,10 @@ class BatchDrawing:
         drawn: dict[Side, Ids] = {}
         dropped: dict[Side, Ids] = {}
         for side in SIDES:
-            # Their order means nothing, and rows are read and added to faster in the order of memory.
             found = self._sampler.sample(lent, leased.nodes, side, rng)
             if self._is_foreign:
                 found = checked(found, len(edges), leased.nodes)
-            drawn[side] = np.sort(found, axis=1)
+            drawn[side] = np.sort(found, axis=1) if self._sorts else found
             if self._batches.mask_known and leased.known is not None:
                 dropped[side] = leased.known.false_negatives(edges, drawn[side], side)
             elif self._sampler.holds_answers:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from marius_py.buffer.device import DeviceBuffer
 from marius_py.data.batch_settings import BatchSettings
 from marius_py.data.drawing import BatchDrawing, checked
 from marius_py.data.leased_edges import LeasedEdges
@@ -41,13 +42,13 @@ class Scrambling(NegativeSampler):
         return answers[None]
 
 
-def draw(sampler: NegativeSampler) -> np.ndarray:
+def draw(sampler: NegativeSampler, buffer: Any = None, mask_known: bool = True) -> np.ndarray:
     """Negatives for the heads of a batch of four edges."""
     edges = np.array([[0, 0, 20], [1, 0, 21], [2, 0, 22], [3, 0, 23]])
     here, none = Position(0, 0, 0), np.zeros(0, np.int64)
     leased = LeasedEdges(edges, here, here, RESIDENT, None, none, None)  # type: ignore[arg-type]
-    batches = BatchSettings(4, 1, seed=0)
-    drawing = BatchDrawing(None, sampler, batches)  # type: ignore[arg-type]  # asked by other methods only
+    batches = BatchSettings(4, 1, seed=0, mask_known=mask_known)
+    drawing = BatchDrawing(buffer, sampler, batches)  # the buffer is asked by other methods only
     found = drawing._negatives(edges, leased)[0]["head"]
     assert edges[:, 2].tolist() == [20, 21, 22, 23]
     return found
@@ -99,3 +100,18 @@ def test_the_packages_own_samplers_are_taken_at_their_word(monkeypatch: pytest.M
     monkeypatch.setattr("marius_py.data.drawing.checked", None)
     found = draw(UniformNegatives(count=6, chunks=2))
     np.testing.assert_array_equal(found, checked(found, 4, RESIDENT))
+
+
+def test_negatives_ascend_but_for_a_device_that_does_not_care() -> None:
+    on_device = object.__new__(DeviceBuffer)
+    sampler = UniformNegatives(count=12, chunks=2)
+    whole = draw(sampler)
+    assert (whole[:, 1:] >= whole[:, :-1]).all()
+    np.testing.assert_array_equal(draw(sampler, on_device, mask_known=True), whole)
+    found = draw(sampler, on_device, mask_known=False)
+    assert not np.array_equal(found, whole)
+    np.testing.assert_array_equal(np.sort(found, axis=1), whole)
+    given = np.array([[4, 20, 3]])
+    kept = draw(Given(given), on_device, mask_known=False)
+    given[:] = 0  # its memory is the sampler's
+    assert kept.tolist() == [[3, 4, 20]]
