@@ -13,6 +13,7 @@ import logging
 from typing import cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from marius_py.data.train_edges import TrainEdges
@@ -25,6 +26,9 @@ log = logging.getLogger(__name__)
 
 _FEW = 0.25
 """Edges of a step, as a share of those between the residents, up to which only what they ask is indexed."""
+
+_MOST_THREADS = 8
+"""Of those that torch has, where the host has some to spare: batches wait for an index."""
 
 
 def most_between(counts: NDArray[np.int64], capacity: int) -> int:
@@ -129,17 +133,18 @@ class ResidentEdges:
 
         Where these are few of what was loaded, it is for them alone, and the next step needs another.
         """
+        threads = min(_MOST_THREADS, torch.get_num_threads())
         if loaded is None:
             self._indexed = self._index = None  # its memory goes to the next one
-            self._index = KnownEdges(own, self._compiled)
+            self._index = KnownEdges(own, self._compiled, threads=threads)
             return self._index
         partitioning = self._edges.partitioning
         nodes = partitioning.start(min(resident)), partitioning.start(max(resident) + 1) - 1
         within = IdBounds(nodes, self._num_relations)
         if len(own) <= len(loaded) * _FEW:
             self._indexed = None
-            self._index = KnownEdges(loaded, self._compiled, own, within)
+            self._index = KnownEdges(loaded, self._compiled, own, within, threads)
         elif self._indexed != resident or self._index is None:
-            self._index = KnownEdges(loaded, self._compiled, within=within)
+            self._index = KnownEdges(loaded, self._compiled, within=within, threads=threads)
             self._indexed = resident
         return self._index

@@ -49,6 +49,7 @@ class KnownEdges:
         compiled: search with a loop compiled with Numba if there are many.
         asking: (B, 3) edges that will be asked for, if only some will: nobody else may be.
         within: bounds of the ids, if they are known; looking them up takes a quarter of the time.
+        threads: that share in making the index.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class KnownEdges:
         compiled: bool = True,
         asking: np.ndarray | None = None,
         within: IdBounds | None = None,
+        threads: int = 1,
     ) -> None:
         self._num_relations = int(edges[:, 1].max(initial=0)) + 1 if within is None else within.num_relations
         nodes = None if within is None else within.nodes
@@ -67,7 +69,9 @@ class KnownEdges:
         self._index: dict[Side, Answers] = {}
         self._searched: dict[Side, SearchedAnswers] = {}
         for side in SIDES:
-            self._index[side] = group_answers(edges, side, self._num_relations, making, asking, nodes)
+            self._index[side] = group_answers(
+                edges, side, self._num_relations, making, asking, nodes, threads
+            )
             if self._compiled is None:
                 self._searched[side] = with_tables(self._index[side])
 
@@ -156,12 +160,16 @@ class KnownEdges:
     ) -> np.ndarray:
         """As `find_false_negatives`, compiled; negatives ascend in each row."""
         assert self._compiled is not None
+        assert index.directory is not None
         by_node = index.turned.by_node or Questions(0, np.zeros(1, np.int32), np.zeros(0, np.int32))
         arrays = (np.ascontiguousarray(one, np.int64) for one in (question, answer, negatives))
         found: np.ndarray
         with index.asked.lend() as asked:
             found, looked_at = self._compiled.false_negatives(
                 index.keys,
+                index.directory.lowest,
+                index.directory.shift,
+                index.directory.first,
                 index.starts,
                 index.answers,
                 by_node.low,

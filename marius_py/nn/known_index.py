@@ -8,6 +8,8 @@ turned round, and, where `known_search` finds them, their low bits and, for hubs
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -22,10 +24,37 @@ _TURNING_COST = 4
 """Answers that a search looks at in the time that it takes to turn one round."""
 _SIEVE = 32
 """Bits for each edge that asks: a question that none asks meets one that is set in some 2 to 3 %."""
+_KEYS_A_BUCKET = 2
+"""Questions for each entry of a directory, at least; at most twice as many, were they spread evenly."""
+_LEAST_SHARE = 1 << 18
+"""Edges from which a thread more pays for reading all of them."""
+_SAMPLED = 256
+"""Known ends of each share by which shares are made alike."""
 _HUB = 256
 """Answers of a question from which a table may pay."""
 _DENSE = 16
 """Ids for each answer up to which a question gets a table of all ids, as large as its other arrays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """Where a compiled search for a key begins: those in bucket b, which is (key - lowest) >> shift, are
+    keys[first[b]:first[b + 1]]. Without, it would wait for memory at every step of a binary search.
+    """
+
+    lowest: int
+    shift: int
+    first: np.ndarray
+    """int32; of length 1 if there are no keys."""
+
+    @classmethod
+    def of(cls, keys: np.ndarray, compiled: ModuleType) -> Directory:
+        """That of ascending keys (J,) int64, of `_KEYS_A_BUCKET` keys a bucket, were they spread evenly."""
+        if not len(keys):
+            return cls(0, 0, np.zeros(1, np.int32))
+        lowest, span = int(keys[0]), int(keys[-1]) - int(keys[0])
+        shift = (span // max(1, len(keys) // _KEYS_A_BUCKET)).bit_length()
+        return cls(lowest, shift, compiled.directory(keys, shift))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +67,15 @@ class Answers:
     asked: Pool[np.ndarray]
     """Scratch of searches, an int32 for each question, zeros in between."""
     turned: TurnedRound
+    directory: Directory | None
+    """Of the keys, where compiled loops search them."""
 
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        arrays = (self.keys, self.starts, self.answers, *self.asked.free)
+        arrays = [self.keys, self.starts, self.answers, *self.asked.free]
+        if self.directory is not None:
+            arrays.append(self.directory.first)
         own = sum(array.nbytes for array in arrays)
         by_node = self.turned.by_node
         return own + (0 if by_node is None else by_node.nbytes)
@@ -158,6 +191,7 @@ def group_answers(
     compiled: ModuleType | None = None,
     asking: np.ndarray | None = None,
     nodes: tuple[int, int] | None = None,
+    threads: int = 1,
 ) -> Answers:
     """Sort answers by question and, among those of one question, by id.
 
@@ -168,6 +202,7 @@ def group_answers(
         compiled: `kernels.numba_index`, if its loops are to be used.
         asking: (B, 3) edges that will ask: most or all of what none of them asks for is left out.
         nodes: no id of a node lies below the first or above the second; None: this is looked up.
+        threads: that share in the work of compiled loops.
     """
     known, answering = ends(side)
     if asking is not None and compiled is None:
@@ -188,9 +223,14 @@ def group_answers(
             keys, starts, answers = _split(packed, bits)
         else:
             sieve = _sieve_of(asking, known, num_relations, compiled)
-            packed = compiled.pack(edges, known, answering, num_relations, bits, *sieve)
-            packed = compiled.ordered(packed, bits + questions.bit_length())
-            keys, starts, answers = compiled.split(packed, bits)
+
+            def group(begin: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+                packed = compiled.pack(edges, known, answering, num_relations, bits, *sieve, begin, stop)
+                packed = compiled.ordered(packed, bits + questions.bit_length())
+                found: tuple[np.ndarray, np.ndarray, np.ndarray] = compiled.split(packed, bits)
+                return found
+
+            keys, starts, answers = _by_shares(group, _shares_of(anchor, last + 1, threads))
     else:
         key = question_of(anchor, edges[:, 1], num_relations)
         order = np.lexsort((answer, key))
@@ -198,7 +238,41 @@ def group_answers(
         answers = answer[order].astype(np.int64)
     scratch = Pool(lambda: np.zeros(len(keys), np.int32))
     turned = TurnedRound(starts, answers, low, high - low + 1, compiled)
-    return Answers(keys, starts, answers, scratch, turned)
+    directory = None if compiled is None else Directory.of(keys, compiled)
+    return Answers(keys, starts, answers, scratch, turned, directory)
+
+
+def _shares_of(anchor: np.ndarray, end: int, threads: int) -> list[int]:
+    """Ids (n + 1,) from 0 to `end` with as many known ends between each two, one share a thread that pays."""
+    shares = max(1, min(threads, len(anchor) // _LEAST_SHARE))
+    sample = np.sort(anchor[:: max(1, len(anchor) // (_SAMPLED * shares))])
+    inner = [int(sample[len(sample) * share // shares]) for share in range(1, shares)]
+    return [0, *inner, end]
+
+
+def _by_shares(
+    group: Callable[[int, int], tuple[np.ndarray, np.ndarray, np.ndarray]], bounds: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What `group` makes of the known ends between bounds, by a thread for each share, put together."""
+    if len(bounds) == 2:
+        return group(*bounds)
+    with ThreadPoolExecutor(len(bounds) - 1, thread_name_prefix="marius-index") as pool:
+        keys, starts, answers = (
+            list(arrays) for arrays in zip(*pool.map(group, bounds[:-1], bounds[1:]), strict=True)
+        )
+    before = 0
+    for number, (mine, theirs) in enumerate(zip(starts, answers, strict=True)):
+        starts[number] = mine[:-1] + before
+        before += len(theirs)
+    starts.append(np.array([before]))
+    return _joined(keys), _joined(starts), _joined(answers)
+
+
+def _joined(arrays: list[np.ndarray]) -> np.ndarray:
+    """One array of all, which are let go: the others of an index are still to be joined."""
+    whole = np.concatenate(arrays)
+    arrays.clear()
+    return whole
 
 
 def _sieve_of(
@@ -245,7 +319,14 @@ def with_tables(index: Answers) -> SearchedAnswers:
     low_bits, tables = index.answers.astype(np.uint16), _tabulate(index.starts[:-1], index.answers)
     index.turned.make()
     return SearchedAnswers(
-        index.keys, index.starts, index.answers, index.asked, index.turned, low_bits, tables
+        index.keys,
+        index.starts,
+        index.answers,
+        index.asked,
+        index.turned,
+        index.directory,
+        low_bits,
+        tables,
     )
 
 
@@ -261,7 +342,7 @@ def _without_repeats(index: Answers) -> Answers:
     answers = answers[is_new[:-1]]
     low = int(answers.min())
     turned = TurnedRound(starts, answers, low, int(answers.max()) - low + 1, None)
-    return Answers(index.keys, starts, answers, index.asked, turned)
+    return Answers(index.keys, starts, answers, index.asked, turned, index.directory)
 
 
 def _tabulate(starts: np.ndarray, answer: np.ndarray) -> Tables:

@@ -205,6 +205,13 @@ def test_known_edges_are_left_out_and_nothing_else(
         np.testing.assert_array_equal(index.false_negatives(batch, negatives, side), dropped)
         for_these = KnownEdges(known, asking=batch)
         np.testing.assert_array_equal(for_these.false_negatives(batch, negatives, side), dropped)
+        with patch.object(known_index, "_LEAST_SHARE", 1):
+            shared = KnownEdges(known, threads=3)
+            for name in ("keys", "starts", "answers"):
+                mine, one = (getattr(made._index[side], name) for made in (shared, index))
+                np.testing.assert_array_equal(mine, one)
+            for_these = KnownEdges(known, asking=batch, threads=3)
+            np.testing.assert_array_equal(for_these.false_negatives(batch, negatives, side), dropped)
     keep, all_but_own = (
         kept(one, len(batch), negatives) for one in (dropped, own_answers(batch, negatives, side))
     )
@@ -216,6 +223,50 @@ def test_known_edges_are_left_out_and_nothing_else(
             place = number // chunk_edges, number % chunk_edges, column
             assert keep[place] == (corrupted not in true and not own)
             assert all_but_own[place] == (not own)
+
+
+@pytest.mark.parametrize("spread", ["evenly", "in a few places", "alone"])
+def test_questions_are_found_wherever_they_lie_among_the_keys(spread: str) -> None:
+    generator = np.random.default_rng(1)
+    keys = {
+        "evenly": generator.integers(0, 10_000, 3000),
+        "in a few places": np.concatenate([np.arange(2000), 10**12 + np.arange(0, 6000, 3), [1 << 60]]),
+        "alone": np.array([77]),
+    }[spread]
+    keys = np.unique(keys).astype(np.int64)
+    compiled = host.compiled_index()
+    assert compiled is not None
+    directory = known_index.Directory.of(keys, compiled)
+    buckets = len(directory.first) - 1
+    assert buckets <= max(1, len(keys))
+    for number in range(buckets):
+        inside = (keys - keys[0]) >> directory.shift == number
+        begin, stop = directory.first[number : number + 2].tolist()
+        assert np.flatnonzero(inside).tolist() == list(range(begin, stop))
+    # No relation is 0 among these, so each question is one node.
+    questions = np.concatenate([keys[:40], keys[-40:], keys[:40] + 1, keys[-40:] - 1, [-1, 0, 1 << 61]])
+    answers = np.arange(len(keys)) % 50
+    found, _ = host.compiled_known().false_negatives(  # type: ignore[union-attr]
+        keys,
+        directory.lowest,
+        directory.shift,
+        directory.first,
+        np.arange(len(keys) + 1),
+        answers,
+        0,
+        np.zeros(1, np.int32),
+        np.zeros(0, np.int32),
+        np.zeros(len(keys), np.int32),
+        questions,
+        np.full(len(questions), -1),
+        np.arange(50)[None],
+    )
+    wanted = [
+        number * 50 + int(answers[np.searchsorted(keys, one)])
+        for number, one in enumerate(questions.tolist())
+        if one in set(keys.tolist())
+    ]
+    assert found.tolist() == wanted
 
 
 def assert_known_are_left_out(

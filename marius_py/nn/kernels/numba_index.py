@@ -34,6 +34,8 @@ def pack(
     bits: int,
     shift: int,
     sieve: np.ndarray,
+    begin: int,
+    stop: int,
 ) -> np.ndarray:
     """Questions and answers as one number each: (node * relations + relation) << bits | answer.
 
@@ -41,6 +43,7 @@ def pack(
         edges: (E, 3) integers. known, answering: columns of the known end and of the one that answers.
         num_relations, bits: bounds of relations and answers, such that 63 bits hold a pair.
         shift, sieve: leave out questions that `sift` has not set, but for a few; of length 0: none.
+        begin, stop: leave out edges whose known end does not lie in [begin, stop).
 
     Returns:
         (E,) int64, or fewer, in the order of the edges.
@@ -50,11 +53,14 @@ def pack(
     for i in range(len(edges)):
         question = np.int64(edges[i, known]) * num_relations + edges[i, 1]
         packed[count] = question << bits | edges[i, answering]
+        # Without branches, which would be guessed wrong.
+        is_inside = np.int64(begin <= edges[i, known]) & np.int64(edges[i, known] < stop)
         if len(sieve) == 0:
-            count += 1
-        else:  # without a branch, which would be guessed wrong
+            count += is_inside
+        else:
             place = np.uint64(question) * _GOLDEN >> np.uint64(shift)
-            count += np.int64(sieve[place >> np.uint64(_WORD)] >> (place & np.uint64(63)) & _ONE)
+            word = sieve[place >> np.uint64(_WORD)] >> (place & np.uint64(63))
+            count += is_inside & np.int64(word & _ONE)
     return packed[:count]
 
 
@@ -113,6 +119,22 @@ def split(packed: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray, np.nda
         starts[last + 1] = i + 1
     starts[0] = 0
     return keys, starts, answers
+
+
+@kernel()
+def directory(keys: np.ndarray, shift: int) -> np.ndarray:
+    """Where to begin a search among ascending keys (J,) int64, J at least 1 and below 2³¹.
+
+    Returns:
+        (n + 1,) int32: keys whose (key - keys[0]) >> shift is b are keys[first[b]:first[b + 1]].
+    """
+    lowest = keys[0]
+    first = np.zeros(((keys[-1] - lowest) >> shift) + 2, np.int32)
+    for key in keys:
+        first[((key - lowest) >> shift) + 1] += 1
+    for bucket in range(1, len(first)):
+        first[bucket] += first[bucket - 1]
+    return first
 
 
 @kernel()

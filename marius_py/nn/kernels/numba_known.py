@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from marius_py.nn.kernels.compiling import helper, inlined, kernel
+from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _ONE = np.uint64(1)
@@ -17,6 +18,8 @@ _LOW_BITS = 16
 _WORD = 6
 _SEARCH = 16
 """Answers for each negative from which the negatives are searched among the answers."""
+_SHORT = 8
+"""Keys that are looked at one after the other."""
 PAIR_COST = 2
 """Answers that are looked up in the time of one question that a negative answers."""
 
@@ -33,24 +36,35 @@ def _grown(array, used, more):
 
 
 @helper
-def _find_places(keys, questions, places):
-    """Write where each question stands among ascending keys, or -1: places (P,).
+def _find_places(keys, lowest, shift, first, starts, asked, questions, places):
+    """Write where each question stands among ascending keys, or -1: places (P,). See `known_index.Directory`.
 
-    One step of all searches after the other: a step waits for memory, but not for another search's. None
-    branches, since the processor would guess half of them wrong; places are unsigned, or the loops would
-    provide for negative ones.
+    Memory is what a search waits for, so all places to begin at are looked up before the first search.
     """
-    places.fill(0)
-    count = len(keys)
-    while count > 1:
-        half = count >> 1
-        for p in range(len(questions)):
-            middle = np.uint64(places[p] + half)
-            places[p] += half * np.int64(keys[middle] <= questions[p])
-        count -= half
+    buckets = len(first) - 1
     for p in range(len(questions)):
-        if count == 0 or keys[np.uint64(places[p])] != questions[p]:
-            places[p] = -1
+        bucket = (questions[p] - lowest) >> shift
+        places[p] = first[bucket] if 0 <= bucket < buckets else -1
+    for p in range(len(questions)):
+        if p + ROWS_AHEAD < len(questions):
+            ask_for(keys, max(0, places[p + ROWS_AHEAD]))
+        place = places[p]
+        if place < 0:
+            continue
+        stop = np.int64(first[((questions[p] - lowest) >> shift) + 1])
+        while stop - place > _SHORT:
+            middle = (place + stop) >> 1
+            if keys[middle] <= questions[p]:
+                place = middle
+            else:
+                stop = middle
+        while place < stop and keys[place] < questions[p]:
+            place += 1
+        places[p] = -1
+        if place < stop and keys[place] == questions[p]:
+            places[p] = place
+            ask_for(starts, place)
+            ask_for(asked, place)
 
 
 @helper
@@ -94,12 +108,12 @@ def _enter_negatives(sieve, slots, shift, nodes):
 
 
 @helper
-def _ask(keys, question, asked, places, question_of):
+def _ask(keys, lowest, shift, first, starts, question, asked, places, question_of):
     """Number a chunk's distinct questions: places (Q,) of them, `asked` at these and question_of (P,) edges.
 
     `asked` is 1 more than the number, `question_of` the number or -1. Returns Q.
     """
-    _find_places(keys, question, question_of)
+    _find_places(keys, lowest, shift, first, starts, asked, question, question_of)
     count = 0
     for p in range(len(question)):
         place = question_of[p]
@@ -223,6 +237,9 @@ def _write(sieve, slots, shift, nodes, first, question_of, ends, columns, answer
 @kernel()
 def false_negatives(
     keys: np.ndarray,
+    lowest: int,
+    key_shift: int,
+    first: np.ndarray,
     starts: np.ndarray,
     answers: np.ndarray,
     low: int,
@@ -237,6 +254,7 @@ def false_negatives(
 
     Args:
         keys: (J,) int64 ascending questions.
+        lowest, key_shift, first: their `known_index.Directory`.
         starts: (J + 1,) int64; answers[starts[j]:starts[j + 1]] are those of question j, ascending,
             some of them perhaps twice.
         answers: int64 node ids.
@@ -264,11 +282,22 @@ def false_negatives(
     out, written = np.empty(16 * len(question) + count, np.int64), 0
     looked_at = 0
     for c in range(chunks):
-        nodes, first = negatives[c], c * edges
+        nodes, begin = negatives[c], c * edges
         _enter_negatives(sieve, slots, shift, nodes)
-        num_asked = _ask(keys, question[first : first + edges], asked, places, question_of)
+        num_asked = _ask(
+            keys,
+            lowest,
+            key_shift,
+            first,
+            starts,
+            question[begin : begin + edges],
+            asked,
+            places,
+            question_of,
+        )
         cost = 0
         for place in places[:num_asked]:
+            ask_for(answers, starts[place])
             cost += min(starts[place + 1] - starts[place], _SEARCH * count)
         ends = np.empty(num_asked + 1, np.int64)  # ends[q + 1]: where the columns of question q end
         if len(node_starts) > 1 and PAIR_COST * _num_pairs(low, node_starts, nodes) < cost:
@@ -283,6 +312,6 @@ def false_negatives(
         for place in places[:num_asked]:
             asked[place] = 0
         out, written = _write(
-            sieve, slots, shift, nodes, first, question_of, ends, columns, answer, out, written
+            sieve, slots, shift, nodes, begin, question_of, ends, columns, answer, out, written
         )
     return out[:written].copy(), looked_at

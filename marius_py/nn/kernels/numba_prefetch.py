@@ -21,7 +21,7 @@ LINE = 16
 
 
 @intrinsic
-def _prefetch(typing_context, table, place):
+def ask_for(typing_context, table, place):
     """Ask for the line that holds the float at `place` of a C-contiguous table; nothing else happens."""
 
     def generate(context, builder, signature, arguments):
@@ -43,4 +43,4 @@ def ask_for_row(table: np.ndarray, index: np.ndarray, number: int) -> None:
         width = table.shape[1]
         first = index[number + ROWS_AHEAD] * width
         for column in range(0, width, LINE):
-            _prefetch(table, first + column)
+            ask_for(table, first + column)
