@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from marius_py.errors import ConfigError
 from marius_py.nn import cuda_kernels
 from marius_py.nn.cuda_kernels import TorchKernels, choose_kernels, torch_adagrad, torch_contrast
+from marius_py.nn.kernels.triton_blocks import Block, Blocks
 
 pytest.importorskip("triton", reason="Triton is not installed (extra marius_py[kernels])")
 if torch.cuda.is_available():
@@ -25,8 +26,8 @@ if torch.cuda.is_available():
 
 triton_contrast = pytest.importorskip("marius_py.nn.kernels.triton_contrast")
 triton_adagrad = pytest.importorskip("marius_py.nn.kernels.triton_adagrad")
+triton_mask = pytest.importorskip("marius_py.nn.kernels.triton_mask")
 triton_operands = pytest.importorskip("marius_py.nn.kernels.triton_operands")
-Blocks, Block = triton_contrast.Blocks, triton_contrast.Block
 
 SMALL = Blocks(Block(16, 16, stages=1), Block(16, 16, stages=1), programs=1)
 GROUPS = 3
@@ -128,6 +129,40 @@ def test_any_shape(chunks: int, edges: int, nodes: int, dim: int, programs: int,
         **given, softmax=True, shift=0.0, scale=1.0, precision="ieee", blocks=blocks
     )
     assert_close(found, by_autograd(given, True, 0.0, 1.0), 1e-5)
+
+
+@pytest.mark.parametrize("softmax", [True, False], ids=["softmax", "logistic"])
+@pytest.mark.parametrize("weigh", [False, True], ids=["", "weighted"])
+def test_the_few_candidates_that_do_not_count_are_found_where_they_are(softmax: bool, weigh: bool) -> None:
+    given = arguments(2, 69, 75, 20, weigh=weigh)
+    keep = given["keep"] = torch.ones(2, 69, 75, dtype=torch.bool)
+    left_out = [(0, 0, 0), (0, 15, 32), (0, 16, 31), (1, 31, 74), (1, 68, 0), (1, 68, 74)]
+    for place in left_out:
+        keep[place] = False
+        given["queries"][place[:2]] = 3 * given["candidates"][place[0], place[2]]  # it would be seen
+    blocks = Blocks(Block(16, 32, stages=1), Block(16, 64, stages=1), programs=8)
+    found = triton_contrast.contrast(
+        **given, softmax=softmax, shift=0.0, scale=1.0, precision="ieee", blocks=blocks
+    )
+    assert_close(found, by_autograd(given, softmax, 0.0, 1.0), 1e-6)
+
+
+@pytest.mark.parametrize("shape", [(2, 69, 75), (1, 1, 1), (3, 64, 32), (1, 5, 200)])
+def test_masks_are_packed_both_ways_round(shape: tuple[int, int, int]) -> None:
+    mask = torch.rand(shape, generator=torch.Generator().manual_seed(1)) > 0.0005
+    mask[-1, -1, -1] = False
+    blocks = (16, 64), (16, 128)
+    packed = triton_mask.pack(mask.to(torch.int8), *blocks)
+    for way, (own, other), bits in zip(packed, blocks, (mask, mask.transpose(1, 2)), strict=True):
+        unpacked = way.words.unsqueeze(3) >> torch.arange(32) & 1
+        assert torch.equal(unpacked.flatten(2)[:, :, : bits.shape[2]].bool(), bits)
+        down, across = -(-bits.shape[1] // own), -(-bits.shape[2] // other)
+        wanted = torch.zeros(shape[0], down, across, dtype=torch.int32)
+        for chunk, row, column in (~bits).nonzero().tolist():
+            wanted[chunk, row // own, column // other] = 1
+        assert torch.equal(way.flags, wanted)
+        assert wanted[-1, -1, -1]
+        assert wanted.numel() == 1 or not wanted.all()
 
 
 @pytest.mark.parametrize("precision", ["tf32", "tf32x3", "bf16"])
@@ -264,7 +299,7 @@ def test_smaller_blocks_are_tried_where_shared_memory_is_short(monkeypatch: pyte
                 torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-6)
         tries = [blocks.forward.own for blocks in tried]
         tried.clear()
-        assert tries == ([64, 64, 32, 32] if fits else [64, 64, 32, 16])
+        assert tries == ([64, 32, 32] if fits else [64, 32, 16])
 
 
 def test_rows_too_wide_for_the_kernel_go_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,13 +344,15 @@ def test_the_choice_of_kernels(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
 COMPILE = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from marius_py.nn.kernels import triton_adagrad, triton_contrast, triton_edges, triton_operands
+from marius_py.nn.kernels import triton_adagrad, triton_blocks, triton_contrast, triton_edges
+from marius_py.nn.kernels import triton_mask, triton_operands
 
 def build(kernel, types, constants, **options):
     names = kernel.arg_names
-    pointers = "queries candidates positives keep group weight d_queries losses slopes stats d_candidates " \\
-        "relations known answer relation d_queries d_rows d_relations candidates_turned queries_turned " \\
-        "values plain turned " \\
+    pointers = "queries candidates positives words flags group weight d_queries losses slopes stats " \\
+        "d_candidates relations known answer relation d_queries d_rows d_relations " \\
+        "candidates_turned queries_turned " \\
+        "values plain turned mask words_of_rows flags_of_rows words_of_columns flags_of_columns " \\
         "rows state index gradients count rate".split()
     floats = {"shift", "scale", "lr", "eps"}
     signature = {}
@@ -331,26 +368,30 @@ def build(kernel, types, constants, **options):
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
     return compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 
-for precision, full in (("tf32", False), ("bf16", True)):
-    blocks = triton_contrast.default_blocks(100, precision)
+for precision, masked, weighed in (("tf32", False, False), ("tf32", True, False), ("bf16", True, False),
+                                   ("bf16", True, True), ("tf32x3", True, False)):
+    blocks = triton_blocks.default_blocks(100, precision)
     ahead, back = blocks.forward, blocks.backward
-    shared = dict(DIM=100, HAS_KEEP=full, HAS_WEIGHT=full, SOFTMAX=not full, PRECISION=precision,
-                  TURNED=precision == "tf32", LOOK_UP="tf32", BLOCK_GROUPS=16, BLOCK_DIM=128)
+    shared = dict(DIM=100, HAS_KEEP=masked, HAS_WEIGHT=weighed, SOFTMAX=not weighed, PRECISION=precision,
+                  TURNED=precision in triton_contrast.TURNED, LOOK_UP="tf32", BLOCK_GROUPS=16, BLOCK_DIM=128)
     operand = "*bf16" if precision == "bf16" else "*fp32"
     types = dict.fromkeys(("queries", "queries_turned", "candidates", "candidates_turned"), operand)
-    types |= {"keep": "*i8", "group": "*i32"}
+    types |= dict.fromkeys(("words", "flags", "group"), "*i32")
     forward = build(triton_contrast._forward_kernel, types,
                     dict(shared, BLOCK_EDGES=ahead.own, BLOCK_NODES=ahead.other),
                     num_warps=ahead.warps, num_stages=ahead.stages)
     backward = build(triton_contrast._backward_kernel, types,
-                     dict(shared, ADD=full, BLOCK_EDGES=back.other, BLOCK_NODES=back.own),
+                     dict(shared, ADD=weighed, BLOCK_EDGES=back.other, BLOCK_NODES=back.own),
                      num_warps=back.warps, num_stages=back.stages)
     build(triton_operands._operand_kernel, {"plain": operand, "turned": operand},
-          dict(DIM=100, TURNED=precision == "tf32", BLOCK_ROWS=64, BLOCK_DIM=128))
+          dict(DIM=100, TURNED=precision in triton_contrast.TURNED, BLOCK_ROWS=64, BLOCK_DIM=128))
     for kernel in (forward, backward):
         assert "wgmma" in kernel.asm["ptx"], "no tensor cores"
-        assert "cp.async" in kernel.asm["ptx"], "nothing is loaded ahead"
+        assert precision == "tf32x3" or "cp.async" in kernel.asm["ptx"], "nothing is loaded ahead"
         assert kernel.metadata.shared <= 227 * 1024, "a block does not fit a multiprocessor"
+ways = ("words_of_rows", "flags_of_rows", "words_of_columns", "flags_of_columns")
+build(triton_mask._pack_kernel, {"mask": "*i8", **dict.fromkeys(ways, "*i32")},
+      dict(OWN_ROWS=64, OTHER_COLUMNS=32, OWN_COLUMNS=128, OTHER_ROWS=64, BLOCK_ROWS=64, BLOCK_COLUMNS=128))
 build(triton_adagrad._adagrad_kernel, {"index": "*i64", "count": "*i64"},
       dict(DIM=100, HAS_COUNT=True, HAS_RATE=True, BY_ROW=False, BLOCK_ROWS=16, BLOCK_DIM=128))
 for kernel in (triton_edges._query_kernel, triton_edges._query_backward_kernel):

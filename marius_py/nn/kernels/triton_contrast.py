@@ -13,18 +13,22 @@ module needs Triton; `marius_py.nn.cuda_kernels` is what imports it, and only th
 
 # No postponed annotations: Triton reads `tl.constexpr` from them.
 
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from marius_py.nn.kernels.triton_blocks import Blocks, default_blocks
+from marius_py.nn.kernels.triton_mask import Way, is_set, pack
 from marius_py.nn.kernels.triton_operands import operand
 
 PRECISIONS = ("ieee", "tf32", "tf32x3", "bf16")
 """How products are computed: float32, TensorFloat-32 once or in three parts, bfloat16; sums are float32."""
+
+TURNED = ("tf32", "tf32x3")
+"""Those whose second products read rows that lie turned round in memory."""
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -43,12 +47,32 @@ def _product(left, right, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def _kept(keep, edge, node, num_nodes, inside, HAS_KEEP: tl.constexpr):
-    """1 where a score counts, 0 elsewhere; `edge` and `node` broadcast to the shape of the scores."""
-    kept = tl.where(inside, 1.0, 0.0)
+def _are_left_out(flags, block, HAS_KEEP: tl.constexpr):
+    """Whether any of a block's candidates does not count; asked early, since the answer takes its time."""
     if HAS_KEEP:
-        kept *= tl.load(keep + edge * num_nodes + node, mask=inside, other=0).to(tl.float32)
-    return kept
+        return tl.load(flags + block) != 0
+    else:
+        return False
+
+
+@triton.jit
+def _of_those_that_count(
+    values,
+    OTHERWISE: tl.constexpr,
+    words,
+    own,
+    other,
+    is_own,
+    num_words,
+    are_left_out,
+    OTHER: tl.constexpr,
+    HAS_KEEP: tl.constexpr,
+):
+    """Values of pairs (own, other); `OTHERWISE` where the candidate does not count for the edge."""
+    if HAS_KEEP:  # noqa: SIM102 - known when it is compiled, the other when it runs
+        if are_left_out:
+            values = tl.where(is_set(words, own, other, is_own, num_words, OTHER), values, OTHERWISE)
+    return values
 
 
 @triton.jit
@@ -72,7 +96,8 @@ def _forward_kernel(
     candidates,
     candidates_turned,
     positives,
-    keep,
+    words,
+    flags,
     group,
     weight,
     d_queries,
@@ -107,7 +132,10 @@ def _forward_kernel(
     positive = tl.load(positives + row, mask=is_edge, other=0.0)
     candidates += chunk * padded_nodes * BLOCK_DIM
     candidates_turned += chunk * padded_nodes * BLOCK_DIM
-    keep += chunk * num_edges * num_nodes
+    num_words = tl.cdiv(num_nodes, 32)
+    words += chunk * num_edges * num_words
+    node_blocks = tl.cdiv(num_nodes, BLOCK_NODES)
+    flags += (chunk * tl.num_programs(0) + tl.program_id(0)) * node_blocks
     group += chunk * num_nodes
     weight += chunk * num_edges * num_groups
 
@@ -121,23 +149,39 @@ def _forward_kernel(
     for first in range(0, num_nodes, BLOCK_NODES):
         node = first + tl.arange(0, BLOCK_NODES)
         is_node = node < num_nodes
+        is_pair = is_edge[:, None] & is_node[None, :]
+        are_left_out = _are_left_out(flags, first // BLOCK_NODES, HAS_KEEP)
         values = tl.load(candidates + node[:, None] * BLOCK_DIM + column[None, :])
         score = _product(query, tl.trans(values), PRECISION)
-        if HAS_KEEP or HAS_WEIGHT or not SOFTMAX:
-            is_pair = is_edge[:, None] & is_node[None, :]
-            counts = _kept(keep, edge[:, None], node[None, :], num_nodes, is_pair, HAS_KEEP)
+        if HAS_WEIGHT or not SOFTMAX:
+            counts = tl.where(is_pair, 1.0, 0.0)
+            counts = _of_those_that_count(
+                counts, 0.0, words, edge, node, is_edge, num_words, are_left_out, BLOCK_NODES, HAS_KEEP
+            )
             if HAS_WEIGHT:
                 counts *= _product(of_edges, _members(group, node, is_node, BLOCK_GROUPS), LOOK_UP)
         if SOFTMAX:
             score = (score + shift) * _LOG2_E
-            if HAS_KEEP or HAS_WEIGHT:
+            if HAS_WEIGHT:
                 score = tl.where(counts > 0, score, float("-inf"))
             else:
                 score = tl.where(is_node[None, :], score, float("-inf"))
+                score = _of_those_that_count(
+                    score,
+                    float("-inf"),
+                    words,
+                    edge,
+                    node,
+                    is_edge,
+                    num_words,
+                    are_left_out,
+                    BLOCK_NODES,
+                    HAS_KEEP,
+                )
             higher = tl.maximum(highest, tl.max(score, 1))
             shrink = tl.exp2(highest - higher)
             weights = tl.exp2(score - higher[:, None])
-            if HAS_KEEP or HAS_WEIGHT:
+            if HAS_WEIGHT:
                 weights *= counts
             total = total * shrink + tl.sum(weights, 1)
             pulled = pulled * shrink[:, None]
@@ -179,7 +223,8 @@ def _backward_kernel(
     queries,
     queries_turned,
     candidates,
-    keep,
+    words,
+    flags,
     group,
     weight,
     stats,
@@ -213,7 +258,9 @@ def _backward_kernel(
     queries += chunk * padded_edges * BLOCK_DIM
     queries_turned += chunk * padded_edges * BLOCK_DIM
     stats += chunk * num_edges
-    keep += chunk * num_edges * num_nodes
+    num_words = tl.cdiv(num_edges, 32)
+    words += chunk * num_nodes * num_words
+    flags += (chunk * tl.num_programs(0) + tl.program_id(0)) * tl.cdiv(num_edges, BLOCK_EDGES)
     group += chunk * num_nodes
     weight += chunk * num_edges * num_groups
 
@@ -226,21 +273,37 @@ def _backward_kernel(
     for first in range(begin, end, BLOCK_EDGES):
         edge = first + tl.arange(0, BLOCK_EDGES)
         is_edge = edge < end
+        is_pair = is_node[:, None] & is_edge[None, :]
+        are_left_out = _are_left_out(flags, first // BLOCK_EDGES, HAS_KEEP)
         query = tl.load(queries + edge[:, None] * BLOCK_DIM + column[None, :])
         score = _product(values, tl.trans(query), PRECISION)  # (nodes, edges): its weights need no transpose
-        if HAS_KEEP or HAS_WEIGHT or not SOFTMAX:
-            is_pair = is_node[:, None] & is_edge[None, :]
-            counts = _kept(keep, edge[None, :], node[:, None], num_nodes, is_pair, HAS_KEEP)
+        if HAS_WEIGHT or not SOFTMAX:
+            counts = tl.where(is_pair, 1.0, 0.0)
+            counts = _of_those_that_count(
+                counts, 0.0, words, node, edge, is_node, num_words, are_left_out, BLOCK_EDGES, HAS_KEEP
+            )
             if HAS_WEIGHT:
                 of_edges = _weights_of(weight, edge, is_edge, num_groups, BLOCK_GROUPS)
                 counts *= _product(of_nodes, tl.trans(of_edges), LOOK_UP)
         if SOFTMAX:
             stat = tl.load(stats + edge, mask=is_edge, other=float("inf"))  # no edge: a weight of 0
             power = (score + shift) * _LOG2_E - stat[None, :]
-            if HAS_KEEP or HAS_WEIGHT:
-                # A score that does not count may lie above the sum of those that do: never its exponential.
+            # A score that does not count may lie above the sum of those that do: never its exponential.
+            if HAS_WEIGHT:
                 weights = counts * tl.exp2(tl.where(counts > 0, power, float("-inf")))
             else:
+                power = _of_those_that_count(
+                    power,
+                    float("-inf"),
+                    words,
+                    node,
+                    edge,
+                    is_node,
+                    num_words,
+                    are_left_out,
+                    BLOCK_EDGES,
+                    HAS_KEEP,
+                )
                 weights = tl.exp2(power)
         else:
             stat = tl.load(stats + edge, mask=is_edge, other=0.0)
@@ -258,71 +321,6 @@ def _backward_kernel(
         tl.atomic_add(d_candidates + place, pulled * scale, mask=inside, sem="relaxed")
     else:
         tl.store(d_candidates + place, pulled * scale, mask=inside)
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Shape of a kernel's blocks; the best depends on the device, the precision and the width of rows.
-
-    Attributes:
-        own: rows whose sums a block keeps: queries forward, candidates backward; a power of 2, 16 to `ROWS`.
-        other: rows that a block goes over at a time, likewise.
-        warps: warps a block. stages: blocks that are loaded ahead.
-    """
-
-    own: int
-    other: int
-    warps: int = 4
-    stages: int = 2
-
-    def smaller(self) -> Self | None:
-        """The next smaller block, for a device whose shared memory this does not fit; None: there is none.
-
-        >>> Block(16, 16, stages=1).smaller() is None
-        True
-        """
-        if self.stages > 1:
-            return replace(self, stages=1)
-        if max(self.own, self.other) > 16:
-            return replace(self, own=max(16, self.own // 2), other=max(16, self.other // 2))
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """Blocks of both kernels.
-
-    Attributes:
-        forward, backward: their shapes.
-        programs: blocks that the backward kernel is cut into at least, by sharing out the edges of a chunk.
-    """
-
-    forward: Block
-    backward: Block
-    programs: int = 528
-
-    def smaller(self) -> Self | None:
-        """Both smaller, or None if one cannot be."""
-        forward, backward = self.forward.smaller(), self.backward.smaller()
-        if forward is None or backward is None:
-            return None
-        return replace(self, forward=forward, backward=backward)
-
-
-def default_blocks(dim: int, precision: str) -> Blocks:
-    """The fastest of those measured on an H100 at D = 100.
-
-    >>> default_blocks(100, "bf16").forward
-    Block(own=64, other=64, warps=4, stages=2)
-    """
-    if dim > 128:
-        wide = Block(64, 32, warps=8, stages=1)
-        return Blocks(wide, wide)
-    if precision == "bf16":
-        return Blocks(Block(64, 64), Block(64, 128, stages=3))
-    if precision == "tf32":
-        return Blocks(Block(64, 32), Block(128, 64, warps=8))
-    return Blocks(Block(64, 32), Block(64, 32))
 
 
 def contrast(
@@ -359,7 +357,7 @@ def contrast(
     num_groups = 0 if weight is None else weight.shape[2]
     on_device = queries.is_cuda
     half = precision == "bf16" and on_device
-    dtype, turned = (torch.bfloat16, False) if half else (torch.float32, precision == "tf32")
+    dtype, turned = (torch.bfloat16, False) if half else (torch.float32, precision in TURNED)
     queries, queries_turned = operand(queries, dtype, turned=turned)
     candidates, candidates_turned = operand(candidates, dtype, turned=turned)
     common: dict[str, Any] = {
@@ -376,18 +374,18 @@ def contrast(
         "BLOCK_DIM": queries.shape[2],
     }
     unread = positive  # stands for a tensor that there is none of
-    counting = (
-        unread if keep is None else keep.view(torch.int8),
-        unread if group is None else group,
-        unread if weight is None else weight,
-    )
+    weighed = (unread if group is None else group, unread if weight is None else weight)
+    forward = backward = Way(unread, unread)
+    if keep is not None:
+        forward, backward = pack(keep.view(torch.int8), (ahead.own, ahead.other), (back.own, back.other))
     sizes = (num_edges, num_nodes, num_groups, queries.shape[1], candidates.shape[1])
     _forward_kernel[(triton.cdiv(num_edges, ahead.own), num_chunks)](
         queries,
         candidates,
         candidates_turned,
         positive,
-        *counting,
+        *forward,
+        *weighed,
         d_queries,
         losses,
         slopes,
@@ -410,7 +408,8 @@ def contrast(
         queries,
         queries_turned,
         candidates,
-        *counting,
+        *backward,
+        *weighed,
         stats,
         d_candidates,
         *sizes,
