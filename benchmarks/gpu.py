@@ -53,8 +53,14 @@ PRECISIONS = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch
 
 
 def seconds_of(work: Callable[[], Any], device: torch.device, repeats: int = 20) -> float:
-    """Median seconds of `work`, by the device's clock where it has one."""
+    """Median seconds of `work`, by the device's clock where it has one, replayed as the trainer does."""
     for _ in range(3):
+        work()
+    if device.type == "cuda":
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            work()
+        work = graph.replay
         work()
     found = []
     for _ in range(repeats):
@@ -131,7 +137,8 @@ def _tune(given: Any, how: Mapping[str, Any], measure: Callable[..., None]) -> N
     """Every block shape that fits the device, the same for both kernels."""
     from triton.runtime.errors import OutOfResources
 
-    from marius_py.nn.kernels.triton_contrast import Block, Blocks, contrast
+    from marius_py.nn.kernels.triton_blocks import Block, Blocks
+    from marius_py.nn.kernels.triton_contrast import contrast
 
     shapes = [
         Block(own, other, own // 16, stages)
