@@ -23,7 +23,7 @@ from marius_py.nn.fused_contrast import ClosedForm
 from marius_py.nn.gradients import Gradients, StepInput, relations_are_complex
 from marius_py.nn.kernels.objectives import LogisticObjective, Objective, SoftmaxObjective
 from marius_py.nn.kernels.similarity import DotSimilarity
-from marius_py.nn.regularizers import Regularizer
+from marius_py.nn.regularizers import N3, Regularizer
 from marius_py.types import Side
 
 
@@ -103,7 +103,7 @@ def device_gradients(
     else:
         total = _any_decoder(form, given, d_rows, d_relations, kernels)
     for regularizer in regularizers:
-        _penalize(form.decoder, regularizer, given, d_rows, d_relations)
+        _penalize(form.decoder, regularizer, given, d_rows, d_relations, kernels)
     return Gradients(d_rows, d_relations, total / len(batch.head))
 
 
@@ -237,8 +237,10 @@ def _penalize(
     given: StepInput,
     d_rows: Tensor,
     d_relations: Tensor,
+    kernels: Kernels,
 ) -> None:
     """Add the gradients of a penalty, as `gradients.penalty_factors` weighs it."""
+    in_one_pass = isinstance(kernels, TritonKernels) and type(regularizer).gradient is N3.gradient
     batch = given.batch
     edges = len(batch.head)
     indices = [given.relation_index[group[0]] for group in given.relation_groups]
@@ -251,5 +253,8 @@ def _penalize(
             occurrences.index_add_(0, index, occurrences.new_ones(1).expand(len(index)))
         if not regularizer.weighted:
             occurrences.clamp_max_(1)
-        factors = occurrences.mul_(weight / edges).unsqueeze(1)
-        sums.addcmul_(regularizer.gradient(table, is_complex), factors)
+        factors = occurrences.mul_(weight / edges)
+        if in_one_pass and table.is_contiguous():
+            kernels.add_n3(table, factors, sums, is_complex=is_complex)  # type: ignore[attr-defined]
+        else:
+            sums.addcmul_(regularizer.gradient(table, is_complex), factors.unsqueeze(1))

@@ -233,12 +233,13 @@ class TritonKernels:
     waits = False
 
     def __init__(self, precision: Precision = "float32") -> None:
-        from marius_py.nn.kernels import triton_adagrad, triton_contrast, triton_edges
+        from marius_py.nn.kernels import triton_adagrad, triton_contrast, triton_edges, triton_penalties
 
         self.name = f"Triton ({precision})"
         self.adagrad = triton_adagrad.adagrad
         self.make_queries = triton_edges.make_queries
         self.queries_backward = triton_edges.queries_backward
+        self.add_n3 = triton_penalties.add_n3
         self.widest = triton_contrast.MAX_DIM
         self._contrast = triton_contrast
         self._precision = _IN_TRITON[precision]
@@ -260,12 +261,14 @@ class TritonKernels:
         """As `torch_contrast`, without scores in memory."""
         from triton.runtime.errors import OutOfResources
 
+        from marius_py.nn.kernels.triton_blocks import default_blocks
+
         module, (num_chunks, num_edges, dim) = self._contrast, queries.shape
         given: dict[str, Any] = {"keep": keep, "group": group, "weight": weight, "scale": scale}
         given |= {"softmax": softmax, "shift": shift}
         if dim not in self._blocks:
             fits = dim <= self.widest
-            self._blocks[dim] = module.default_blocks(dim, self._precision) if fits else None
+            self._blocks[dim] = default_blocks(dim, self._precision) if fits else None
         blocks = self._blocks[dim]
         while blocks is not None and _fits_a_launch(num_chunks, num_edges, dim, candidates.shape[1]):
             try:

@@ -19,6 +19,7 @@ from marius_py.errors import ConfigError
 from marius_py.nn import cuda_kernels
 from marius_py.nn.cuda_kernels import TorchKernels, choose_kernels, torch_adagrad, torch_contrast
 from marius_py.nn.kernels.triton_blocks import Block, Blocks
+from marius_py.nn.regularizers import N3
 
 pytest.importorskip("triton", reason="Triton is not installed (extra marius_py[kernels])")
 if torch.cuda.is_available():
@@ -28,6 +29,7 @@ triton_contrast = pytest.importorskip("marius_py.nn.kernels.triton_contrast")
 triton_adagrad = pytest.importorskip("marius_py.nn.kernels.triton_adagrad")
 triton_mask = pytest.importorskip("marius_py.nn.kernels.triton_mask")
 triton_operands = pytest.importorskip("marius_py.nn.kernels.triton_operands")
+triton_penalties = pytest.importorskip("marius_py.nn.kernels.triton_penalties")
 
 SMALL = Blocks(Block(16, 16, stages=1), Block(16, 16, stages=1), programs=1)
 GROUPS = 3
@@ -275,6 +277,19 @@ def test_adagrad_of_no_rows() -> None:
     assert torch.equal(given["rows"], before)
 
 
+@pytest.mark.parametrize("is_complex", [True, False])
+@pytest.mark.parametrize(("count", "dim"), [(0, 6), (1, 2), (45, 100), (7, 258)])
+def test_the_nuclear_norms_gradient_is_added(is_complex: bool, count: int, dim: int) -> None:
+    rng = torch.Generator().manual_seed(2)
+    rows, sums = (torch.randn(count, dim, generator=rng) for _ in range(2))
+    factors = torch.rand(count, generator=rng)
+    factors[::3] = 0
+    rows[::4, : dim // 2] = 0
+    wanted = sums + N3(1.0).gradient(rows.double(), is_complex) * factors.unsqueeze(1)
+    triton_penalties.add_n3(rows, factors, sums, is_complex=is_complex)
+    torch.testing.assert_close(sums.double(), wanted, rtol=1e-5, atol=1e-6)
+
+
 def test_smaller_blocks_are_tried_where_shared_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     from triton.runtime.errors import OutOfResources
 
@@ -345,7 +360,7 @@ COMPILE = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 from marius_py.nn.kernels import triton_adagrad, triton_blocks, triton_contrast, triton_edges
-from marius_py.nn.kernels import triton_mask, triton_operands
+from marius_py.nn.kernels import triton_mask, triton_operands, triton_penalties
 
 def build(kernel, types, constants, **options):
     names = kernel.arg_names
@@ -353,7 +368,7 @@ def build(kernel, types, constants, **options):
         "d_candidates relations known answer relation d_queries d_rows d_relations " \\
         "candidates_turned queries_turned " \\
         "values plain turned mask words_of_rows flags_of_rows words_of_columns flags_of_columns " \\
-        "rows state index gradients count rate".split()
+        "rows state index gradients count rate factors sums".split()
     floats = {"shift", "scale", "lr", "eps"}
     signature = {}
     for name in names:
@@ -397,6 +412,8 @@ build(triton_adagrad._adagrad_kernel, {"index": "*i64", "count": "*i64"},
 for kernel in (triton_edges._query_kernel, triton_edges._query_backward_kernel):
     build(kernel, dict.fromkeys(("known", "answer", "relation"), "*i64"),
           dict(SIGN=-1, HALF=50, COMPLEX=True, BLOCK_EDGES=16, BLOCK_HALF=64))
+build(triton_penalties._n3_kernel, {},
+      dict(HALF=50, COMPLEX=True, BLOCK_ROWS=16, BLOCK_HALF=64))
 print("compiled")
 """
 
