@@ -57,9 +57,9 @@ class DeviceBuffer(PartitionBuffer):
 
     # ------------------------------------------------------------------ computing thread
 
-    def rows(self, index: Tensor) -> Tensor:
-        """Copy of the embeddings (n, D) at buffer rows (n,)."""
-        return self._flat_embeddings.index_select(0, index)
+    def rows(self, kernels: Kernels, index: Tensor) -> Tensor:
+        """Copy of the embeddings (n, D) at buffer rows (n,) int64."""
+        return kernels.take(self._flat_embeddings, index)
 
     def step(
         self,

@@ -211,7 +211,7 @@ def _negatives(
     num_chunks, count = negatives.nodes.shape
     edges, dim = queries.shape
     nodes = negatives.nodes.reshape(-1)
-    candidates = batch.rows.index_select(0, nodes)
+    candidates = kernels.take(batch.rows, nodes)
     if mask is not None:
         candidates.mul_(mask)
     importance = negatives.importance

@@ -1,4 +1,4 @@
-"""The two heavy steps of a batch on a device (floor 1): contrast with the negatives, Adagrad on the rows.
+"""The heavy steps of a batch on a device (floor 1): taking rows, contrast with the negatives, Adagrad.
 
 Each is there twice: in plain PyTorch, which runs anywhere and is the reference, and as Triton kernels, which
 write no score to memory and step over each row once. `choose_kernels` picks one set.
@@ -44,6 +44,9 @@ class Kernels(Protocol):
     name: str
     waits: bool
 
+    def take(self, table: Tensor, index: Tensor) -> Tensor:
+        """As `torch_take`."""
+
     def contrast(
         self,
         queries: Tensor,
@@ -72,6 +75,11 @@ class Kernels(Protocol):
         rate: float | Tensor,
     ) -> None:
         """As `torch_adagrad`."""
+
+
+def torch_take(table: Tensor, index: Tensor) -> Tensor:
+    """Copy (n, D) of the rows of a table (N, D), float32, at places (n,) int64."""
+    return table.index_select(0, index)
 
 
 def torch_contrast(
@@ -212,6 +220,7 @@ class TorchKernels:
 
     name = "PyTorch"
     waits = True
+    take = staticmethod(torch_take)
     contrast = staticmethod(torch_contrast)
     adagrad = staticmethod(torch_adagrad)
 
@@ -233,13 +242,20 @@ class TritonKernels:
     waits = False
 
     def __init__(self, precision: Precision = "float32") -> None:
-        from marius_py.nn.kernels import triton_adagrad, triton_contrast, triton_edges, triton_penalties
+        from marius_py.nn.kernels import (
+            triton_adagrad,
+            triton_contrast,
+            triton_edges,
+            triton_penalties,
+            triton_rows,
+        )
 
         self.name = f"Triton ({precision})"
         self.adagrad = triton_adagrad.adagrad
         self.make_queries = triton_edges.make_queries
         self.queries_backward = triton_edges.queries_backward
         self.add_n3 = triton_penalties.add_n3
+        self.take = triton_rows.take
         self.widest = triton_contrast.MAX_DIM
         self._contrast = triton_contrast
         self._precision = _IN_TRITON[precision]

@@ -69,7 +69,7 @@ class DeviceWork:
             return known
 
     def _batch(self, drawn: DrawnBatch, local: LocalBatch) -> Batch:
-        rows = self._buffer.rows(local.index)
+        rows = self._buffer.rows(self._kernels, local.index)
         return Batch(
             rows=rows,
             head=local.head,

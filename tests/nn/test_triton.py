@@ -29,6 +29,7 @@ triton_contrast = pytest.importorskip("marius_py.nn.kernels.triton_contrast")
 triton_adagrad = pytest.importorskip("marius_py.nn.kernels.triton_adagrad")
 triton_mask = pytest.importorskip("marius_py.nn.kernels.triton_mask")
 triton_operands = pytest.importorskip("marius_py.nn.kernels.triton_operands")
+triton_rows = pytest.importorskip("marius_py.nn.kernels.triton_rows")
 triton_penalties = pytest.importorskip("marius_py.nn.kernels.triton_penalties")
 
 SMALL = Blocks(Block(16, 16, stages=1), Block(16, 16, stages=1), programs=1)
@@ -277,6 +278,14 @@ def test_adagrad_of_no_rows() -> None:
     assert torch.equal(given["rows"], before)
 
 
+@pytest.mark.parametrize(("count", "dim"), [(0, 3), (1, 1), (45, 100), (7, 300)])
+def test_rows_are_taken_as_they_are(count: int, dim: int) -> None:
+    rng = torch.Generator().manual_seed(4)
+    table = torch.randn(20, dim, generator=rng)
+    index = torch.randint(0, 20, (count,), generator=rng)
+    assert torch.equal(triton_rows.take(table, index), table[index])
+
+
 @pytest.mark.parametrize("is_complex", [True, False])
 @pytest.mark.parametrize(("count", "dim"), [(0, 6), (1, 2), (45, 100), (7, 258)])
 def test_the_nuclear_norms_gradient_is_added(is_complex: bool, count: int, dim: int) -> None:
@@ -360,7 +369,7 @@ COMPILE = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 from marius_py.nn.kernels import triton_adagrad, triton_blocks, triton_contrast, triton_edges
-from marius_py.nn.kernels import triton_mask, triton_operands, triton_penalties
+from marius_py.nn.kernels import triton_mask, triton_operands, triton_penalties, triton_rows
 
 def build(kernel, types, constants, **options):
     names = kernel.arg_names
@@ -368,7 +377,7 @@ def build(kernel, types, constants, **options):
         "d_candidates relations known answer relation d_queries d_rows d_relations " \\
         "candidates_turned queries_turned " \\
         "values plain turned mask words_of_rows flags_of_rows words_of_columns flags_of_columns " \\
-        "rows state index gradients count rate factors sums".split()
+        "rows state index gradients count rate factors sums table out".split()
     floats = {"shift", "scale", "lr", "eps"}
     signature = {}
     for name in names:
@@ -412,6 +421,7 @@ build(triton_adagrad._adagrad_kernel, {"index": "*i64", "count": "*i64"},
 for kernel in (triton_edges._query_kernel, triton_edges._query_backward_kernel):
     build(kernel, dict.fromkeys(("known", "answer", "relation"), "*i64"),
           dict(SIGN=-1, HALF=50, COMPLEX=True, BLOCK_EDGES=16, BLOCK_HALF=64))
+build(triton_rows._take_kernel, {"index": "*i64"}, dict(DIM=100, BLOCK_ROWS=16, BLOCK_DIM=128))
 build(triton_penalties._n3_kernel, {},
       dict(HALF=50, COMPLEX=True, BLOCK_ROWS=16, BLOCK_HALF=64))
 print("compiled")
