@@ -45,7 +45,7 @@ def test_bytes_of_arrays_wherever_they_are():
     known = KnownEdges(np.zeros((5, 3), np.int32))
     by_question, by_node, repeated = 8 + 2 * 8 + 8 + 2, 2 * 4 + 4, 2 * 8 + 5 * 8
     assert known.nbytes == 2 * (by_question + by_node + repeated)
-    with known._index["tail"].asked.lend():
+    with known._searched["tail"].asked.lend():
         pass
     assert known.nbytes == 2 * (by_question + by_node + repeated) + 4  # scratch of a search, kept
 

@@ -164,20 +164,18 @@ class KnownEdges:
         by_node = index.turned.by_node or Questions(0, np.zeros(1, np.int32), np.zeros(0, np.int32))
         arrays = (np.ascontiguousarray(one, np.int64) for one in (question, answer, negatives))
         found: np.ndarray
-        with index.asked.lend() as asked:
-            found, looked_at = self._compiled.false_negatives(
-                index.keys,
-                index.directory.lowest,
-                index.directory.shift,
-                index.directory.first,
-                index.starts,
-                index.answers,
-                by_node.low,
-                by_node.starts,
-                by_node.places,
-                asked,
-                *arrays,
-            )
+        found, looked_at = self._compiled.false_negatives(
+            index.keys,
+            index.directory.lowest,
+            index.directory.shift,
+            index.directory.first,
+            index.starts,
+            index.answers,
+            by_node.low,
+            by_node.starts,
+            by_node.places,
+            *arrays,
+        )
         index.turned.pay(looked_at, self._compiled.PAIR_COST * negatives.size)
         return found
 

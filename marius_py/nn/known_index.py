@@ -64,8 +64,6 @@ class Answers:
     keys: np.ndarray
     starts: np.ndarray
     answers: np.ndarray
-    asked: Pool[np.ndarray]
-    """Scratch of searches, an int32 for each question, zeros in between."""
     turned: TurnedRound
     directory: Directory | None
     """Of the keys, where compiled loops search them."""
@@ -73,7 +71,7 @@ class Answers:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        arrays = [self.keys, self.starts, self.answers, *self.asked.free]
+        arrays = [self.keys, self.starts, self.answers]
         if self.directory is not None:
             arrays.append(self.directory.first)
         own = sum(array.nbytes for array in arrays)
@@ -88,11 +86,14 @@ class SearchedAnswers(Answers):
     low_bits: np.ndarray
     """Of the answers, uint16, in a quarter of the memory."""
     tables: Tables
+    asked: Pool[np.ndarray]
+    """Scratch of searches, an int32 for each question, zeros in between."""
 
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        return super(SearchedAnswers, self).nbytes + self.low_bits.nbytes + self.tables.nbytes
+        scratch = sum(array.nbytes for array in self.asked.free)
+        return super(SearchedAnswers, self).nbytes + self.low_bits.nbytes + self.tables.nbytes + scratch
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +216,7 @@ def group_answers(
         last = int(anchor.max(initial=0))
     bits = max(high, 0).bit_length()
     questions = (last + 1) * num_relations
-    if questions < 1 << (62 - bits):
+    if questions < 1 << (62 - bits) and len(edges) < 1 << 31:
         # One sort of plain integers is several times faster than a sort by two keys.
         if compiled is None:
             packed = question_of(anchor, edges[:, 1], num_relations) << bits | answer
@@ -227,8 +228,8 @@ def group_answers(
             def group(begin: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
                 packed = compiled.pack(edges, known, answering, num_relations, bits, *sieve, begin, stop)
                 packed = compiled.ordered(packed, bits + questions.bit_length())
-                found: tuple[np.ndarray, np.ndarray, np.ndarray] = compiled.split(packed, bits)
-                return found
+                answers = np.empty(len(packed), index_type(high + 1))
+                return *compiled.split(packed, bits, answers), answers
 
             keys, starts, answers = _by_shares(group, _shares_of(anchor, last + 1, threads))
     else:
@@ -236,10 +237,9 @@ def group_answers(
         order = np.lexsort((answer, key))
         keys, starts = _first_of_each(key[order])
         answers = answer[order].astype(np.int64)
-    scratch = Pool(lambda: np.zeros(len(keys), np.int32))
     turned = TurnedRound(starts, answers, low, high - low + 1, compiled)
     directory = None if compiled is None else Directory.of(keys, compiled)
-    return Answers(keys, starts, answers, scratch, turned, directory)
+    return Answers(keys, starts, answers, turned, directory)
 
 
 def _shares_of(anchor: np.ndarray, end: int, threads: int) -> list[int]:
@@ -264,7 +264,7 @@ def _by_shares(
     for number, (mine, theirs) in enumerate(zip(starts, answers, strict=True)):
         starts[number] = mine[:-1] + before
         before += len(theirs)
-    starts.append(np.array([before]))
+    starts.append(np.array([before], np.int32))
     return _joined(keys), _joined(starts), _joined(answers)
 
 
@@ -322,11 +322,11 @@ def with_tables(index: Answers) -> SearchedAnswers:
         index.keys,
         index.starts,
         index.answers,
-        index.asked,
         index.turned,
         index.directory,
         low_bits,
         tables,
+        Pool(lambda: np.zeros(len(index.keys), np.int32)),
     )
 
 
@@ -342,7 +342,7 @@ def _without_repeats(index: Answers) -> Answers:
     answers = answers[is_new[:-1]]
     low = int(answers.min())
     turned = TurnedRound(starts, answers, low, int(answers.max()) - low + 1, None)
-    return Answers(index.keys, starts, answers, index.asked, turned, index.directory)
+    return Answers(index.keys, starts, answers, turned, index.directory)
 
 
 def _tabulate(starts: np.ndarray, answer: np.ndarray) -> Tables:

@@ -27,9 +27,13 @@ def test_a_sieve_keeps_all_that_is_asked_and_little_else(asking: int) -> None:
     words = 1 << (32 * asking >> 6).bit_length()
     sieve, shift = np.zeros(words, np.uint64), 58 - (32 * asking >> 6).bit_length()
     known.sift(asked, 0, 7, shift, sieve)
-    kept = known.pack(edges, 0, 2, 7, 30, shift, sieve)
+    kept = known.pack(edges, 0, 2, 7, 30, shift, sieve, 0, 2**30)
     numbers = (edges[:, 0] * 7 + edges[:, 1]) << 30 | edges[:, 2]
     wanted = np.isin(edges[:, 0] * 7 + edges[:, 1], asked[:, 0] * 7 + asked[:, 1])
     assert np.isin(numbers[wanted], kept).all()
     assert np.isin(kept, numbers).all()
     assert len(kept) - wanted.sum() <= 0.05 * len(edges)
+    begin, stop = 2**28, 2**29
+    part = known.pack(edges, 0, 2, 7, 30, shift, sieve, begin, stop)
+    anchors = (kept >> 30) // 7
+    np.testing.assert_array_equal(part, kept[(anchors >= begin) & (anchors < stop)])

@@ -256,7 +256,6 @@ def test_questions_are_found_wherever_they_lie_among_the_keys(spread: str) -> No
         0,
         np.zeros(1, np.int32),
         np.zeros(0, np.int32),
-        np.zeros(len(keys), np.int32),
         questions,
         np.full(len(questions), -1),
         np.arange(50)[None],

@@ -93,22 +93,22 @@ def ordered(packed: np.ndarray, bits: int) -> np.ndarray:
 
 
 @kernel()
-def split(packed: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def split(packed: np.ndarray, bits: int, answers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Questions of ascending pairs, question << bits | answer: what `nn.known_index.group_answers` returns.
 
     Args:
-        packed: (E,) int64, not negative. bits: of the answers.
+        packed: (E,) int64, not negative, E below 2³¹. bits: of the answers.
+        answers: (E,) integers, written.
 
     Returns:
-        Keys (J,), starts (J + 1,) and answers (E,), int64.
+        Keys (J,) int64 and starts (J + 1,) int32.
     """
     low_bits = (1 << bits) - 1
     count, before = 0, np.int64(-1)
     for i in range(len(packed)):
         count += packed[i] >> bits != before
         before = packed[i] >> bits
-    keys, starts = np.empty(count, np.int64), np.empty(count + 1, np.int64)
-    answers = np.empty(len(packed), np.int64)
+    keys, starts = np.empty(count, np.int64), np.empty(count + 1, np.int32)
     last, before = np.int64(-1), np.int64(-1)
     for i in range(len(packed)):  # without a branch: half of all edges begin a question, in no order
         answers[i] = packed[i] & low_bits
@@ -118,7 +118,7 @@ def split(packed: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray, np.nda
         keys[last] = key
         starts[last + 1] = i + 1
     starts[0] = 0
-    return keys, starts, answers
+    return keys, starts
 
 
 @kernel()

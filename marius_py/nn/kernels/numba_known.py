@@ -36,7 +36,7 @@ def _grown(array, used, more):
 
 
 @helper
-def _find_places(keys, lowest, shift, first, starts, asked, questions, places):
+def _find_places(keys, lowest, shift, first, starts, questions, places):
     """Write where each question stands among ascending keys, or -1: places (P,). See `known_index.Directory`.
 
     Memory is what a search waits for, so all places to begin at are looked up before the first search.
@@ -64,7 +64,6 @@ def _find_places(keys, lowest, shift, first, starts, asked, questions, places):
         if place < stop and keys[place] == questions[p]:
             places[p] = place
             ask_for(starts, place)
-            ask_for(asked, place)
 
 
 @helper
@@ -81,7 +80,7 @@ def _first_not_below(values, low, stop, value):
 
 @helper
 def _slot(slots, shift, nodes, node):
-    """Slot of a node in a hash table of columns of `nodes`: its own, or the free one that it would get."""
+    """Slot of a node in a hash table of places in `nodes`: its own, or the free one that it would get."""
     slot = np.int64((np.uint64(node) * _GOLDEN) >> shift)
     while slots[slot] >= 0 and nodes[slots[slot]] != node:
         slot = (slot + 1) & (len(slots) - 1)
@@ -108,22 +107,23 @@ def _enter_negatives(sieve, slots, shift, nodes):
 
 
 @helper
-def _ask(keys, lowest, shift, first, starts, question, asked, places, question_of):
-    """Number a chunk's distinct questions: places (Q,) of them, `asked` at these and question_of (P,) edges.
+def _ask(keys, lowest, key_shift, first, starts, question, numbers, shift, places, question_of):
+    """Number a chunk's distinct questions: places (Q,) of them, and question_of (P,) edges, or -1.
 
-    `asked` is 1 more than the number, `question_of` the number or -1. Returns Q.
+    `numbers` becomes a hash table of them by place. Returns Q.
     """
-    _find_places(keys, lowest, shift, first, starts, asked, question, question_of)
+    _find_places(keys, lowest, key_shift, first, starts, question, question_of)
+    numbers.fill(np.int32(-1))
     count = 0
     for p in range(len(question)):
-        place = question_of[p]
-        if place < 0:
+        if question_of[p] < 0:
             continue
-        if asked[place] == 0:
-            places[count] = place
+        slot = _slot(numbers, shift, places, question_of[p])
+        if numbers[slot] < 0:
+            numbers[slot] = count
+            places[count] = question_of[p]
             count += 1
-            asked[place] = count
-        question_of[p] = asked[place] - 1
+        question_of[p] = numbers[slot]
     return count
 
 
@@ -170,8 +170,11 @@ def _num_pairs(low, starts, nodes):
 
 
 @helper
-def _look_up_questions(low, starts, places, asked, nodes, pairs, ends, columns):
-    """As `_look_up_answers`, by what each negative answers; `pairs` is scratch, returned with columns."""
+def _look_up_questions(low, starts, places, numbers, shift, asked, nodes, pairs, ends, columns):
+    """As `_look_up_answers`, by what each negative answers; `pairs` is scratch, returned with columns.
+
+    `asked` are the places that `numbers` has.
+    """
     count = 0
     for k in range(len(nodes)):
         node = nodes[k] - low
@@ -180,7 +183,7 @@ def _look_up_questions(low, starts, places, asked, nodes, pairs, ends, columns):
         if count + starts[node + 1] - starts[node] > len(pairs):
             pairs = _grown(pairs, count, starts[node + 1] - starts[node])
         for i in range(starts[node], starts[node + 1]):
-            question = np.int64(asked[places[i]])
+            question = np.int64(numbers[_slot(numbers, shift, asked, places[i])]) + 1
             pairs[count] = question << 32 | k
             count += question > 0 and (i == starts[node] or places[i] != places[i - 1])
     ends.fill(0)
@@ -245,7 +248,6 @@ def false_negatives(
     low: int,
     node_starts: np.ndarray,
     node_places: np.ndarray,
-    asked: np.ndarray,
     question: np.ndarray,
     answer: np.ndarray,
     negatives: np.ndarray,
@@ -255,12 +257,11 @@ def false_negatives(
     Args:
         keys: (J,) int64 ascending questions.
         lowest, key_shift, first: their `known_index.Directory`.
-        starts: (J + 1,) int64; answers[starts[j]:starts[j + 1]] are those of question j, ascending,
+        starts: (J + 1,) integers; answers[starts[j]:starts[j + 1]] are those of question j, ascending,
             some of them perhaps twice.
-        answers: int64 node ids.
+        answers: node ids.
         low, node_starts, node_places: the same turned round: node low + i answers the questions
             node_places[node_starts[i]:node_starts[i + 1]], int32 places among `keys`; of length 1 if unknown.
-        asked: (J,) int32 zeros, which are zeros again afterwards.
         question: (B,) int64 what each edge asks.
         answer: (B,) int64 each edge's own answer.
         negatives: (C, K) int64 node ids, ascending in each row; C divides B.
@@ -276,6 +277,10 @@ def false_negatives(
         bits += 1
     shift = np.uint64(64 - bits)
     slots = np.empty(1 << bits, np.int32)
+    bits = 1
+    while 1 << bits < 2 * edges:
+        bits += 1
+    numbers, number_shift = np.empty(1 << bits, np.int32), np.uint64(64 - bits)
     sieve = np.empty(1 << (_LOW_BITS - _WORD), np.uint64)
     places, question_of = np.empty(edges, np.int64), np.empty(edges, np.int64)
     columns, pairs = np.empty(4 * count, np.int32), np.empty(4 * count, np.int64)
@@ -284,16 +289,9 @@ def false_negatives(
     for c in range(chunks):
         nodes, begin = negatives[c], c * edges
         _enter_negatives(sieve, slots, shift, nodes)
+        asking = question[begin : begin + edges]
         num_asked = _ask(
-            keys,
-            lowest,
-            key_shift,
-            first,
-            starts,
-            question[begin : begin + edges],
-            asked,
-            places,
-            question_of,
+            keys, lowest, key_shift, first, starts, asking, numbers, number_shift, places, question_of
         )
         cost = 0
         for place in places[:num_asked]:
@@ -302,15 +300,13 @@ def false_negatives(
         ends = np.empty(num_asked + 1, np.int64)  # ends[q + 1]: where the columns of question q end
         if len(node_starts) > 1 and PAIR_COST * _num_pairs(low, node_starts, nodes) < cost:
             pairs, columns = _look_up_questions(
-                low, node_starts, node_places, asked, nodes, pairs, ends, columns
+                low, node_starts, node_places, numbers, number_shift, places, nodes, pairs, ends, columns
             )
         else:
             looked_at += cost
             columns = _look_up_answers(
                 sieve, slots, shift, nodes, starts, answers, places, num_asked, ends, columns
             )
-        for place in places[:num_asked]:
-            asked[place] = 0
         out, written = _write(
             sieve, slots, shift, nodes, begin, question_of, ends, columns, answer, out, written
         )
