@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,19 @@ NODES, RELATIONS = 1_000_000, 237
 PRECISIONS = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def seconds_of(work: Callable[[], Any], device: torch.device, repeats: int = 20) -> float:
-    """Median seconds of `work`, by the device's clock where it has one, replayed as the trainer does."""
+def seconds_of(
+    work: Callable[[], Any], device: torch.device, repeats: int = 20, *, replayed: bool = False
+) -> float:
+    """Median seconds of `work`, by the device's clock where it has one.
+
+    Args:
+        work: what is timed. device: where it is done. repeats: how often.
+        replayed: from a recording, as the trainer does kernels: launched from Python, these wait for the
+            host. Not for copies, which are slower from a recording.
+    """
     for _ in range(3):
         work()
-    if device.type == "cuda":
+    if replayed and device.type == "cuda":
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             work()
@@ -116,7 +125,7 @@ def contrast_figures(options: argparse.Namespace, limits: Mapping[str, float]) -
     found = []
 
     def measure(name: str, precision: str, work: Callable[[], Any], products: int = 4) -> None:
-        seconds, flop = seconds_of(work, device), products * product
+        seconds, flop = seconds_of(work, device, replayed=True), products * product
         share = flop / seconds / products_rate(limits, precision)
         found.append({"kernel": name, "precision": precision, "seconds": seconds, "share": share})
         print(f"  {name:34} {precision:9} {seconds * 1e3:8.3f} ms  {flop / seconds / 1e12:7.1f} TFLOP/s, "
@@ -171,7 +180,8 @@ def adagrad_figures(options: argparse.Namespace, limits: Mapping[str, float]) ->
     found = []
     kernels = [TorchKernels(), TritonKernels()] if device.type == "cuda" else [TorchKernels()]
     for one in kernels:
-        seconds = seconds_of(lambda: one.adagrad(rows, state, index, gradients, **how), device)  # noqa: B023
+        step = partial(one.adagrad, rows, state, index, gradients, **how)
+        seconds = seconds_of(step, device, replayed=True)
         share = moved / seconds / limits["copy"]
         found.append({"kernel": one.name, "seconds": seconds, "share": share})
         print(f"  Adagrad, {one.name:25} {seconds * 1e3:8.3f} ms  {moved / seconds / 1e9:7.0f} GB/s, "
