@@ -278,7 +278,7 @@ def false_negatives(
     shift = np.uint64(64 - bits)
     slots = np.empty(1 << bits, np.int32)
     bits = 1
-    while 1 << bits < 2 * edges:
+    while 1 << bits < 4 * edges:
         bits += 1
     numbers, number_shift = np.empty(1 << bits, np.int32), np.uint64(64 - bits)
     sieve = np.empty(1 << (_LOW_BITS - _WORD), np.uint64)
