@@ -110,10 +110,13 @@ def test_state_arrays_are_host_copies() -> None:
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["plain", "masked and weighted"])
+@pytest.mark.parametrize("rare", [False, True], ids=["", "a few left out"])
 @pytest.mark.parametrize("softmax", [True, False], ids=["softmax", "logistic"])
 @pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-4), ("tf32", 3e-3), ("bfloat16", 3e-2)])
 @pytest.mark.parametrize("dim", [16, 100, 128, 200])
-def test_contrast_kernel(dim: int, precision: Precision, tolerance: float, softmax: bool, full: bool) -> None:
+def test_contrast_kernel(
+    dim: int, precision: Precision, tolerance: float, softmax: bool, full: bool, rare: bool
+) -> None:
     rng = torch.Generator("cuda").manual_seed(dim)
 
     def random(*shape: int) -> torch.Tensor:
@@ -124,7 +127,7 @@ def test_contrast_kernel(dim: int, precision: Precision, tolerance: float, softm
         "queries": random(chunks, edges, dim) * 0.3,
         "candidates": random(chunks, nodes, dim) * 0.3,
         "positive": random(chunks, edges),
-        "keep": random(chunks, edges, nodes) > -1 if full else None,
+        "keep": random(chunks, edges, nodes) > (-4 if rare else -1) if full or rare else None,
         "group": torch.randint(0, groups, (chunks, nodes), device="cuda") if full else None,
         "weight": random(chunks, edges, groups).abs() + 0.3 if full else None,
     }
@@ -141,6 +144,19 @@ def test_contrast_kernel(dim: int, precision: Precision, tolerance: float, softm
     for ours, reference in zip(found, wanted, strict=True):
         assert bool(torch.isfinite(ours).all())
         assert float((ours - reference).norm() / reference.norm()) < tolerance
+
+
+def test_rows_and_penalties_by_kernels() -> None:
+    rng = torch.Generator("cuda").manual_seed(1)
+    table, sums = (torch.randn(5000, 100, generator=rng, device="cuda") for _ in range(2))
+    index = torch.randint(0, 5000, (3000,), generator=rng, device="cuda")
+    factors = (torch.arange(5000, device="cuda") % 3).float()
+    assert torch.equal(TritonKernels().take(table, index), table[index])
+    for is_complex in (True, False):
+        wanted = sums + N3(1.0).gradient(table, is_complex) * factors.unsqueeze(1)
+        found = sums.clone()
+        TritonKernels().add_n3(table, factors, found, is_complex=is_complex)
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("by_row", [False, True])
