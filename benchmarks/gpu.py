@@ -120,7 +120,7 @@ def contrast_figures(options: argparse.Namespace, limits: Mapping[str, float]) -
         torch.randn(chunks, count, dim, device=device) * 0.1,
         torch.randn(chunks, edges, device=device),
     )
-    how = {"keep": None, "group": None, "weight": None, "softmax": True, "shift": 0.0, "scale": 1e-4}
+    how = {"dropped": None, "group": None, "weight": None, "softmax": True, "shift": 0.0, "scale": 1e-4}
     product = 2 * chunks * edges * count * dim
     found = []
 

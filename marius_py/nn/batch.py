@@ -34,30 +34,35 @@ class Importance:
         return Importance(self.group[chunks], self.weight[chunks, inside].contiguous())
 
 
+def mask_without(dropped: Tensor, shape: tuple[int, int, int]) -> Tensor:
+    """A mask of a shape (C, P, K), bool: False at the positions (M,) int64 of its flattened form."""
+    mask = dropped.new_ones(shape, dtype=torch.bool)
+    mask.view(-1).index_fill_(0, dropped, False)
+    return mask
+
+
 @dataclass(frozen=True, slots=True)
 class Corruption:
     """Shared negatives of one side.
 
     Attributes:
         nodes: (C, K) int64, local indices into `Batch.rows`.
-        keep: (C, P, K) bool, False where the corrupted edge is known to be true; None keeps all.
         importance: what the negatives count; None counts all alike.
         dropped: (M,) int64, ascending and on the host distinct: positions in the flattened (C, P, K) that do
-            not count either. Known edges are few among the negatives, and a list of them is made and read in
-            no time where a mask takes as long as a pass over the scores. None drops nothing.
+            not count, since the corrupted edge is known to be true. They are few, and a list of them is made
+            and read in no time where a mask takes as long as a pass over the scores. None drops nothing.
         edge_weight: (B,) float32, what each edge's loss on this side counts; None: 1. The mean over the batch
             still divides by B, and the loss that is reported does not know of it.
     """
 
     nodes: Tensor
-    keep: Tensor | None = None
     importance: Importance | None = None
     dropped: Tensor | None = None
     edge_weight: Tensor | None = None
 
     def tensors(self) -> list[Tensor]:
         """All tensors, in a fixed order."""
-        found = [self.nodes, self.keep, self.dropped, self.edge_weight]
+        found = [self.nodes, self.dropped, self.edge_weight]
         if self.importance is not None:
             found += [self.importance.group, self.importance.weight]
         return [one for one in found if one is not None]
@@ -66,20 +71,17 @@ class Corruption:
         """The same with others in the place of `tensors()`."""
         left = list(tensors)
         nodes = left.pop(0)
-        keep = None if self.keep is None else left.pop(0)
         dropped = None if self.dropped is None else left.pop(0)
         edge_weight = None if self.edge_weight is None else left.pop(0)
         importance = None if self.importance is None else Importance(*left)
-        return Corruption(nodes, keep, importance, dropped, edge_weight)
+        return Corruption(nodes, importance, dropped, edge_weight)
 
     def mask(self, num_edges: int) -> Tensor | None:
-        """What `keep` and `dropped` say together of a batch of B edges: (C, P, K) bool, or None."""
+        """Which negatives count for which of a batch of B edges: (C, P, K) bool, or None if all do."""
         if self.dropped is None:
-            return self.keep
-        shape = (self.nodes.shape[0], num_edges // self.nodes.shape[0], self.nodes.shape[1])
-        kept = self.nodes.new_ones(shape, dtype=torch.bool) if self.keep is None else self.keep.clone()
-        kept.view(-1).index_fill_(0, self.dropped, False)
-        return kept
+            return None
+        chunks, count = self.nodes.shape
+        return mask_without(self.dropped, (chunks, num_edges // chunks, count))
 
     def part(self, chunks: slice, inside: slice, chunk_edges: int) -> Corruption:
         """That of the edges `inside` each of the `chunks`, of chunks of P = `chunk_edges`."""
@@ -93,7 +95,6 @@ class Corruption:
             dropped = (edge * count + dropped % count)[mine]
         return Corruption(
             self.nodes[chunks],
-            None if self.keep is None else self.keep[chunks, inside].contiguous(),
             None if self.importance is None else self.importance.part(chunks, inside),
             dropped,
             self.edge_weights(chunks, inside),

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from marius_py.errors import ConfigError
+from marius_py.nn.batch import mask_without
 from marius_py.nn.optimizers import Adagrad, AdagradRow, SparseOptimizer
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class Kernels(Protocol):
         candidates: Tensor,
         positive: Tensor,
         *,
-        keep: Tensor | None,
+        dropped: Tensor | None,
         group: Tensor | None,
         weight: Tensor | None,
         softmax: bool,
@@ -87,7 +88,7 @@ def torch_contrast(
     candidates: Tensor,
     positive: Tensor,
     *,
-    keep: Tensor | None,
+    dropped: Tensor | None,
     group: Tensor | None,
     weight: Tensor | None,
     softmax: bool,
@@ -100,7 +101,8 @@ def torch_contrast(
         queries: (C, P, D).
         candidates: (C, K, D).
         positive: (C, P) scores of the true answers.
-        keep: (C, P, K) bool, False where a candidate must not count; None: all do.
+        dropped: (M,) int64, positions in the flattened (C, P, K) of candidates that must not count, some of
+            them perhaps twice; None: all do.
         group: (C, K) integers in [0, G), the group of each candidate; None without `weight`.
         weight: (C, P, G), what a candidate of each group counts for an edge, positive; None: 1.
         softmax: whether the loss is log(1 + Σ_k n_k e^(s_k + shift − s⁺)); otherwise it is logistic,
@@ -114,6 +116,7 @@ def torch_contrast(
         candidates (C, K, D). The softmax overflows for no finite scores.
     """
     scores = torch.bmm(queries, candidates.transpose(1, 2))
+    keep = None if dropped is None else mask_without(dropped, (*queries.shape[:2], candidates.shape[1]))
     counts: Tensor | None = None
     if weight is not None and group is not None:
         at = group.to(torch.int64).unsqueeze(1).expand(-1, queries.shape[1], -1)
@@ -267,7 +270,7 @@ class TritonKernels:
         candidates: Tensor,
         positive: Tensor,
         *,
-        keep: Tensor | None,
+        dropped: Tensor | None,
         group: Tensor | None,
         weight: Tensor | None,
         softmax: bool,
@@ -280,7 +283,7 @@ class TritonKernels:
         from marius_py.nn.kernels.triton_blocks import default_blocks
 
         module, (num_chunks, num_edges, dim) = self._contrast, queries.shape
-        given: dict[str, Any] = {"keep": keep, "group": group, "weight": weight, "scale": scale}
+        given: dict[str, Any] = {"dropped": dropped, "group": group, "weight": weight, "scale": scale}
         given |= {"softmax": softmax, "shift": shift}
         if dim not in self._blocks:
             fits = dim <= self.widest

@@ -176,7 +176,7 @@ def _room(
 
 def _arrays(corruption: Corruption, chunk_edges: int) -> list[np.ndarray]:
     """The first fields of the loop's Negatives: what there is none of is an empty array."""
-    importance, keep, dropped = corruption.importance, corruption.keep, corruption.dropped
+    importance, dropped = corruption.importance, corruption.dropped
     chunks = len(corruption.nodes)
 
     def array(given: Tensor | None, dtype: type[np.generic], *shape: int) -> np.ndarray:
@@ -186,6 +186,5 @@ def _arrays(corruption: Corruption, chunk_edges: int) -> list[np.ndarray]:
         corruption.nodes.contiguous().numpy(),
         array(None if importance is None else importance.group, np.int64, chunks, 0),
         array(None if importance is None else importance.weight, np.float32, chunks, chunk_edges, 0),
-        array(keep, np.bool_, chunks, chunk_edges, 0),
         array(dropped, np.int64, 0),
     ]

@@ -117,7 +117,7 @@ class Contrast:
         # A list of positions is found by the block where it lies on the host; a device would have to wait.
         on_host = d_rows.device.type == "cpu"
         self._dropped = negatives.dropped if on_host else None
-        self._keep = negatives.keep if on_host else negatives.mask(self.edges)
+        self._keep = None if on_host else negatives.mask(self.edges)
 
     @property
     def takes_rows_as_they_are(self) -> bool:
@@ -221,6 +221,5 @@ class Contrast:
             edges = torch.bincount(left_out // self.count, minlength=block.scores[..., 0].numel())
             return (self.count - edges).view(*block.scores.shape[:2], 1)
         if left_out is not None:
-            counts = counts if counts is block.counts else counts.clone()  # the batch's own mask
             counts.view(-1).index_fill_(0, left_out, 0)
         return counts.sum(-1, keepdim=True)

@@ -33,7 +33,7 @@ def random_batch(
     chunks: int = 3,
     chunk_edges: int = 4,
     count: int = 5,
-    keep: bool = False,
+    drop: bool = False,
     groups: int = 0,
     weighted: bool = False,
     scale: float = 1.0,
@@ -42,24 +42,23 @@ def random_batch(
 ) -> Batch:
     """A batch of chunks · chunk_edges edges over `nodes` rows; negatives of `groups` groups if above 0.
 
-    `weighted`: the losses of its edges count differently.
+    `drop`: two fifths of the pairs of an edge and a negative do not count. `weighted`: the losses of its
+    edges count differently.
     """
     rng = np.random.default_rng(seed)
     edges = chunks * chunk_edges
     negatives: dict[Side, Corruption] = {}
     for side in sides:
-        kept = torch.from_numpy(rng.random((chunks, chunk_edges, count)) < 0.6) if keep else None
+        kept = torch.from_numpy(rng.random((chunks, chunk_edges, count)) < 0.6) if drop else None
         importance = None
         if groups:
             group = torch.from_numpy(rng.integers(0, groups, (chunks, count)))
             weight = rng.uniform(0.3, 3.0, (chunks, chunk_edges, groups)).astype(np.float32)
             importance = Importance(group, torch.from_numpy(weight))
         drawn = torch.from_numpy(rng.integers(0, nodes, (chunks, count)))
-        dropped = None
-        if kept is not None and side == "tail":  # one side says it by a mask, the other by a list
-            kept, dropped = None, torch.nonzero(~kept.view(-1)).view(-1)
+        dropped = None if kept is None else torch.nonzero(~kept.view(-1)).view(-1)
         edge_weight = torch.from_numpy(rng.uniform(0.1, 2, edges).astype(np.float32)) if weighted else None
-        negatives[side] = Corruption(drawn, kept, importance, dropped, edge_weight)
+        negatives[side] = Corruption(drawn, importance, dropped, edge_weight)
     return Batch(
         rows=torch.from_numpy((scale * rng.standard_normal((nodes, dim))).astype(np.float32)),
         head=torch.from_numpy(rng.integers(0, nodes, edges)),

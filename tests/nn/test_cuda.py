@@ -47,11 +47,7 @@ pytestmark = [
 def moved(batch: Batch) -> Batch:
     names = ("rows", "head", "relation", "tail")
     negatives = {
-        side: Corruption(
-            c.nodes.cuda(),
-            None if c.keep is None else c.keep.cuda(),
-            dropped=None if c.dropped is None else c.dropped.cuda(),
-        )
+        side: Corruption(c.nodes.cuda(), dropped=None if c.dropped is None else c.dropped.cuda())
         for side, c in batch.negatives.items()
     }
     return replace(batch, negatives=negatives, **{name: getattr(batch, name).cuda() for name in names})
@@ -79,7 +75,7 @@ def model(
 @pytest.mark.parametrize("loss", [SoftmaxLoss(), LogisticLoss(1.0)], ids=["softmax", "logistic"])
 @pytest.mark.parametrize("decoder", [ComplEx(8), ComplEx(100), TransE(8)], ids=["complex", "wide", "transe"])
 def test_equal_to_the_cpu(decoder: Decoder, loss: Loss, kernels: str) -> None:
-    batch = random_batch(decoder.dim, keep=True, chunk_edges=40, count=70, nodes=200)
+    batch = random_batch(decoder.dim, drop=True, chunk_edges=40, count=70, nodes=200)
     here = step(model(decoder, "cpu", dropout=False, fused=True, loss=loss), batch)
     on_device = model(decoder, "cuda", dropout=False, fused=True, kernels=kernels, loss=loss)
     there = step(on_device, moved(batch))
@@ -91,7 +87,7 @@ def test_equal_to_the_cpu(decoder: Decoder, loss: Loss, kernels: str) -> None:
 @pytest.mark.parametrize("kernels", ["torch", "triton"])
 @pytest.mark.parametrize("decoder", [ComplEx(8), TransE(8)], ids=lambda d: type(d).__name__)
 def test_closed_form_equals_autograd(decoder: Decoder, kernels: str) -> None:
-    batch = moved(random_batch(8, keep=True))
+    batch = moved(random_batch(8, drop=True))
     fast = step(model(decoder, "cuda", dropout=True, fused=True, kernels=kernels), batch)
     plain = step(model(decoder, "cuda", dropout=True, fused=False), batch)
     torch.testing.assert_close(fast.d_rows, plain.d_rows, rtol=1e-3, atol=1e-5)
@@ -127,7 +123,11 @@ def test_contrast_kernel(
         "queries": random(chunks, edges, dim) * 0.3,
         "candidates": random(chunks, nodes, dim) * 0.3,
         "positive": random(chunks, edges),
-        "keep": random(chunks, edges, nodes) > (-4 if rare else -1) if full or rare else None,
+        "dropped": (
+            (random(chunks, edges, nodes) < (-4 if rare else -1)).view(-1).nonzero().view(-1)
+            if full or rare
+            else None
+        ),
         "group": torch.randint(0, groups, (chunks, nodes), device="cuda") if full else None,
         "weight": random(chunks, edges, groups).abs() + 0.3 if full else None,
     }

@@ -97,20 +97,20 @@ def assert_close(found: Any, wanted: Any, tolerance: float = 1e-5) -> None:
 )
 def test_equal_to_autograd(decoder: Decoder, loss: Loss) -> None:
     flags = (False, True)
-    for reciprocal, dropout, keep, regularizers in itertools.product(flags, flags, flags, REGULARIZERS):
+    for reciprocal, dropout, drop, regularizers in itertools.product(flags, flags, flags, REGULARIZERS):
         options: dict[str, Any] = {
             "reciprocal": reciprocal,
             "dropout": dropout,
             "regularizers": regularizers,
         }
-        batch = weighted(random_batch(8, keep=keep))
+        batch = weighted(random_batch(8, drop=drop))
         found = gradients(make(decoder, loss, kernels="torch", **options), batch)
         assert_close(found, gradients(make(decoder, loss, kernels="auto", fused=False, **options), batch))
 
 
 @pytest.mark.parametrize("kernels", ["torch", "auto"])
 def test_equal_whatever_torchs_default_dtype_is(kernels: str) -> None:
-    batch = random_batch(8, keep=True)
+    batch = random_batch(8, drop=True)
     models = [make(ComplEx(8), LogisticLoss(2.0), kernels=kernels, regularizers=[N3(0.1)]) for _ in range(2)]
     wanted = gradients(models[0], batch)
     before = torch.get_default_dtype()
@@ -126,7 +126,7 @@ def test_equal_whatever_torchs_default_dtype_is(kernels: str) -> None:
 @pytest.mark.parametrize("decoder", [ComplEx(12), DistMult(12), Dot(12)], ids=lambda d: type(d).__name__)
 def test_triton_equals_the_blocked_closed_form(decoder: Decoder, reciprocal: bool) -> None:
     pytest.importorskip("triton", reason="Triton is not installed (extra marius_py[kernels])")
-    batch = weighted(random_batch(12, keep=True, chunks=2, chunk_edges=20, count=18))
+    batch = weighted(random_batch(12, drop=True, chunks=2, chunk_edges=20, count=18))
     for loss, dropout in itertools.product((SoftmaxLoss(), LogisticLoss()), (False, True)):
         found, plain = (
             gradients(make(decoder, loss, kernels=kernels, dropout=dropout, reciprocal=reciprocal), batch)

@@ -48,9 +48,9 @@ def part_of(batch: Batch, edge: int, weight: bool) -> Batch:
 @pytest.mark.parametrize("loss", LOSSES, ids=["softmax", "smoothed", "logistic"])
 @pytest.mark.parametrize("fused", [False, True])
 def test_an_edge_counts_what_it_weighs(decoder: Decoder, loss: Loss, fused: bool) -> None:
-    for keep, groups, reciprocal in itertools.product((False, True), (0, 2), (False, True)):
+    for drop, groups, reciprocal in itertools.product((False, True), (0, 2), (False, True)):
         whole = random_batch(
-            6, chunks=1, chunk_edges=7, keep=keep, groups=groups, weighted=True, sides=["tail"]
+            6, chunks=1, chunk_edges=7, drop=drop, groups=groups, weighted=True, sides=["tail"]
         )
         model = lambda: make_model(decoder, loss, reciprocal=reciprocal, fused=fused)  # noqa: B023, E731
         d_rows, d_relations, value = gradients(model(), whole)
@@ -67,7 +67,7 @@ def test_an_edge_counts_what_it_weighs(decoder: Decoder, loss: Loss, fused: bool
 
 @pytest.mark.parametrize("dropout", [False, True])
 def test_both_paths_and_parts_agree_on_weighted_edges(dropout: bool) -> None:
-    batch = random_batch(8, keep=True, groups=3, weighted=True)
+    batch = random_batch(8, drop=True, groups=3, weighted=True)
     models = [make_model(ComplEx(8), SoftmaxLoss(), dropout=dropout, fused=fused) for fused in (False, True)]
     in_parts = make_model(ComplEx(8), SoftmaxLoss(), dropout=dropout)
     in_parts._parts = 5
@@ -132,7 +132,8 @@ def test_k_vs_all_of_a_whole_graph() -> None:
     for side, own in (("head", head), ("tail", tail)):
         everything = torch.arange(nodes)[None]
         weight = torch.from_numpy(known.question_weights(edges, side))
-        negatives[side] = Corruption(everything, (own[:, None] != everything)[None], None, None, weight)
+        dropped = torch.arange(len(own)) * nodes + own
+        negatives[side] = Corruption(everything, dropped=dropped, edge_weight=weight)
     batch = Batch(rows, head, relation, tail, negatives, seed=0)
     for fused in (False, True):
         model = make_model(ComplEx(6), SoftmaxLoss(), reciprocal=True, fused=fused)

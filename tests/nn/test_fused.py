@@ -96,13 +96,13 @@ def assert_paths_equal(
 @pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
 def test_equal_to_autograd(decoder: Decoder, loss: Loss) -> None:
     flags = (False, True)
-    for reciprocal, dropout, keep, groups, regularizers in itertools.product(
+    for reciprocal, dropout, drop, groups, regularizers in itertools.product(
         flags, flags, flags, (0, 3), REGULARIZERS
     ):
         assert_paths_equal(
             decoder,
             loss,
-            {"keep": keep, "groups": groups},
+            {"drop": drop, "groups": groups},
             reciprocal=reciprocal,
             dropout=dropout,
             regularizers=regularizers,
@@ -112,8 +112,8 @@ def test_equal_to_autograd(decoder: Decoder, loss: Loss) -> None:
 @pytest.mark.parametrize("decoder", [ComplEx(8), TransE(8)], ids=["complex", "transe"])
 @pytest.mark.parametrize("loss", LOSSES[2:], ids=NAMES[2:])
 def test_equal_to_autograd_where_weights_add_up_to_little(decoder: Decoder, loss: Loss) -> None:
-    for keep in (False, True):
-        assert_paths_equal(decoder, loss, {"count": 1, "groups": 3, "keep": keep})
+    for drop in (False, True):
+        assert_paths_equal(decoder, loss, {"count": 1, "groups": 3, "drop": drop})
 
 
 @pytest.mark.parametrize("decoder", [Dot, DistMult, ComplEx])
@@ -128,7 +128,7 @@ def test_compiled_equals_plain(
     monkeypatch.setattr(
         model_module, "compiled_gradients", lambda *given: calls.append(0) or compiled(*given)
     )
-    shape = {"chunks": 5, "chunk_edges": 7, "count": 4, "keep": True}
+    shape = {"chunks": 5, "chunk_edges": 7, "count": 4, "drop": True}
     loss = SoftmaxLoss(negative_weight=3.0)
     for groups, reciprocal in itertools.product((0, 2), (False, True)):
         assert_paths_equal(decoder(dim), loss, {**shape, "groups": groups}, reciprocal=reciprocal)
@@ -191,7 +191,7 @@ def test_rounded_factors_are_all_that_bfloat16_changes(
     monkeypatch.setattr(
         model_module, "compiled_gradients", lambda *given: calls.append(0) or compiled(*given)
     )
-    shape = {"chunks": 5, "chunk_edges": 7, "count": 5, "keep": True}
+    shape = {"chunks": 5, "chunk_edges": 7, "count": 5, "drop": True}
     for groups, reciprocal in itertools.product((0, 2), (False, True)):
         batch = random_batch(decoder.dim, **shape, groups=groups)  # type: ignore[arg-type]
         batch = replace(batch, rows=(4 * batch.rows).round().clamp(-8, 8) / 8)  # products of two have 7 bits
@@ -280,7 +280,7 @@ def test_a_subclass_with_another_query_is_not_taken_for_its_parent() -> None:
 @pytest.mark.parametrize("decoder", DECODERS, ids=lambda decoder: type(decoder).__name__)
 @pytest.mark.parametrize("rates", [(0.3, 0.0), (0.0, 0.2)])
 def test_dropout_of_nodes_or_relations_alone(decoder: Decoder, rates: tuple[float, float]) -> None:
-    batch = random_batch(8, keep=True)
+    batch = random_batch(8, drop=True)
     for reciprocal in (False, True):
         found = []
         for fused in (True, False):
@@ -296,7 +296,7 @@ def test_dropout_of_nodes_or_relations_alone(decoder: Decoder, rates: tuple[floa
 def test_blocks_do_not_change_the_result(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(fused_module.BLOCK_SCORES, "cpu", limit)
     monkeypatch.setattr(fused_module, "LEAST_EDGES", 1)
-    shape = {"chunks": 5, "chunk_edges": 7, "count": 4, "keep": True, "groups": 2}
+    shape = {"chunks": 5, "chunk_edges": 7, "count": 4, "drop": True, "groups": 2}
     assert_paths_equal(ComplEx(6), SoftmaxLoss(), shape, dropout=True)
     assert_paths_equal(TransE(6), LogisticLoss(1.0), shape, dropout=True, reciprocal=True)
 
@@ -456,7 +456,7 @@ def test_different_chunks_on_the_two_sides() -> None:
 def test_different_counts_on_the_two_sides(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(fused_module.BLOCK_SCORES, "cpu", limit)
     monkeypatch.setattr(fused_module, "LEAST_EDGES", 1)
-    head, tail = random_batch(8, count=3, keep=True), random_batch(8, count=11, keep=True)
+    head, tail = random_batch(8, count=3, drop=True), random_batch(8, count=11, drop=True)
     batch = replace(head, negatives={"head": head.negatives["head"], "tail": tail.negatives["tail"]})
     fast = gradients(make_model(ComplEx(8), SoftmaxLoss(), dropout=True), batch)
     plain = gradients(make_model(ComplEx(8), SoftmaxLoss(), dropout=True, fused=False), batch)
@@ -464,38 +464,10 @@ def test_different_counts_on_the_two_sides(limit: int, monkeypatch: pytest.Monke
         np.testing.assert_allclose(ours, reference, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("loss", [SoftmaxLoss(), LogisticLoss()], ids=["softmax", "logistic"])
-@pytest.mark.parametrize("groups", [0, 3])
-def test_a_mask_and_a_list_of_negatives_together(loss: Loss, groups: int) -> None:
-    """What either says is left out, the batch's own mask stays as it is."""
-    plain = random_batch(8, keep=True, groups=groups)
-    both, masked = plain, plain
-    for side, one in plain.negatives.items():
-        keep = torch.from_numpy(np.random.default_rng(3).random((3, 4, 5)) < 0.7)
-        dropped = torch.tensor([0, 7, 31, 59])
-        together = Corruption(one.nodes, keep, one.importance, dropped)
-        mask = together.mask(12)
-        assert mask is not None
-        both = replace(both, negatives={**both.negatives, side: together})
-        masked = replace(
-            masked, negatives={**masked.negatives, side: Corruption(one.nodes, mask, one.importance)}
-        )
-    before = {side: one.keep.clone() for side, one in both.negatives.items() if one.keep is not None}
-    for batch in (both, masked):
-        for fused in (True, False):
-            found = gradients(make_model(ComplEx(8), loss, fused=fused), batch)
-            expected = gradients(make_model(ComplEx(8), loss, fused=False), masked)
-            for ours, reference in zip(found, expected, strict=True):
-                np.testing.assert_allclose(ours, reference, rtol=1e-4, atol=1e-6)
-    for side, one in both.negatives.items():
-        assert one.keep is not None
-        assert torch.equal(one.keep, before[side])
-
-
 def test_blocks_keep_enough_edges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(fused_module.BLOCK_SCORES, "cpu", 10)
     monkeypatch.setattr(fused_module, "LEAST_EDGES", 3)
-    shape = {"chunks": 2, "chunk_edges": 7, "count": 9, "keep": True}
+    shape = {"chunks": 2, "chunk_edges": 7, "count": 9, "drop": True}
     assert_paths_equal(ComplEx(6), SoftmaxLoss(), shape, dropout=True)
     contrast = SimpleNamespace(num_chunks=2, chunk_edges=7, count=9)
     groups, blocks = fused_module.divide([contrast], "cpu")  # type: ignore[list-item]

@@ -67,7 +67,7 @@ GOLDEN_VALUES: dict[tuple[str, str], tuple[float, float]] = {
 def golden_loss(decoder: Decoder, loss: Loss, *, rich: bool) -> float:
     """Loss of the 5th of five steps on one batch; rich: with dropout, masks and reciprocal relations."""
     model = make_model(decoder, loss, optimizer=Adagrad(0.1), reciprocal=rich, dropout=rich)
-    batch = random_batch(decoder.dim, scale=0.3, keep=rich)
+    batch = random_batch(decoder.dim, scale=0.3, drop=rich)
     state = untrained(model, batch)
     value = 0.0
     for _ in range(5):

@@ -304,7 +304,7 @@ known, answer = random.integers(0, 80, (2, edges))
 asked = loops.Edges(known, random.integers(0, 3, edges), answer, loops.COMPLEX, np.float32(1))
 negatives = loops.Negatives(
     random.integers(0, 80, (1, count)), np.zeros((1, 0), np.int64), np.zeros((1, edges, 0), np.float32),
-    np.zeros((1, edges, 0), bool), np.zeros(0, np.int64), np.float32(0),
+    np.zeros(0, np.int64), np.float32(0),
 )
 shapes = [(edges, dim), (edges, dim), (edges,), (edges, count), (count, dim)]
 factors = [(edges, dim), (edges, dim), (edges, count), (count, dim)]

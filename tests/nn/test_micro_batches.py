@@ -68,7 +68,7 @@ def test_in_parts_as_at_once(
         "fused": fused,
         "regularizers": [N3(0.3), N3(0.2, weighted=False)],
     }
-    batch = random_batch(6, chunks=chunks, chunk_edges=24 // chunks, keep=True, groups=3)
+    batch = random_batch(6, chunks=chunks, chunk_edges=24 // chunks, drop=True, groups=3)
     wanted = gradients(make_model(ComplEx(6), SoftmaxLoss(), **options), batch)
     seen = limited(monkeypatch, most_edges, DEVICE_ERROR if chunks == 1 else HOST_ERROR)
     model = make_model(ComplEx(6), SoftmaxLoss(), **options)
@@ -109,7 +109,7 @@ def test_a_team_finds_the_gradients_of_the_whole(
         "regularizers": [N3(0.3), N3(0.2, weighted=False)],
         "clip_norm": 0.05,
     }
-    batch = random_batch(6, chunks=chunks, chunk_edges=60 // chunks, keep=True, groups=3)
+    batch = random_batch(6, chunks=chunks, chunk_edges=60 // chunks, drop=True, groups=3)
 
     def found(team: Team) -> list[np.ndarray]:
         it = make_model(ComplEx(6), SoftmaxLoss(), **options).gradients(batch, team)

@@ -108,8 +108,8 @@ def test_loss_is_the_sum_of_both_sides() -> None:
 @pytest.mark.parametrize("fused", [True, False])
 def test_step_leaves_the_batch_and_earlier_updates_alone(fused: bool) -> None:
     model = make_model(ComplEx(8), SoftmaxLoss(), optimizer=Adagrad(0.1), dropout=True, fused=fused)
-    batch, state = random_batch(8, keep=True), torch.zeros(20, 8)
-    copy = random_batch(8, keep=True)
+    batch, state = random_batch(8, drop=True), torch.zeros(20, 8)
+    copy = random_batch(8, drop=True)
     first = step(model, batch, state)
     kept = first.d_rows.clone(), first.d_state.clone(), first.loss.clone()
     step(model, random_batch(8, seed=5))

@@ -36,13 +36,19 @@ SMALL = Blocks(Block(16, 16, stages=1), Block(16, 16, stages=1), programs=1)
 GROUPS = 3
 
 
+def positions(keep: torch.Tensor) -> torch.Tensor:
+    """Where a mask is False, the last place twice, as the trainer pads them."""
+    found = (~keep).view(-1).nonzero().view(-1)
+    return torch.cat((found, found[-1:]))
+
+
 def arguments(
     chunks: int,
     edges: int,
     nodes: int,
     dim: int,
     *,
-    keep: bool = False,
+    drop: bool = False,
     weigh: bool = False,
     scale: float = 0.3,
     seed: int = 0,
@@ -52,7 +58,7 @@ def arguments(
         "queries": torch.randn(chunks, edges, dim, generator=rng) * scale,
         "candidates": torch.randn(chunks, nodes, dim, generator=rng) * scale,
         "positive": torch.randn(chunks, edges, generator=rng),
-        "keep": torch.rand(chunks, edges, nodes, generator=rng) < 0.6 if keep else None,
+        "dropped": positions(torch.rand(chunks, edges, nodes, generator=rng) < 0.6) if drop else None,
         "group": torch.randint(0, GROUPS, (chunks, nodes), generator=rng) if weigh else None,
         "weight": torch.rand(chunks, edges, GROUPS, generator=rng) + 0.3 if weigh else None,
     }
@@ -64,8 +70,8 @@ def by_autograd(given: dict[str, Any], softmax: bool, shift: float, scale: float
     leaves = {name: given[name].double().requires_grad_() for name in names}
     scores = leaves["queries"] @ leaves["candidates"].transpose(1, 2)
     counts = torch.ones_like(scores).detach()
-    if given["keep"] is not None:
-        counts = counts * given["keep"]
+    if given["dropped"] is not None:
+        counts.view(-1)[given["dropped"]] = 0
     if given["weight"] is not None:
         at = given["group"].unsqueeze(1).expand(-1, scores.shape[1], -1)
         counts = counts * torch.gather(given["weight"].double(), 2, at)
@@ -90,9 +96,9 @@ def assert_close(found: Any, wanted: list[torch.Tensor], tolerance: float) -> No
 @pytest.mark.parametrize("softmax", [True, False], ids=["softmax", "logistic"])
 @pytest.mark.parametrize("path", ["torch", "triton"])
 def test_contrast_equals_autograd(path: str, softmax: bool) -> None:
-    for keep, weigh in itertools.product((False, True), repeat=2):
-        shift = 0.7 if keep else 0.0
-        given = arguments(2, 37, 45, 100, keep=keep, weigh=weigh)
+    for drop, weigh in itertools.product((False, True), repeat=2):
+        shift = 0.7 if drop else 0.0
+        given = arguments(2, 37, 45, 100, drop=drop, weigh=weigh)
         wanted = by_autograd(given, softmax, shift, 0.5)
         if path == "torch":
             found = torch_contrast(**given, softmax=softmax, shift=shift, scale=0.5)
@@ -105,7 +111,7 @@ def test_contrast_equals_autograd(path: str, softmax: bool) -> None:
 
 @pytest.mark.parametrize("path", ["torch", "triton"])
 def test_an_average_over_weights_that_add_up_to_little(path: str) -> None:
-    given = arguments(2, 17, 1, 16, keep=True, weigh=True)
+    given = arguments(2, 17, 1, 16, drop=True, weigh=True)
     given["weight"] *= 0.1
     if path == "torch":
         found = torch_contrast(**given, softmax=False, shift=0.0, scale=1.0)
@@ -123,10 +129,10 @@ def test_an_average_over_weights_that_add_up_to_little(path: str) -> None:
     nodes=st.integers(1, 40),
     dim=st.integers(1, 40),
     programs=st.sampled_from([1, 8]),
-    keep=st.booleans(),
+    drop=st.booleans(),
 )
-def test_any_shape(chunks: int, edges: int, nodes: int, dim: int, programs: int, keep: bool) -> None:
-    given = arguments(chunks, edges, nodes, dim, keep=keep)
+def test_any_shape(chunks: int, edges: int, nodes: int, dim: int, programs: int, drop: bool) -> None:
+    given = arguments(chunks, edges, nodes, dim, drop=drop)
     blocks = replace(SMALL, programs=programs)
     found = triton_contrast.contrast(
         **given, softmax=True, shift=0.0, scale=1.0, precision="ieee", blocks=blocks
@@ -138,11 +144,12 @@ def test_any_shape(chunks: int, edges: int, nodes: int, dim: int, programs: int,
 @pytest.mark.parametrize("weigh", [False, True], ids=["", "weighted"])
 def test_the_few_candidates_that_do_not_count_are_found_where_they_are(softmax: bool, weigh: bool) -> None:
     given = arguments(2, 69, 75, 20, weigh=weigh)
-    keep = given["keep"] = torch.ones(2, 69, 75, dtype=torch.bool)
+    keep = torch.ones(2, 69, 75, dtype=torch.bool)
     left_out = [(0, 0, 0), (0, 15, 32), (0, 16, 31), (1, 31, 74), (1, 68, 0), (1, 68, 74)]
     for place in left_out:
         keep[place] = False
         given["queries"][place[:2]] = 3 * given["candidates"][place[0], place[2]]  # it would be seen
+    given["dropped"] = positions(keep)
     blocks = Blocks(Block(16, 32, stages=1), Block(16, 64, stages=1), programs=8)
     found = triton_contrast.contrast(
         **given, softmax=softmax, shift=0.0, scale=1.0, precision="ieee", blocks=blocks
@@ -151,12 +158,12 @@ def test_the_few_candidates_that_do_not_count_are_found_where_they_are(softmax: 
 
 
 @pytest.mark.parametrize("shape", [(2, 69, 75), (1, 1, 1), (3, 64, 32), (1, 5, 200)])
-def test_masks_are_packed_both_ways_round(shape: tuple[int, int, int]) -> None:
+def test_what_is_left_out_is_marked_both_ways_round(shape: tuple[int, int, int]) -> None:
     mask = torch.rand(shape, generator=torch.Generator().manual_seed(1)) > 0.0005
     mask[-1, -1, -1] = False
     blocks = (16, 64), (16, 128)
-    packed = triton_mask.pack(mask.to(torch.int8), *blocks)
-    for way, (own, other), bits in zip(packed, blocks, (mask, mask.transpose(1, 2)), strict=True):
+    marked = triton_mask.leave_out(positions(mask), shape, *blocks)
+    for way, (own, other), bits in zip(marked, blocks, (mask, mask.transpose(1, 2)), strict=True):
         unpacked = way.words.unsqueeze(3) >> torch.arange(32) & 1
         assert torch.equal(unpacked.flatten(2)[:, :, : bits.shape[2]].bool(), bits)
         down, across = -(-bits.shape[1] // own), -(-bits.shape[2] // other)
@@ -170,7 +177,7 @@ def test_masks_are_packed_both_ways_round(shape: tuple[int, int, int]) -> None:
 
 @pytest.mark.parametrize("precision", ["tf32", "tf32x3", "bf16"])
 def test_coarser_products_stay_near(precision: str) -> None:
-    given = arguments(1, 20, 33, 24, keep=True, weigh=True)
+    given = arguments(1, 20, 33, 24, drop=True, weigh=True)
     found = triton_contrast.contrast(**given, softmax=True, shift=0.0, scale=1.0, precision=precision)
     assert_close(found, by_autograd(given, True, 0.0, 1.0), 3e-2)
 
@@ -186,7 +193,7 @@ def test_bfloat16_rounds() -> None:
 
 @pytest.mark.parametrize("path", ["torch", "triton"])
 def test_scores_far_apart_do_not_overflow(path: str) -> None:
-    given = arguments(1, 16, 20, 8, keep=True, scale=30.0)
+    given = arguments(1, 16, 20, 8, drop=True, scale=30.0)
     if path == "torch":
         found = torch_contrast(**given, softmax=True, shift=0.0, scale=1.0)
     else:
@@ -196,7 +203,9 @@ def test_scores_far_apart_do_not_overflow(path: str) -> None:
     assert all(bool(torch.isfinite(one).all()) for one in found)
     scores = given["queries"].double() @ given["candidates"].double().transpose(1, 2)
     everything = torch.cat([given["positive"].double().unsqueeze(2), scores], 2)
-    left = torch.cat([torch.ones(1, 16, 1, dtype=torch.bool), given["keep"]], 2)
+    left = torch.ones(1, 16, 20, dtype=torch.bool)
+    left.view(-1)[given["dropped"]] = False
+    left = torch.cat([torch.ones(1, 16, 1, dtype=torch.bool), left], 2)
     wanted = torch.logsumexp(everything.masked_fill(~left, -torch.inf), 2) - given["positive"].double()
     np.testing.assert_allclose(found[0].numpy(), wanted.numpy(), rtol=1e-5, atol=1e-5)
 
@@ -204,7 +213,7 @@ def test_scores_far_apart_do_not_overflow(path: str) -> None:
 @pytest.mark.parametrize("softmax", [True, False])
 @pytest.mark.parametrize("path", ["torch", "triton"])
 def test_nothing_kept_pulls_at_nothing(path: str, softmax: bool) -> None:
-    given = arguments(1, 5, 6, 8) | {"keep": torch.zeros(1, 5, 6, dtype=torch.bool)}
+    given = arguments(1, 5, 6, 8) | {"dropped": torch.arange(30)}
     if path == "torch":
         found = torch_contrast(**given, softmax=softmax, shift=0.0, scale=1.0)
     else:
@@ -312,7 +321,7 @@ def test_smaller_blocks_are_tried_where_shared_memory_is_short(monkeypatch: pyte
         return real(*tensors, blocks=blocks, **options)
 
     monkeypatch.setattr(triton_contrast, "contrast", scarce)
-    given = arguments(1, 17, 10, 8, keep=True)
+    given = arguments(1, 17, 10, 8, drop=True)
     wanted = torch_contrast(**given, softmax=True, shift=0.0, scale=1.0)
     for fits in (32, 0):
         kernels = cuda_kernels.TritonKernels("float32")
@@ -376,7 +385,7 @@ def build(kernel, types, constants, **options):
     pointers = "queries candidates positives words flags group weight d_queries losses slopes stats " \\
         "d_candidates relations known answer relation d_queries d_rows d_relations " \\
         "candidates_turned queries_turned " \\
-        "values plain turned mask words_of_rows flags_of_rows words_of_columns flags_of_columns " \\
+        "values plain turned positions words_of_rows flags_of_rows words_of_columns flags_of_columns " \\
         "rows state index gradients count rate factors sums table out".split()
     floats = {"shift", "scale", "lr", "eps"}
     signature = {}
@@ -396,7 +405,7 @@ for precision, masked, weighed in (("tf32", False, False), ("tf32", True, False)
                                    ("bf16", True, True), ("tf32x3", True, False)):
     blocks = triton_blocks.default_blocks(100, precision)
     ahead, back = blocks.forward, blocks.backward
-    shared = dict(DIM=100, HAS_KEEP=masked, HAS_WEIGHT=weighed, SOFTMAX=not weighed, PRECISION=precision,
+    shared = dict(DIM=100, HAS_DROPPED=masked, HAS_WEIGHT=weighed, SOFTMAX=not weighed, PRECISION=precision,
                   TURNED=precision in triton_contrast.TURNED, LOOK_UP="tf32", BLOCK_GROUPS=16, BLOCK_DIM=128)
     operand = "*bf16" if precision == "bf16" else "*fp32"
     types = dict.fromkeys(("queries", "queries_turned", "candidates", "candidates_turned"), operand)
@@ -414,8 +423,8 @@ for precision, masked, weighed in (("tf32", False, False), ("tf32", True, False)
         assert precision == "tf32x3" or "cp.async" in kernel.asm["ptx"], "nothing is loaded ahead"
         assert kernel.metadata.shared <= 227 * 1024, "a block does not fit a multiprocessor"
 ways = ("words_of_rows", "flags_of_rows", "words_of_columns", "flags_of_columns")
-build(triton_mask._pack_kernel, {"mask": "*i8", **dict.fromkeys(ways, "*i32")},
-      dict(OWN_ROWS=64, OTHER_COLUMNS=32, OWN_COLUMNS=128, OTHER_ROWS=64, BLOCK_ROWS=64, BLOCK_COLUMNS=128))
+build(triton_mask._leave_out_kernel, {"positions": "*i64", **dict.fromkeys(ways, "*i32")},
+      dict(OWN_ROWS=64, OTHER_COLUMNS=32, OWN_COLUMNS=128, OTHER_ROWS=64, BLOCK=256))
 build(triton_adagrad._adagrad_kernel, {"index": "*i64", "count": "*i64"},
       dict(DIM=100, HAS_COUNT=True, HAS_RATE=True, BY_ROW=False, BLOCK_ROWS=16, BLOCK_DIM=128))
 for kernel in (triton_edges._query_kernel, triton_edges._query_backward_kernel):

@@ -49,15 +49,13 @@ class Negatives(NamedTuple):
     Attributes:
         nodes: (C, K) int64, indices of rows.
         group: (C, K) int64, in [0, G). weight: (C, P, G) float32, what those of a group count; G may be 0.
-        keep: (C, P, K) bool, False where one does not count, or (C, P, 0): all do.
-        dropped: (M,) int64, ascending positions in (C, P, K) that do not count either.
+        dropped: (M,) int64, ascending positions in (C, P, K) that do not count.
         log_weight: float32, logarithm of what all count.
     """
 
     nodes: np.ndarray
     group: np.ndarray
     weight: np.ndarray
-    keep: np.ndarray
     dropped: np.ndarray
     log_weight: np.float32
 
@@ -269,14 +267,11 @@ def _look_up(rows, nodes, group, groups, candidates):
 
 
 @helper
-def _leave_out(keep, dropped, place, first, count, width, scores):
+def _leave_out(dropped, place, first, count, width, scores):
     """Set the scores, `width` an edge, that must not count to minus infinity.
 
     Returns the place in `dropped` after them.
     """
-    for e in range(count if keep.shape[1] else 0):
-        for k in range(width):
-            scores[e, k] = scores[e, k] if keep[e, k] else -np.float32(np.inf)
     for e in range(count):
         begin = (first + e) * width
         while place < len(dropped) and dropped[place] < begin + width:
@@ -326,8 +321,7 @@ def contrast(
             _round(queries, n, dim + groups, asked)
             sizes = n, count, dim + groups
             multiply(gemm, False, True, sizes, _LOG2_E, asked, candidates, _ZERO, scores)
-            keep = negatives.keep[chunk, inside:]
-            place = _leave_out(keep, negatives.dropped, place, first, n, count, scores)
+            place = _leave_out(negatives.dropped, place, first, n, count, scores)
             _weigh(scores, totals, n, count, negatives.log_weight, weights)
             multiply(gemm, False, False, (n, dim, count), _ONE, weights, candidates, _ZERO, gradients)
             loss += _finish(totals, n, share, queries, dim, scaled)

@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from marius_py.nn.kernels.triton_blocks import Blocks, default_blocks
-from marius_py.nn.kernels.triton_mask import Way, is_set, pack
+from marius_py.nn.kernels.triton_mask import Way, is_set, leave_out
 from marius_py.nn.kernels.triton_operands import operand
 
 PRECISIONS = ("ieee", "tf32", "tf32x3", "bf16")
@@ -47,9 +47,9 @@ def _product(left, right, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def _are_left_out(flags, block, HAS_KEEP: tl.constexpr):
+def _are_left_out(flags, block, HAS_DROPPED: tl.constexpr):
     """Whether any of a block's candidates does not count; asked early, since the answer takes its time."""
-    if HAS_KEEP:
+    if HAS_DROPPED:
         return tl.load(flags + block) != 0
     else:
         return False
@@ -66,10 +66,10 @@ def _of_those_that_count(
     num_words,
     are_left_out,
     OTHER: tl.constexpr,
-    HAS_KEEP: tl.constexpr,
+    HAS_DROPPED: tl.constexpr,
 ):
     """Values of pairs (own, other); `OTHERWISE` where the candidate does not count for the edge."""
-    if HAS_KEEP:  # noqa: SIM102 - known when it is compiled, the other when it runs
+    if HAS_DROPPED:  # noqa: SIM102 - known when it is compiled, the other when it runs
         if are_left_out:
             values = tl.where(is_set(words, own, other, is_own, num_words, OTHER), values, OTHERWISE)
     return values
@@ -112,7 +112,7 @@ def _forward_kernel(
     shift,
     scale,
     DIM: tl.constexpr,
-    HAS_KEEP: tl.constexpr,
+    HAS_DROPPED: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
     SOFTMAX: tl.constexpr,
     TURNED: tl.constexpr,
@@ -150,13 +150,13 @@ def _forward_kernel(
         node = first + tl.arange(0, BLOCK_NODES)
         is_node = node < num_nodes
         is_pair = is_edge[:, None] & is_node[None, :]
-        are_left_out = _are_left_out(flags, first // BLOCK_NODES, HAS_KEEP)
+        are_left_out = _are_left_out(flags, first // BLOCK_NODES, HAS_DROPPED)
         values = tl.load(candidates + node[:, None] * BLOCK_DIM + column[None, :])
         score = _product(query, tl.trans(values), PRECISION)
         if HAS_WEIGHT or not SOFTMAX:
             counts = tl.where(is_pair, 1.0, 0.0)
             counts = _of_those_that_count(
-                counts, 0.0, words, edge, node, is_edge, num_words, are_left_out, BLOCK_NODES, HAS_KEEP
+                counts, 0.0, words, edge, node, is_edge, num_words, are_left_out, BLOCK_NODES, HAS_DROPPED
             )
             if HAS_WEIGHT:
                 counts *= _product(of_edges, _members(group, node, is_node, BLOCK_GROUPS), LOOK_UP)
@@ -176,7 +176,7 @@ def _forward_kernel(
                     num_words,
                     are_left_out,
                     BLOCK_NODES,
-                    HAS_KEEP,
+                    HAS_DROPPED,
                 )
             higher = tl.maximum(highest, tl.max(score, 1))
             shrink = tl.exp2(highest - higher)
@@ -238,7 +238,7 @@ def _backward_kernel(
     shift,
     scale,
     DIM: tl.constexpr,
-    HAS_KEEP: tl.constexpr,
+    HAS_DROPPED: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
     SOFTMAX: tl.constexpr,
     TURNED: tl.constexpr,
@@ -274,13 +274,13 @@ def _backward_kernel(
         edge = first + tl.arange(0, BLOCK_EDGES)
         is_edge = edge < end
         is_pair = is_node[:, None] & is_edge[None, :]
-        are_left_out = _are_left_out(flags, first // BLOCK_EDGES, HAS_KEEP)
+        are_left_out = _are_left_out(flags, first // BLOCK_EDGES, HAS_DROPPED)
         query = tl.load(queries + edge[:, None] * BLOCK_DIM + column[None, :])
         score = _product(values, tl.trans(query), PRECISION)  # (nodes, edges): its weights need no transpose
         if HAS_WEIGHT or not SOFTMAX:
             counts = tl.where(is_pair, 1.0, 0.0)
             counts = _of_those_that_count(
-                counts, 0.0, words, node, edge, is_node, num_words, are_left_out, BLOCK_EDGES, HAS_KEEP
+                counts, 0.0, words, node, edge, is_node, num_words, are_left_out, BLOCK_EDGES, HAS_DROPPED
             )
             if HAS_WEIGHT:
                 of_edges = _weights_of(weight, edge, is_edge, num_groups, BLOCK_GROUPS)
@@ -302,7 +302,7 @@ def _backward_kernel(
                     num_words,
                     are_left_out,
                     BLOCK_EDGES,
-                    HAS_KEEP,
+                    HAS_DROPPED,
                 )
                 weights = tl.exp2(power)
         else:
@@ -328,7 +328,7 @@ def contrast(
     candidates: Tensor,
     positive: Tensor,
     *,
-    keep: Tensor | None,
+    dropped: Tensor | None,
     group: Tensor | None,
     weight: Tensor | None,
     softmax: bool,
@@ -340,8 +340,8 @@ def contrast(
     """As `marius_py.nn.cuda_kernels.torch_contrast`, of the same arguments, without scores in memory.
 
     Args:
-        queries, candidates, positive, keep, group, weight, softmax, shift, scale: as there; contiguous, D at
-            most `MAX_DIM`, P · K below 2³¹.
+        queries, candidates, positive, dropped, group, weight, softmax, shift, scale: as there; contiguous, D
+            at most `MAX_DIM`, P · K below 2³¹.
         precision: one of `PRECISIONS`.
         blocks: shape of the blocks; None: `default_blocks`.
 
@@ -364,7 +364,7 @@ def contrast(
         "shift": float(shift),
         "scale": float(scale),
         "DIM": dim,
-        "HAS_KEEP": keep is not None,
+        "HAS_DROPPED": dropped is not None,
         "HAS_WEIGHT": weight is not None,
         "SOFTMAX": softmax,
         "TURNED": turned,
@@ -376,8 +376,9 @@ def contrast(
     unread = positive  # stands for a tensor that there is none of
     weighed = (unread if group is None else group, unread if weight is None else weight)
     forward = backward = Way(unread, unread)
-    if keep is not None:
-        forward, backward = pack(keep.view(torch.int8), (ahead.own, ahead.other), (back.own, back.other))
+    if dropped is not None:
+        shape = (num_chunks, num_edges, num_nodes)
+        forward, backward = leave_out(dropped, shape, (ahead.own, ahead.other), (back.own, back.other))
     sizes = (num_edges, num_nodes, num_groups, queries.shape[1], candidates.shape[1])
     _forward_kernel[(triton.cdiv(num_edges, ahead.own), num_chunks)](
         queries,
