@@ -46,9 +46,11 @@ def resolve_device(name: str) -> torch.device:
         )
     if colon:
         return torch.device("cuda", int(number))
-    return torch.device(
-        "cuda" if name == "auto" and torch.cuda.is_available() else name.replace("auto", "cpu")
-    )
+    if kind == "cuda" or (name == "auto" and torch.cuda.is_available()):
+        return torch.device(
+            "cuda", torch.cuda.current_device()
+        )  # that of this thread, others may have theirs
+    return torch.device("cpu")
 
 
 def available_cores() -> int:

@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from marius_py import load
@@ -241,7 +242,8 @@ def test_a_device_is_one_that_is_there(written, monkeypatch):
         load(folder, device="cuda")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    assert resolve_device("auto").type == "cuda"
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 1)
+    assert resolve_device("auto") == resolve_device("cuda") == torch.device("cuda", 1)
     assert resolve_device("cuda:1").index == 1
     with pytest.raises(
         ConfigError, match=r"device=cuda:2, but this machine has 2 CUDA devices: the last is cuda:1"

@@ -8,6 +8,7 @@ not make the host wait.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ LONG = 256
 
 MOST_SEEN = 1024
 """Shapes that are counted; the one that was not seen for the longest time is forgotten first."""
+
+_one_at_a_time = threading.Lock()
+"""Held by the thread that records: PyTorch frees cached memory first, which no other may be recording for."""
 
 Work = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
@@ -59,6 +63,7 @@ class Recordings:
         self._recorded: dict[Hashable, _Recorded] = {}
         self._seen: dict[Hashable, int] = {}
         self._pool: Any = None
+        self._stream: Any = None
         self._done = 0
 
     def do(self, work: Work, given: Sequence[Tensor], key: Hashable = None) -> Sequence[Tensor]:
@@ -84,7 +89,7 @@ class Recordings:
         """Give back the device's memory; later work is recorded anew."""
         self._recorded.clear()
         self._seen.clear()
-        self._pool = None
+        self._pool = self._stream = None
 
     def _count(self, shapes: Hashable) -> None:
         """Count the shapes once more, as those seen last."""
@@ -105,14 +110,18 @@ class Recordings:
     def _record(self, shapes: Hashable, work: Work, given: Sequence[Tensor]) -> None:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
+            # PyTorch's own for this is one for all devices and threads.
+            make_stream: Any = torch.cuda.Stream
+            self._stream = make_stream()
         make_graph: Any = torch.cuda.CUDAGraph
         graph, before = make_graph(), torch.cuda.current_stream()
         # Not the error itself: a cycle of it and this frame would keep what the device may have no room for.
         in_work: int | None = None
         try:
             mine = [one.clone() for one in given]
+            options = {"pool": self._pool, "stream": self._stream, "capture_error_mode": "thread_local"}
             # Other threads go on copying meanwhile, which the default mode forbids.
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            with _one_at_a_time, torch.cuda.graph(graph, **options):
                 try:
                     results = work(mine)
                 except RuntimeError as error:

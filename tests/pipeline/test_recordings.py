@@ -63,7 +63,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Doubling:
 
     @contextmanager
     def capture(graph: Graph, **options: Any) -> Iterator[None]:
-        assert options["capture_error_mode"] == "thread_local"
+        assert options == {"pool": "pool", "stream": "its own", "capture_error_mode": "thread_local"}
         made.capturing = graph
         try:
             yield
@@ -76,6 +76,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Doubling:
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", capture)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: "its own")
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: Stream(torch.device("cuda:1")))
     monkeypatch.setattr(torch.cuda, "set_stream", made.streams.append)
     monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", lambda *of: made.ended.append(of), raising=False)
