@@ -144,9 +144,7 @@ def contrast_figures(options: argparse.Namespace, limits: Mapping[str, float]) -
 
 def _tune(given: Any, how: Mapping[str, Any], measure: Callable[..., None]) -> None:
     """Every block shape that fits the device, the same for both kernels."""
-    from triton.runtime.errors import OutOfResources
-
-    from marius_py.nn.kernels.triton_blocks import Block, Blocks
+    from marius_py.nn.kernels.triton_blocks import Block, Blocks, TooLargeError
     from marius_py.nn.kernels.triton_contrast import contrast
 
     shapes = [
@@ -164,7 +162,7 @@ def _tune(given: Any, how: Mapping[str, Any], measure: Callable[..., None]) -> N
                     name,
                     lambda: contrast(*given, **how, precision=precision, blocks=Blocks(block, block)),  # noqa: B023
                 )
-            except OutOfResources:
+            except TooLargeError:
                 print(f"  {title:34} {name:9} does not fit")
 
 

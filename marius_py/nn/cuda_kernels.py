@@ -30,6 +30,8 @@ _MOST_PLACES = 1 << 31
 """Scores or floats of a chunk from which 32-bit offsets within it overflow."""
 _MOST_CHUNKS = 65_535
 """Chunks that a launch can have, one in each row of its grid."""
+_WITH_TF32 = (8, 0)
+"""Compute capability from which devices have units for the products of a contrast."""
 _LEAST_EDGES = 16
 """Edges of a chunk below which its padding to whole blocks costs more than scores in memory do."""
 
@@ -278,9 +280,7 @@ class TritonKernels:
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """As `torch_contrast`, without scores in memory."""
-        from triton.runtime.errors import OutOfResources
-
-        from marius_py.nn.kernels.triton_blocks import default_blocks
+        from marius_py.nn.kernels.triton_blocks import TooLargeError, default_blocks
 
         module, (num_chunks, num_edges, dim) = self._contrast, queries.shape
         given: dict[str, Any] = {"dropped": dropped, "group": group, "weight": weight, "scale": scale}
@@ -300,8 +300,8 @@ class TritonKernels:
                     blocks=blocks,
                 )
                 return found
-            except OutOfResources as error:
-                blocks = self._blocks[dim] = blocks.smaller()
+            except TooLargeError as error:
+                blocks = self._blocks[dim] = blocks.smaller(error.kernel)
                 log.info("contrast kernel: %s; trying %s", error, blocks or "PyTorch")
         return torch_contrast(queries, candidates, positive, **given)
 
@@ -322,31 +322,62 @@ def _fits_a_launch(num_chunks: int, num_edges: int, dim: int, num_nodes: int) ->
 
 @cache
 def choose_kernels(device: str, wanted: str = "auto", precision: Precision = "float32") -> Kernels:
-    """The kernels for a device type.
+    """The kernels for a device.
 
     Args:
-        device: "cuda" or "cpu".
-        wanted: "auto" (Triton on CUDA where it is installed, else PyTorch), "triton" or "torch".
+        device: its type, perhaps with a number: "cuda:0", "cuda" or "cpu".
+        wanted: "auto" (Triton on CUDA where it is installed and one of its kernels has run on the device,
+            else PyTorch; before compute capability 8.0 with PyTorch's products), "triton" or "torch".
         precision: see `TritonKernels`; the plain path multiplies as PyTorch is set to.
 
     Raises:
         ConfigError: Triton is asked for and cannot be used.
     """
-    chosen: Kernels
-    if wanted == "triton" and device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+    on_device = torch.device(device).type == "cuda"
+    if wanted == "triton" and not on_device and os.environ.get("TRITON_INTERPRET") != "1":
         raise ConfigError(
             "pipeline.kernels=triton needs a CUDA device; take pipeline.kernels=auto, or set device=cuda"
         )
-    if wanted == "torch" or (wanted == "auto" and (device != "cuda" or find_spec("triton") is None)):
-        chosen = TorchKernels()
-        if wanted == "auto" and device == "cuda":
-            log.warning("Triton is not installed: batches go the slower way through PyTorch")
-    else:
-        try:
-            chosen = TritonKernels(precision)
-        except ImportError as error:
-            raise ConfigError(
-                f"pipeline.kernels=triton, but Triton cannot be imported ({error}); install the extra "
-                "marius_py[kernels], or take pipeline.kernels=auto"
-            ) from error
-    return chosen
+    if wanted == "torch" or (wanted == "auto" and not on_device):
+        return TorchKernels()
+    if wanted == "auto" and find_spec("triton") is None:
+        log.warning("Triton is not installed: batches go the slower way through PyTorch")
+        return TorchKernels()
+    try:
+        kernels = TritonKernels(precision)
+    except ImportError as error:
+        raise ConfigError(
+            f"pipeline.kernels=triton, but Triton cannot be imported ({error}); install the extra "
+            "marius_py[kernels], or take pipeline.kernels=auto"
+        ) from error
+    trouble = _trouble(kernels, device) if on_device else None
+    if trouble is not None and wanted == "triton":
+        raise ConfigError(
+            f"pipeline.kernels=triton, but its kernels do not run on {device} ({trouble}); take "
+            "pipeline.kernels=auto"
+        )
+    if trouble is not None:
+        log.warning(
+            "Triton's kernels do not run on %s (%s): batches go the slower way through PyTorch",
+            device,
+            trouble,
+        )
+        return TorchKernels()
+    if wanted == "auto" and on_device and torch.cuda.get_device_capability(device) < _WITH_TF32:
+        kernels.widest = 0  # its products would be those of plain cores
+    return kernels
+
+
+def _trouble(kernels: TritonKernels, device: str) -> str | None:
+    """Why Triton's kernels do not run on a device, found by running one of them; None: they do.
+
+    Triton compiles what launches a kernel with the machine's C compiler, which need not be there.
+    """
+    if torch.version.hip is not None:
+        return "this is a ROCm build of PyTorch, for which they were not made"
+    try:
+        rows = torch.ones(1, 16, device=device)
+        runs = torch.equal(kernels.take(rows, torch.zeros(1, dtype=torch.int64, device=device)), rows)
+    except Exception as error:  # of Triton, a compiler, a linker or a driver
+        return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+    return None if runs else "one of them computed something else"

@@ -122,7 +122,7 @@ class LinkPredictionModel:
         self.optimizer.compiled = self.compiled
         on_device = self.device.type != "cpu" or kernels != "auto"
         self.kernels: Kernels | None = (
-            choose_kernels(self.device.type, kernels, precision) if on_device else None
+            choose_kernels(str(self.device), kernels, precision) if on_device else None
         )
         self._parts = 1
         self._local = threading.local()
@@ -140,6 +140,7 @@ class LinkPredictionModel:
             num_relations=num_relations,
             device=self.device,
             takes_all=self.kernels is not None,
+            kernels=self.kernels,
         )
 
     @property

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from marius_py.errors import ConfigError
-from marius_py.nn.optimizers import SparseOptimizer
+from marius_py.nn.cuda_kernels import Kernels, step_rows
+from marius_py.nn.optimizers import Adagrad, AdagradRow, SparseOptimizer
 from marius_py.types import Side
 
 DENSE_RELATIONS = 1 << 16
@@ -38,6 +39,7 @@ class RelationRows:
         device: where they live.
         takes_all: whether batches on a device take all rows along if there are at most `DENSE_RELATIONS`:
             finding their own makes the host wait.
+        kernels: of the device, if there are any.
     """
 
     def __init__(
@@ -49,14 +51,17 @@ class RelationRows:
         num_relations: int,
         device: torch.device,
         takes_all: bool,
+        kernels: Kernels | None = None,
     ) -> None:
         self._rows = torch.from_numpy(rows).to(device)
         self._state = torch.from_numpy(state).to(device)
         self._optimizer = optimizer
+        self._kernels = kernels
         self._num_relations = num_relations
         self._reciprocal = len(rows) > num_relations
         self._lock = threading.Lock()
         self.takes_all = takes_all and len(rows) <= DENSE_RELATIONS
+        self._everything = torch.arange(len(rows) if self.takes_all else 0, device=device)
 
     @property
     def nbytes(self) -> int:
@@ -75,7 +80,7 @@ class RelationRows:
         """
         first = {"head": self._num_relations if self._reciprocal else 0, "tail": 0}
         if self.takes_all:
-            return {side: relation + first[side] for side in sides}, slice(None)
+            return {side: relation + first[side] if first[side] else relation for side in sides}, slice(None)
         if self._reciprocal:
             ids = torch.cat([relation + first[side] for side in sides])
             unique, inverse = _distinct(ids, len(self._rows))
@@ -102,6 +107,11 @@ class RelationRows:
         with self._lock:
             if isinstance(which, Tensor) and not which.is_cuda:
                 self._optimizer.step(self._rows, self._state, which, gradient, float(rate))
+                return
+            if isinstance(which, slice) and type(self._optimizer) in (Adagrad, AdagradRow) and self._kernels:
+                # Adagrad leaves rows without a gradient as they are: one launch instead of eighteen.
+                given = self._rows, self._state, self._everything, gradient
+                step_rows(self._kernels, self._optimizer, *given, rate=rate)
                 return
             rows, state = self._rows[which], self._state[which]
             d_rows, d_state = self._optimizer.delta(rows, state, gradient)

@@ -31,7 +31,7 @@ from marius_py.pipeline.device_work import DeviceWork
 from marius_py.pipeline.execution import Execution
 from marius_py.pipeline.host_stages import host_stages
 from marius_py.pipeline.recordings import Recordings
-from marius_py.pipeline.runner import Stage
+from marius_py.pipeline.runner import Stage, stage_of
 from marius_py.pipeline.stages import Done, training_stages
 from marius_py.pipeline.trace import Trace
 from marius_py.pipeline.watchdog import Watchdog
@@ -113,7 +113,8 @@ class BatchPath:
         with self._execution.teams(self._trace) as teams:
             stages, finish = self._stages(freed, rate, teams)
             self._execution.run(leased, stages, self._trace, self._buffer.abort, self._watchdog, teams)
-            finish()
+            with stage_of("compute", self._watchdog):
+                finish()
 
     def close(self) -> None:
         """Give back what the device holds for batches: scratch and recordings. No batch may come after."""
@@ -164,7 +165,7 @@ def _announce_kernels(model: LinkPredictionModel, *, weighs_edges: bool) -> None
     name = contrasted_by(model.kernels, form, weighs_edges=weighs_edges)
     why = ""
     if name != model.kernels.name:
-        why = ": decoder, loss, model.dim or negatives.per_question are none that Triton's take"
+        why = ": decoder, loss, model.dim, negatives.per_question or the device are none that Triton's take"
     if name == "PyTorch":
         why += "; their products are float32, whatever pipeline.precision says"
     log.info("negatives on %s are contrasted by %s kernels%s", model.device.type, name, why)

@@ -311,28 +311,42 @@ def test_the_nuclear_norms_gradient_is_added(is_complex: bool, count: int, dim: 
 def test_smaller_blocks_are_tried_where_shared_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     from triton.runtime.errors import OutOfResources
 
-    tried: list[Any] = []
-    real = triton_contrast.contrast
+    tried: list[tuple[str, int]] = []
+    real = {kernel: getattr(triton_contrast, f"_{kernel}_kernel") for kernel in ("forward", "backward")}
 
-    def scarce(*tensors: Any, blocks: Any, **options: Any) -> Any:
-        tried.append(blocks)
-        if blocks.forward.own > fits:
-            raise OutOfResources(300_000, 200_000, "shared memory")
-        return real(*tensors, blocks=blocks, **options)
+    class Scarce:
+        def __init__(self, kernel: str) -> None:
+            self.kernel = kernel
 
-    monkeypatch.setattr(triton_contrast, "contrast", scarce)
+        def __getitem__(self, grid: Any) -> Any:
+            return lambda *given, **how: self.launch(grid, *given, **how)
+
+        def launch(self, grid: Any, *given: Any, **how: Any) -> None:
+            own = how["BLOCK_EDGES" if self.kernel == "forward" else "BLOCK_NODES"]
+            tried.append((self.kernel, own))
+            if own > fits[self.kernel]:
+                raise OutOfResources(300_000, 200_000, "shared memory")
+            real[self.kernel][grid](*given, **how)
+
+    for kernel in real:
+        monkeypatch.setattr(triton_contrast, f"_{kernel}_kernel", Scarce(kernel))
     given = arguments(1, 17, 10, 8, drop=True)
     wanted = torch_contrast(**given, softmax=True, shift=0.0, scale=1.0)
-    for fits in (32, 0):
+    for fits in ({"forward": 64, "backward": 64}, {"forward": 32, "backward": 128}, {"forward": 0}):
         kernels = cuda_kernels.TritonKernels("float32")
         for _ in range(2):
             for ours, plain in zip(
                 kernels.contrast(**given, softmax=True, shift=0.0, scale=1.0), wanted, strict=True
             ):
                 torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-6)
-        tries = [blocks.forward.own for blocks in tried]
+        smallest = {"forward": 64, "backward": 128} | {kernel: own for kernel, own in fits.items() if own}
+        if fits["forward"] == 0:  # once: PyTorch from then on
+            assert tried == [("forward", 64), ("forward", 32), ("forward", 16)]
+        else:  # each kernel by itself, and the second time at once
+            assert tried[-2:] == list(smallest.items())
+            assert {own for kernel, own in tried if kernel == "forward"} == {64, fits["forward"]}
+            assert {own for kernel, own in tried if kernel == "backward"} == {128, fits["backward"]}
         tried.clear()
-        assert tries == ([64, 32, 32] if fits else [64, 32, 16])
 
 
 def test_rows_too_wide_for_the_kernel_go_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,11 +366,42 @@ def test_chunks_of_few_edges_go_the_plain_way(monkeypatch: pytest.MonkeyPatch, e
     assert calls == [1] * (edges == 16)
 
 
+def test_kernels_that_do_not_run_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A machine without what Triton compiles with, or here without a device at all."""
+
+    def no_compiler(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable.\nMore")
+
+    kernels = cuda_kernels.TritonKernels("tf32")
+    assert cuda_kernels._trouble(kernels, "cpu") is None
+    for broken, said in (
+        (no_compiler, "RuntimeError: Failed to find C compiler. Please specify via CC environment variable."),
+        (lambda table, index: table + 1, "one of them computed something else"),
+    ):
+        monkeypatch.setattr(kernels, "take", broken)
+        assert cuda_kernels._trouble(kernels, "cpu") == said
+    choose_kernels.cache_clear()
+    assert isinstance(choose_kernels("cuda"), TorchKernels)
+    assert "Triton's kernels do not run on cuda (" in caplog.text
+    with pytest.raises(ConfigError, match=r"=triton, but its kernels do not run on cuda .*kernels=auto"):
+        choose_kernels("cuda", "triton")
+    choose_kernels.cache_clear()
+
+
 def test_the_choice_of_kernels(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     choose_kernels.cache_clear()
     assert isinstance(choose_kernels("cpu"), TorchKernels)
     assert choose_kernels("cpu") is choose_kernels("cpu")
-    assert choose_kernels("cuda", precision="tf32").name == "Triton (tf32)"
+    with monkeypatch.context() as patched:
+        patched.setattr(cuda_kernels, "_trouble", lambda kernels, device: None)
+        for capability, widest in (((9, 0), triton_contrast.MAX_DIM), ((7, 5), 0)):
+            choose_kernels.cache_clear()
+            patched.setattr(torch.cuda, "get_device_capability", lambda device: capability)  # noqa: B023
+            chosen = choose_kernels("cuda", precision="tf32")
+            assert chosen.name == "Triton (tf32)"
+            assert chosen.widest == widest
     choose_kernels.cache_clear()
     monkeypatch.setattr(cuda_kernels, "find_spec", lambda name: None)
     assert isinstance(choose_kernels("cuda"), TorchKernels)

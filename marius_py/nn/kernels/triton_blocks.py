@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Literal, Self
+
+Kernel = Literal["forward", "backward"]
+
+
+class TooLargeError(Exception):
+    """Blocks of a kernel do not fit the device.
+
+    Attributes:
+        kernel: which.
+    """
+
+    def __init__(self, kernel: Kernel, cause: Exception) -> None:
+        super().__init__(f"{kernel}: {cause}")
+        self.kernel = kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +61,13 @@ class Blocks:
     backward: Block
     programs: int = 528
 
-    def smaller(self) -> Self | None:
-        """Both smaller, or None if one cannot be."""
-        forward, backward = self.forward.smaller(), self.backward.smaller()
-        if forward is None or backward is None:
-            return None
-        return replace(self, forward=forward, backward=backward)
+    def smaller(self, kernel: Kernel) -> Self | None:
+        """With the next smaller block of one kernel, or None if there is none."""
+        if kernel == "forward":
+            forward = self.forward.smaller()
+            return None if forward is None else replace(self, forward=forward)
+        backward = self.backward.smaller()
+        return None if backward is None else replace(self, backward=backward)
 
 
 def default_blocks(dim: int, precision: str) -> Blocks:

@@ -13,14 +13,16 @@ module needs Triton; `marius_py.nn.cuda_kernels` is what imports it, and only th
 
 # No postponed annotations: Triton reads `tl.constexpr` from them.
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.runtime.errors import OutOfResources
 
-from marius_py.nn.kernels.triton_blocks import Blocks, default_blocks
+from marius_py.nn.kernels.triton_blocks import Blocks, Kernel, TooLargeError, default_blocks
 from marius_py.nn.kernels.triton_mask import Way, is_set, leave_out
 from marius_py.nn.kernels.triton_operands import operand
 
@@ -323,6 +325,13 @@ def _backward_kernel(
         tl.store(d_candidates + place, pulled * scale, mask=inside)
 
 
+def _launch(kernel: Kernel, launch: Callable[..., Any], *given: Any, **how: Any) -> None:
+    try:
+        launch(*given, **how)
+    except OutOfResources as error:
+        raise TooLargeError(kernel, error) from error
+
+
 def contrast(
     queries: Tensor,
     candidates: Tensor,
@@ -346,7 +355,7 @@ def contrast(
         blocks: shape of the blocks; None: `default_blocks`.
 
     Raises:
-        triton.runtime.errors.OutOfResources: the blocks do not fit the device.
+        TooLargeError: the blocks do not fit the device.
     """
     num_chunks, num_edges, dim = queries.shape
     num_nodes = candidates.shape[1]
@@ -380,7 +389,9 @@ def contrast(
         shape = (num_chunks, num_edges, num_nodes)
         forward, backward = leave_out(dropped, shape, (ahead.own, ahead.other), (back.own, back.other))
     sizes = (num_edges, num_nodes, num_groups, queries.shape[1], candidates.shape[1])
-    _forward_kernel[(triton.cdiv(num_edges, ahead.own), num_chunks)](
+    _launch(
+        "forward",
+        _forward_kernel[(triton.cdiv(num_edges, ahead.own), num_chunks)],
         queries,
         candidates,
         candidates_turned,
@@ -405,7 +416,9 @@ def contrast(
     parts = triton.cdiv(num_edges, edges_a_part)
     shape = (num_chunks, num_nodes, dim)
     d_candidates = positive.new_zeros(shape) if parts > 1 else positive.new_empty(shape)
-    _backward_kernel[(node_blocks, num_chunks, parts)](
+    _launch(
+        "backward",
+        _backward_kernel[(node_blocks, num_chunks, parts)],
         queries,
         queries_turned,
         candidates,
