@@ -49,6 +49,10 @@ class PipelineError(MariusError, RuntimeError):
         return partial(type(self), stage=self.stage), self.args, vars(self)
 
 
+class DivergedError(PipelineError):
+    """Losses, gradients or rows became infinite or NaN; nothing of that was committed."""
+
+
 class StalledError(PipelineError):
     """A stage made no progress for `pipeline.stall_seconds`; its thread may still hang."""
 

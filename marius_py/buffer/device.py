@@ -108,7 +108,7 @@ class DeviceBuffer(PartitionBuffer):
 
     def _save(self, part: int, slot: int) -> int:
         self.transfer.save(self._pairs(slot))
-        return self.store.write(part, *self._pages())
+        return self._write_numbers(part, *self._pages())
 
     def _pairs(self, slot: int) -> list[tuple[Float32, Tensor]]:
         embeddings, state = self._pages()

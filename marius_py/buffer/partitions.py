@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from marius_py.buffer.numbers import check_numbers
 from marius_py.buffer.row_threads import RowThreads
 from marius_py.buffer.swap import IOThread
 from marius_py.errors import ConfigError, ScheduleError, StorageError
@@ -356,4 +357,12 @@ class PartitionBuffer:
 
     def _save(self, part: int, slot: int) -> int:
         """Write a slot back as a partition; returns bytes written."""
-        return self.store.write(part, self._embeddings[slot], self._state[slot])
+        return self._write_numbers(part, self._embeddings[slot], self._state[slot])
+
+    def _write_numbers(self, part: int, embeddings: Float32, state: Float32) -> int:
+        """Write a partition from a slot's arrays, unless its rows are no numbers; returns bytes written.
+
+        Gradients are looked at before they are used, but what an optimizer makes of them is not.
+        """
+        check_numbers(embeddings[: self.store.table.partitioning.size(part)], f"rows of partition {part}")
+        return self.store.write(part, embeddings, state)

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
+from marius_py.arrays import is_float32
 from marius_py.errors import ConfigError
 
 
@@ -19,8 +20,8 @@ class Initializer(ABC):
 
 
 def _check_scale(scale: float, key: str = "model.init.scale") -> float:
-    if not scale >= 0 or not math.isfinite(scale):
-        raise ConfigError(f"{key} is {scale!r}; it must be a finite number, at least 0")
+    if not (scale >= 0 and is_float32(scale)):
+        raise ConfigError(f"{key} is {scale!r}; it must be a finite number of float32, at least 0")
     return float(scale)
 
 

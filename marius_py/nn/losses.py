@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from marius_py.arrays import is_float32
 from marius_py.errors import ConfigError
 
 
@@ -64,9 +65,9 @@ class SoftmaxLoss(Loss):
     def __init__(self, smoothing: float = 0.0, negative_weight: float = 1.0) -> None:
         if not 0 <= smoothing < 1:
             raise ConfigError(f"loss.smoothing is {smoothing!r}; it must lie in [0, 1)")
-        if not 0 < negative_weight < math.inf:
+        if not (negative_weight > 0 and is_float32(negative_weight)):
             raise ConfigError(
-                f"loss.negative_weight is {negative_weight!r}; it must be a finite number above 0"
+                f"loss.negative_weight is {negative_weight!r}; it must be a finite number above 0, of float32"
             )
         self.smoothing = float(smoothing)
         self.negative_weight = float(negative_weight)
@@ -92,8 +93,9 @@ class SoftmaxLoss(Loss):
 
 
 def _check_finite(key: str, value: float, low: float = -math.inf) -> float:
-    if not math.isfinite(value) or value < low:
-        raise ConfigError(f"loss.{key} is {value!r}; it must be a finite number, at least {low:g}")
+    if not is_float32(value) or value < low:
+        least = f", at least {low:g}" if math.isfinite(low) else ""
+        raise ConfigError(f"loss.{key} is {value!r}; it must be a finite number of float32{least}")
     return float(value)
 
 
@@ -110,7 +112,10 @@ def _average(
             logits = logits + weight.log()
         if keep is not None:
             logits = logits.masked_fill(~keep, -math.inf)
-        return (torch.softmax(logits, 1).nan_to_num(0.0) * values).sum(1)
+        weights = torch.softmax(logits, 1)
+        if keep is not None:
+            weights = weights.masked_fill(~keep.any(1, keepdim=True), 0.0)  # of none it is NaN
+        return (weights * values).sum(1)
     if keep is not None:
         weight = keep if weight is None else weight * keep
     if weight is None:

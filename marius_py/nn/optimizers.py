@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from marius_py.arrays import is_float32
 from marius_py.errors import ConfigError
 from marius_py.nn.kernels.host import compiled_rows, padded_rows
 
@@ -33,8 +34,8 @@ class SparseOptimizer(ABC):
     compiled = True
 
     def __init__(self, lr: float) -> None:
-        if not lr > 0 or not math.isfinite(lr):
-            raise ConfigError(f"optimizer.lr is {lr!r}; it must be a finite number above 0")
+        if not (lr > 0 and is_float32(lr)):
+            raise ConfigError(f"optimizer.lr is {lr!r}; it must be a finite number of float32 above 0")
         self.lr = float(lr)
 
     @abstractmethod

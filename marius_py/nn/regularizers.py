@@ -8,12 +8,12 @@ the number of edges, like the loss. Rows that occur as negatives only are left a
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
 
+from marius_py.arrays import is_float32
 from marius_py.errors import ConfigError
 from marius_py.nn.kernels.host import compiled_rows, padded_rows
 
@@ -36,8 +36,10 @@ class Regularizer(ABC):
         if relation_weight is None:
             relation_weight = weight
         for key, value in (("weight", weight), ("relation_weight", relation_weight)):
-            if not value >= 0 or not math.isfinite(value):
-                raise ConfigError(f"regularizer {key} is {value!r}; it must be a finite number, at least 0")
+            if not (value >= 0 and is_float32(value)):
+                raise ConfigError(
+                    f"regularizer {key} is {value!r}; it must be a finite number of float32, at least 0"
+                )
         self.weight = float(weight)
         self.relation_weight = float(relation_weight)
         self.weighted = bool(weighted)

@@ -24,7 +24,7 @@ from marius_py.buffer.transfer import Arrival, Transfer
 from marius_py.data.drawn_batch import DrawnBatch
 from marius_py.data.edge_batch import EdgeBatch, GroupWeights, Ids
 from marius_py.data.recurring import padded_positions, padded_rows
-from marius_py.errors import PipelineError
+from marius_py.errors import DivergedError
 from marius_py.nn.batch import Batch, Corruption, Importance
 from marius_py.nn.gradients import Gradients
 from marius_py.nn.model import LinkPredictionModel
@@ -216,7 +216,7 @@ def figures(found: Gradients, *others: Tensor) -> Tensor:
     return torch.stack([one.double() for one in (found.loss, total, *others)])
 
 
-def diverged(ids: EdgeBatch | DrawnBatch, loss: float, gradients: Tensor | None = None) -> PipelineError:
+def diverged(ids: EdgeBatch | DrawnBatch, loss: float, gradients: Tensor | None = None) -> DivergedError:
     """The error that a batch's loss, or the gradients (U, D) of its rows, are not finite.
 
     Args:
@@ -225,8 +225,9 @@ def diverged(ids: EdgeBatch | DrawnBatch, loss: float, gradients: Tensor | None 
     """
     largest = ""
     if gradients is not None:
-        norms = gradients.norm(dim=1).nan_to_num(nan=float("inf"))
-        values = norms.topk(min(3, len(norms))).values.tolist()
+        norms = gradients.norm(dim=1)
+        largest_first = norms.nan_to_num(nan=float("inf")).topk(min(3, len(norms))).indices
+        values = norms[largest_first].tolist()
         largest = f"; largest row gradients {', '.join(f'{value:.3g}' for value in values)}"
     epoch, step, batch = (number + 1 for number in ids.here)
     what = f"the loss became {loss}"
@@ -236,4 +237,14 @@ def diverged(ids: EdgeBatch | DrawnBatch, loss: float, gradients: Tensor | None 
         f"{what} in epoch {epoch}, step {step}, batch {batch} ({ids.num_edges} edges{largest}); "
         "the last commit is intact. Lower optimizer.lr, or change the initialization"
     )
-    return PipelineError(message, stage="compute")
+    return DivergedError(message, stage="compute")
+
+
+def beyond_repair(error: DivergedError) -> DivergedError:
+    """What `error` says of the first batch after a commit: a lower rate may come too late for the rows."""
+    message = (
+        f"{error}. It is the first batch since that commit, whose rows may have grown too large already: if "
+        "a lower rate ends here again, begin anew in another output, or go on from an earlier snapshot "
+        "(checkpoint.keep, checkpoint.best)"
+    )
+    return DivergedError(message, stage=error.stage)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marius_py.buffer import PartitionBuffer
+from marius_py.buffer.numbers import check_numbers
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.pipeline.runner import stage_of
 from marius_py.pipeline.trace import Trace
@@ -78,13 +79,15 @@ class Commits:
         """Flush the residents and commit them with the relations and the state, atomically. No batch may run.
 
         Raises:
-            StorageError: the disk failed; the last commit is intact.
+            StorageError: the disk failed; DivergedError: rows are no numbers. The last commit is intact.
         """
         with stage_of("commit", self._watchdog), self._trace.span("commit"):
             self._buffer.flush()
             history = JsonText(f"[{', '.join(state.encoded_history())}]")
             meta = {**self._meta, **state.to_meta(), "history": history}
-            self._store.commit(Checkpoint(arrays=self._model.state_arrays(copy=False), meta=meta))
+            arrays = self._model.state_arrays(copy=False)
+            check_numbers(arrays["relations"], "rows of relations")
+            self._store.commit(Checkpoint(arrays=arrays, meta=meta))
         self._at = time.monotonic()
 
     def due(self, position: Position, last: Position, swaps_before: Sequence[int]) -> bool:

@@ -27,12 +27,12 @@ from marius_py.buffer.transfer import transfer_to
 from marius_py.data.batch_settings import BatchSettings
 from marius_py.data.batches import BatchSource
 from marius_py.data.plan import DIVISION
-from marius_py.errors import ConfigError, InterruptedRunError, StalledError, StorageError
+from marius_py.errors import ConfigError, DivergedError, InterruptedRunError, StalledError, StorageError
 from marius_py.memory import MemoryMeter
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.negatives import NegativeSampler
 from marius_py.pipeline.runner import stage_of
-from marius_py.pipeline.stages import Done
+from marius_py.pipeline.stages import Done, beyond_repair
 from marius_py.pipeline.trace import Trace
 from marius_py.pipeline.watchdog import Watchdog
 from marius_py.run_state import EpochMetrics, RunState, best_of
@@ -330,7 +330,12 @@ class Trainer:
                 self._on_progress(done.num_edges)
 
             leased = self._source.run(schedule, state.position, pause, then)
-            self._path.run(leased, on_done, self._rates())
+            try:
+                self._path.run(leased, on_done, self._rates())
+            except DivergedError as error:
+                if state.position == last != Position(0, 0, 0):
+                    raise beyond_repair(error) from error
+                raise
             self._io.raise_failure()
         if not paused:
             state.position = ended

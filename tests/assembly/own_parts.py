@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from marius_py.nn import Decoder, SparseOptimizer
+from marius_py.nn import Decoder, Initializer, Loss, SparseOptimizer
 
 
 class Plain(Decoder):
@@ -133,3 +133,76 @@ class Stateful(SparseOptimizer):
 
     def delta(self, rows: Tensor, state: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
         return -self.lr * gradient, torch.zeros_like(state)
+
+
+class Steps(SparseOptimizer):
+    """SGD; the base of the others."""
+
+    def state_dim(self, dim: int) -> int:
+        return 1
+
+    def delta(self, rows: Tensor, state: Tensor, gradient: Tensor) -> Any:
+        return -self.lr * gradient, torch.zeros_like(state)
+
+
+class RowsAlone(Steps):
+    def delta(self, rows: Tensor, state: Tensor, gradient: Tensor) -> Any:
+        return -self.lr * gradient
+
+
+class NarrowState(Steps):
+    def delta(self, rows: Tensor, state: Tensor, gradient: Tensor) -> Any:
+        return -self.lr * gradient, torch.zeros(3, 2)
+
+
+class FailingStep(Steps):
+    def delta(self, rows: Tensor, state: Tensor, gradient: Tensor) -> Any:
+        raise ValueError("no step today")
+
+
+class NoNumbers(Steps):
+    """Of a gradient that does not vary."""
+
+    def delta(self, rows: Tensor, state: Tensor, gradient: Tensor) -> Any:
+        spread = gradient[:, :1] - gradient[:, :1]
+        return gradient * spread / spread, torch.zeros_like(state)
+
+
+class Hinge(Loss):
+    """One of a user's own that is as it must be; the base of the others."""
+
+    def __call__(self, positive: Tensor, negative: Tensor, keep: Tensor | None) -> Any:
+        gaps = torch.relu(1 - positive.unsqueeze(1) + negative)
+        return (gaps if keep is None else gaps * keep).mean()
+
+
+class EachEdge(Hinge):
+    def __call__(self, positive: Tensor, negative: Tensor, keep: Tensor | None) -> Any:
+        return super().__call__(positive, negative, keep) * torch.ones_like(positive)
+
+
+class OneNumber(Hinge):
+    def __call__(self, positive: Tensor, negative: Tensor, keep: Tensor | None) -> Any:
+        return super().__call__(positive, negative, keep).item()
+
+
+class Detached(Hinge):
+    def __call__(self, positive: Tensor, negative: Tensor, keep: Tensor | None) -> Any:
+        return super().__call__(positive, negative, keep).detach()
+
+
+class WithoutMasks(Hinge):
+    def __call__(self, positive: Tensor, negative: Tensor, keep: Tensor | None) -> Any:
+        if keep is not None:
+            raise ValueError("no masks today")
+        return super().__call__(positive, negative, keep)
+
+
+class FailingInit(Initializer):
+    def fill(self, out: np.ndarray, rng: np.random.Generator) -> None:
+        raise ValueError("no values today")
+
+
+class InfiniteInit(Initializer):
+    def fill(self, out: np.ndarray, rng: np.random.Generator) -> None:
+        out[...] = np.inf

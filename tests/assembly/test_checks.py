@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,17 +15,19 @@ import torch
 
 from marius_py.assembly import build, checks
 from marius_py.assembly.build import train
-from marius_py.assembly.checks import _check_scores, check_decoder, check_memory, check_room
+from marius_py.assembly.checks import check_memory, check_room
+from marius_py.assembly.own_parts import _check_scores, check_decoder
 from marius_py.buffer import PartitionBuffer
 from marius_py.config import EvaluateConfig, TrainConfig, load_config, make_components
 from marius_py.data.batch_settings import check_answers
-from marius_py.errors import ConfigError, InterruptedRunError
+from marius_py.errors import ConfigError, DivergedError, InterruptedRunError
 from marius_py.evaluating import evaluate
 from marius_py.graph import Graph
 from marius_py.nn.initializers import XavierNormal
 from marius_py.nn.registry import DECODERS
 from marius_py.partitioning import Partitioning
 from marius_py.prepare import prepare
+from marius_py.storage.hdf5_nodes import open_node_store
 from marius_py.storage.protocols import NodeTable
 from marius_py.training.trainer import Trainer
 from marius_py.types import SIDES
@@ -305,3 +308,101 @@ def test_an_optimizer_that_cannot_keep_its_state_is_refused(name: str, message: 
     with pytest.raises(ConfigError, match=rf"optimizer\.name=.*{name}: {message}"):
         train(load_config([*words, "optimizer.lr=0.1"]))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "message"),
+    [
+        (
+            "optimizer.name",
+            "RowsAlone",
+            r"delta of rows \(3, 4\) gives torch\.float32 of shape \(3, 4\); it must be",
+        ),
+        (
+            "optimizer.name",
+            "NarrowState",
+            r"gives .* and torch\.float32 of shape \(3, 2\); .* \(3, 1\) for the state",
+        ),
+        ("optimizer.name", "FailingStep", r"delta of rows \(3, 4\) fails: ValueError: no step today"),
+        (
+            "loss",
+            "EachEdge",
+            r"the loss of scores .* gives torch\.float32 of shape \(3,\); it must be .* shape \(\)",
+        ),
+        ("loss", "OneNumber", r"the loss of scores .* gives 1\.0; it must be"),
+        (
+            "loss",
+            "Detached",
+            r"gives torch\.float32 of shape \(\) without a gradient; it must be .* differentiable",
+        ),
+        ("loss", "WithoutMasks", r"the loss of scores .* with a mask fails: ValueError: no masks today"),
+        ("model.init", "FailingInit", r"init_rows of rows \(3, 4\) fails: ValueError: no values today"),
+        ("model.init", "InfiniteInit", r"init_rows of rows \(3, 4\) makes some infinite or NaN"),
+    ],
+)
+def test_parts_of_ones_own_are_tried_before_a_run_is_begun(
+    key: str, name: str, message: str, graph: Graph, tmp_path: Path
+) -> None:
+    target = f"{key}=tests.assembly.own_parts.{name}"
+    with pytest.raises(ConfigError, match=f"^{re.escape(target)}: .*{message}"):
+        train(load_config([f"graph={graph.path}", f"output={tmp_path / 'run'}", *SMALL, target]))
+    assert not (tmp_path / "run").exists()
+
+
+def test_parts_of_ones_own_that_are_as_they_must_be_are_taken() -> None:
+    for name, value in (("optimizer.name", "Steps"), ("loss", "Hinge"), ("optimizer.name", "NoNumbers")):
+        build.check(load_config([*SMALL, f"{name}=tests.assembly.own_parts.{value}"]))
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "optimizer.lr=1e39",
+        "optimizer.lr=1e-46",
+        "model.init.scale=1e39",
+        "model.decoder=rotate model.decoder.phase_scale=1e-300",
+        "model.decoder=complex model.decoder.popularity=1e300",
+        "loss=logistic loss.margin=1e39",
+        "loss=margin loss.adversarial_temperature=1e39",
+        "loss=softmax loss.negative_weight=1e39",
+    ],
+)
+def test_numbers_that_rows_and_scores_cannot_hold_are_refused(word: str) -> None:
+    key, value = word.split(" ")[-1].split("=")
+    with pytest.raises(
+        ConfigError, match=rf"{re.escape(key)} is {re.escape(repr(float(value)))}; .* of float32"
+    ):
+        build.check(load_config([*SMALL, *word.split(" "), "model.init=normal"]))
+
+
+@pytest.mark.parametrize("mode", ["inline", "threaded"])
+def test_rows_that_are_no_numbers_are_not_committed(mode: str, graph: Graph, tmp_path: Path) -> None:
+    """Though the losses and gradients that they were made of were finite."""
+    run = tmp_path / "run"
+    words = [
+        f"graph={graph.path}",
+        f"output={run}",
+        *SMALL,
+        "storage.capacity=20",
+        "training.batch_size=1000",
+    ]
+    words += [f"pipeline.mode={mode}", "optimizer.name=tests.assembly.own_parts.NoNumbers"]
+    with pytest.raises(DivergedError, match=r"^rows of .*the last commit is intact\. Lower optimizer\.lr"):
+        train(load_config(words))
+    with open_node_store(run / "checkpoint") as store:
+        rows, state = (
+            np.empty((store.table.slot_rows, 4), np.float32),
+            np.empty((store.table.slot_rows, 1), np.float32),
+        )
+        for part in range(store.table.partitioning.num_partitions):
+            store.read_into(part, rows, state)
+            assert np.isfinite(rows[: store.table.partitioning.size(part)]).all()
+
+
+def test_a_commit_of_rows_that_have_grown_too_large_is_told(graph: Graph, tmp_path: Path) -> None:
+    words = [f"graph={graph.path}", f"output={tmp_path / 'run'}", *SMALL, "optimizer.name=sgd"]
+    words += ["optimizer.lr=1e10", "training.batch_size=1000", "storage.capacity=20", "training.epochs=9"]
+    with pytest.raises(
+        DivergedError, match=r"in epoch [2-9], .* first batch since that commit, .* begin anew"
+    ):
+        train(load_config(words))

@@ -154,3 +154,17 @@ def test_weights_count_in_the_gradients_of_a_loss_of_ones_own(loss: Loss, keep: 
 def test_negatives_stand_for_a_finite_number_of_candidates(weight: float) -> None:
     with pytest.raises(ConfigError, match="negative_weight"):
         SoftmaxLoss(negative_weight=weight)
+
+
+@pytest.mark.parametrize("kind", [LogisticLoss, MarginLoss])
+def test_a_temperature_that_scores_overflow_with_is_not_taken_for_negatives_that_do_not_count(
+    kind: type[LogisticLoss | MarginLoss],
+) -> None:
+    positive, negative = torch.ones(2), torch.tensor([[3.0, 2.0], [4.0, 1.0]])
+    assert torch.isnan(kind(adversarial_temperature=3e38)(positive, negative, None))
+    keep = torch.tensor([[False, False], [True, True]])
+    alone = kind(adversarial_temperature=1.0)(positive[:1], negative[:1], keep[:1])
+    of_positive = (
+        torch.nn.functional.softplus(torch.tensor(-1.0)) if kind is LogisticLoss else torch.tensor(0.0)
+    )
+    torch.testing.assert_close(alone, of_positive)

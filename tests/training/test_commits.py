@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from marius_py.partitioning import Partitioning
@@ -26,7 +27,7 @@ def make_commits(rhythm: CommitRhythm, spare_slots: int, partitions: int = 8) ->
         table=SimpleNamespace(partitioning=Partitioning(80, partitions)),
     )
     buffer: Any = SimpleNamespace(capacity=2, flush=lambda: None)
-    model: Any = SimpleNamespace(state_arrays=lambda copy: {})
+    model: Any = SimpleNamespace(state_arrays=lambda copy: {"relations": np.zeros((2, 4), np.float32)})
     made = Commits(store, buffer, model, rhythm, {}, trace=Trace(), watchdog=Watchdog(None))
     made.begin()
     return made

@@ -6,13 +6,13 @@ with candidate rows, so that the candidates of a chunk are shared by all of its 
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from typing import ClassVar, Literal
 
 import numpy as np
 from torch import Tensor
 
+from marius_py.arrays import is_float32
 from marius_py.errors import ConfigError
 from marius_py.nn.initializers import Initializer
 from marius_py.types import Side
@@ -144,8 +144,10 @@ class ProductDecoder(ClosedFormDecoder):
     def __init__(self, dim: int, popularity: float = 0.0) -> None:
         super().__init__(dim)
         is_number = isinstance(popularity, int | float) and not isinstance(popularity, bool)
-        if not is_number or not math.isfinite(popularity):
-            raise ConfigError(f"model.decoder.popularity is {popularity!r}; it must be a finite number")
+        if not is_number or not is_float32(popularity):
+            raise ConfigError(
+                f"model.decoder.popularity is {popularity!r}; it must be a finite number of float32"
+            )
         self.popularity = float(popularity)
 
     def init_rows(self, out: np.ndarray, rng: np.random.Generator, initializer: Initializer) -> None:

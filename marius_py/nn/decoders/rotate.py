@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from marius_py.arrays import is_float32
 from marius_py.errors import ConfigError
 from marius_py.nn.decoders.base import ClosedFormDecoder, require_even
 from marius_py.nn.initializers import Initializer
@@ -34,9 +35,9 @@ class RotatE(ClosedFormDecoder):
         require_even(dim, "RotatE")
         if norm not in ("l2", "moduli"):
             raise ConfigError(f"model.decoder.norm is {norm!r}; rotate knows 'l2' and 'moduli'")
-        if not phase_scale > 0 or not math.isfinite(phase_scale):
+        if not (phase_scale > 0 and is_float32(phase_scale)):
             raise ConfigError(
-                f"model.decoder.phase_scale is {phase_scale!r}; it must be a finite number above 0"
+                f"model.decoder.phase_scale is {phase_scale!r}; it must be a finite number of float32 above 0"
             )
         self.norm = norm
         self.phase_scale = float(phase_scale)

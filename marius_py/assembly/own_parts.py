@@ -1,0 +1,266 @@
+"""Classes of a user's own, tried before a run is begun (floor 5): components in, nothing or an error out.
+
+Each is asked for a little of what training will ask of it, with few numbers of which all but the shape and
+the type are of no account.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from marius_py.config import Components, TrainConfig
+from marius_py.errors import ConfigError, MariusError
+from marius_py.evaluation.ranking.trained import make_decoder
+from marius_py.nn.decoders import Decoder
+from marius_py.nn.initializers import Initializer
+from marius_py.nn.losses import Loss
+from marius_py.nn.optimizers import SparseOptimizer
+from marius_py.nn.registry import DECODERS, INITIALIZERS, LOSSES, OPTIMIZERS
+from marius_py.pipeline.execution import torch_threads
+from marius_py.types import SIDES, Side
+
+
+def check_parts(config: TrainConfig, components: Components, device: torch.device) -> None:
+    """Refuse classes of which no run can be made; see the checks. The package's own are held to by tests."""
+    check_decoder(config, components, device)
+    check_rows(config, components)
+    check_state(config, components)
+    if type(components.loss) not in LOSSES.values():
+        check_loss(config, components.loss, device)
+    if type(components.optimizer) not in OPTIMIZERS.values():
+        check_step(config, components.optimizer, components.decoder.dim, device)
+
+
+def check_rows(config: TrainConfig, components: Components) -> None:
+    """Refuse initial rows that are no numbers, or cannot be made.
+
+    Raises:
+        ConfigError: names `model.init`, or `model.decoder` where only that one's class is no part of the
+        package.
+    """
+    decoder, name = components.decoder, f"model.init={config.model.init.target}"
+    if type(components.initializer) in INITIALIZERS.values() and type(decoder) not in DECODERS.values():
+        name = f"model.decoder={config.model.decoder.target}"
+    for fill, width in ((decoder.init_rows, decoder.dim), (decoder.init_relations, decoder.relation_dim)):
+        if not _is_width(width):
+            continue  # of which `check_decoder` tells
+        rows = np.zeros((3, width), np.float32)
+        with _failing(f"{name}: {fill.__name__} of rows {rows.shape}"):
+            fill(rows, np.random.default_rng(0), components.initializer)
+        if not np.isfinite(rows).all():
+            raise ConfigError(f"{name}: {fill.__name__} of rows {rows.shape} makes some infinite or NaN")
+
+
+def check_loss(config: TrainConfig, loss: Loss, device: torch.device) -> None:
+    """Refuse a loss that is none of scores.
+
+    Raises:
+        ConfigError: it fails, or gives no float () that depends on the scores; names `loss`.
+    """
+    name, (edges, count) = f"loss={config.loss.target}", (3, 5)
+    scores = partial(torch.ones, device=device, dtype=torch.float32, requires_grad=True)
+    keep, weight = torch.ones(edges, count, device=device), torch.ones(edges, count, device=device)
+    keep = keep.bool()
+    keep[0, 0] = False
+    given = f"scores ({edges},) and ({edges}, {count})"
+    with torch_threads(1):
+        for what, call in (
+            (f"of {given}", partial(loss, keep=None)),
+            (f"of {given} with a mask", partial(loss, keep=keep)),
+            (f"weighted, of {given}", partial(loss.weighted, keep=keep, weight=weight)),
+        ):
+            positive, negative = scores(edges), scores(edges, count)
+            with _failing(f"{name}: the loss {what}"):
+                found: Any = call(positive, negative)
+            is_one = isinstance(found, Tensor) and found.shape == () and found.dtype == torch.float32
+            if not is_one or not found.requires_grad:
+                told = _told(found) + (" without a gradient" if is_one else "")
+                raise ConfigError(
+                    f"{name}: the loss {what} gives {told}; it must be torch.float32 of shape (), the mean "
+                    "over the edges, differentiable in the scores"
+                )
+
+
+def check_step(config: TrainConfig, optimizer: SparseOptimizer, dim: int, device: torch.device) -> None:
+    """Refuse an optimizer whose steps do not fit its rows.
+
+    Raises:
+        ConfigError: `delta` fails, or gives no tensors of the shape of rows and state; names
+        `optimizer.name`.
+    """
+    tried = copy.deepcopy(optimizer)
+    state = np.zeros((3, tried.state_dim(dim)), np.float32)
+    tried.init_state(state)
+    rows, states = torch.ones(3, dim, device=device), torch.from_numpy(state).to(device)
+    name = f"optimizer.name={config.optimizer.name}: delta of rows {tuple(rows.shape)}"
+    with torch_threads(1), torch.no_grad(), _failing(name):
+        found: Any = tried.delta(rows.clone(), states.clone(), torch.full_like(rows, 0.5))
+    wanted = [(one.shape, one.dtype) for one in (rows, states)]
+    is_pair = isinstance(found, tuple | list) and all(isinstance(one, Tensor) for one in found)
+    if not is_pair or [(one.shape, one.dtype) for one in found] != wanted:
+        told = " and ".join(map(_told, found)) if isinstance(found, tuple | list) else _told(found)
+        raise ConfigError(
+            f"{name} gives {told}; it must be two tensors, torch.float32 of shape {tuple(rows.shape)} for "
+            f"the rows and {tuple(states.shape)} for the state"
+        )
+
+
+def _told(found: Any) -> str:
+    """What a class gave, for an error."""
+    return f"{found.dtype} of shape {tuple(found.shape)}" if isinstance(found, Tensor) else repr(found)
+
+
+def check_decoder(config: TrainConfig, components: Components, device: torch.device) -> None:
+    """Refuse a decoder that a run cannot keep, or whose scores are none: it would show after training.
+
+    Args:
+        config: settings.
+        components: the decoder and the initializer of its rows.
+        device: where it will score.
+
+    Raises:
+        ConfigError: the decoder has parameters, or tensors that differ each time it is made; its queries or
+        scores have another shape or type than they must, or it fails. Names `model.decoder`.
+    """
+    decoder, name = components.decoder, f"model.decoder={config.model.decoder.target}"
+    mine = dict(_tensors(decoder))
+    others = dict(_tensors(make_decoder(config.model.decoder.plain(), config.model.dim)))
+    for place, tensor in mine.items():
+        if isinstance(tensor, Tensor) and tensor.requires_grad:
+            raise ConfigError(
+                f"{name} has parameters of its own ({place}, shape {tuple(tensor.shape)}), which nothing "
+                "trains or stores: only rows of nodes and relations are learnt. Keep such numbers in a "
+                "relation's row (relation_dim), or fix them (requires_grad_(False)) to the same values each "
+                "time it is made"
+            )
+    for place in sorted(mine.keys() | others.keys()):
+        if _content(mine.get(place)) != _content(others.get(place)):
+            raise ConfigError(
+                f"{name} is another one each time it is made: {place} differs. It is stored by its arguments "
+                "alone, so these must determine it: draw what is random from a generator with a fixed seed"
+            )
+    if type(decoder) not in DECODERS.values():  # the package's own are held to it by a test
+        sides = SIDES[1:] if config.model.reciprocal else SIDES  # heads are the tails of a second relation
+        _check_scores(decoder, components.initializer, name, device, sides)
+
+
+def _tensors(owner: Any) -> Iterator[tuple[str, Any]]:
+    """Place and value of each tensor and array among an object's attributes, their items and modules."""
+    waiting, seen = [("", owner)], set[int]()
+    while waiting:
+        place, value = waiting.pop()
+        if isinstance(value, (Tensor, np.ndarray)):
+            yield place, value
+            continue
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, (torch.nn.Module, Decoder)):
+            parts: Iterable[tuple[Any, Any]] = vars(value).items()
+        elif isinstance(value, Mapping):
+            parts = value.items()
+        elif isinstance(value, (list, tuple)):
+            parts = enumerate(value)
+        else:
+            continue
+        of_module = ("_parameters", "_buffers", "_modules")
+        waiting += [
+            (place if key in of_module else f"{place}.{key}".removeprefix("."), one) for key, one in parts
+        ]
+
+
+def _content(value: Any) -> Any:
+    """What tells two tensors or arrays apart, bit by bit."""
+    if isinstance(value, Tensor):
+        if value.is_meta:
+            return value.shape, value.dtype
+        plain = value.detach().cpu().to_dense().resolve_conj().contiguous()
+        return value.shape, value.dtype, plain.reshape(-1).view(torch.uint8).numpy().tobytes()
+    if isinstance(value, np.ndarray):
+        return value.shape, value.dtype, value.tolist() if value.dtype.hasobject else value.tobytes()
+    return None
+
+
+def _check_scores(
+    decoder: Decoder, initializer: Initializer, name: str, device: torch.device, sides: Sequence[Side]
+) -> None:
+    """Ask a decoder for a few scores.
+
+    Raises:
+        ConfigError: it fails, or gives tensors of another shape or type.
+    """
+    chunks, dim, width = 2, decoder.dim, decoder.relation_dim
+    if not _is_width(width):
+        raise ConfigError(
+            f"{name}: relation_dim is {width!r}; it must be a whole number of floats, 0 for none"
+        )
+    edges, count = [number for number in (3, 5, 7, 11) if number not in (dim, width)][:2]  # told apart
+    rng = np.random.default_rng(0)
+
+    def rows(number: int, width: int, fill: Callable[..., None]) -> Tensor:
+        table = np.empty((number, width), np.float32)
+        with _failing(f"{name}: {fill.__name__} of rows {table.shape}"):
+            fill(table, rng, initializer)
+        return torch.from_numpy(table).to(device)
+
+    def ask(what: str, shape: tuple[int, ...], call: Callable[[], Any]) -> Tensor:
+        with _failing(f"{name}: {what}"):
+            found = call()
+        if not isinstance(found, Tensor) or found.shape != shape or found.dtype != torch.float32:
+            raise ConfigError(
+                f"{name}: {what} gives {_told(found)}; it must be torch.float32 of shape {shape}"
+            )
+        return found
+
+    with torch_threads(1), torch.no_grad(), torch.autocast(device.type, enabled=False):
+        node = rows(chunks * edges, dim, decoder.init_rows)
+        relation = rows(chunks * edges, width, decoder.init_relations)
+        candidates = rows(chunks * count, dim, decoder.init_rows).view(chunks, count, dim)
+        for side in sides:
+            what = f"query of nodes {tuple(node.shape)} and relations {tuple(relation.shape)}, side {side!r},"
+            query = ask(what, (chunks * edges, dim), partial(decoder.query, node, relation, side))
+            query = query.reshape(chunks, edges, dim)
+            what = f"compare of queries {tuple(query.shape)} and candidates {tuple(candidates.shape)}"
+            ask(what, (chunks, edges, count), partial(decoder.compare, query, candidates))
+
+
+@contextmanager
+def _failing(what: str) -> Iterator[None]:
+    """Say with a ConfigError what fails, whatever a user's class raises."""
+    try:
+        yield
+    except MariusError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{what} fails: {type(error).__name__}: {error}") from error
+
+
+def _is_width(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= 0)
+
+
+def check_state(config: TrainConfig, components: Components) -> None:
+    """Refuse an optimizer whose state has no width, or cannot be begun.
+
+    Raises:
+        ConfigError: `state_dim` gives no whole number from 0, or it or `init_state` fails; names
+        `optimizer.name`.
+    """
+    for dim in (components.decoder.dim, components.decoder.relation_dim):
+        with _failing(f"optimizer.name={config.optimizer.name}: state_dim({dim})"):
+            width = components.optimizer.state_dim(dim)
+        if not _is_width(width):
+            raise ConfigError(
+                f"optimizer.name={config.optimizer.name}: state_dim({dim}) is {width!r}; it must be a whole "
+                "number of floats, 0 for no state"
+            )
+        with _failing(f"optimizer.name={config.optimizer.name}: init_state of rows (2, {width})"):
+            components.optimizer.init_state(np.empty((2, width), np.float32))
