@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
 from marius_py.run_files.reader import RunReader
+from marius_py.storage import folders
 from marius_py.storage.file_io import os_errors_as_storage, sync_path
 from marius_py.storage.replacing import reason_of
 
@@ -234,9 +234,24 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
     Raises:
         ConfigError: `target` exists and is not to be overwritten, it holds what no export wrote, or there is
             no folder for it.
-        StorageError: writing failed; nothing was replaced.
+        StorageError: writing failed, and nothing was replaced; another process exports to it.
     """
     target = target.resolve()
+    check = partial(_check_target, target, overwrite)
+    check()
+    try:
+        with folders.new_folder(target, "exporting", check, replace=overwrite) as temporary:
+            yield temporary
+            for path in temporary.iterdir():
+                sync_path(path)
+    except OSError as error:
+        if isinstance(error, MariusError):
+            raise
+        raise StorageError(f"writing {target} failed: {reason_of(error)}; nothing was replaced") from error
+
+
+def _check_target(target: Path, overwrite: bool) -> None:
+    """Refuse with a ConfigError what no folder can take the place of, or none should."""
     with os_errors_as_storage("look at output", target):
         if not target.parent.is_dir():
             raise ConfigError(f"output={target}: there is no folder {target.parent}; create it first")
@@ -247,28 +262,6 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
                     "(in Python overwrite=True)"
                 )
             _check_replaceable(target)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    old = target.with_name(f".{target.name}.{os.getpid()}.old.tmp")
-    try:
-        temporary.mkdir()
-        yield temporary
-        for path in temporary.iterdir():
-            sync_path(path)
-        if target.exists():
-            _check_replaceable(target)  # writing took its time
-            target.replace(old)
-        temporary.replace(target)
-    except OSError as error:
-        if isinstance(error, MariusError):
-            raise
-        raise StorageError(f"writing {target} failed: {reason_of(error)}; nothing was replaced") from error
-    finally:
-        if old.exists() and not target.exists():  # an interrupt, too, may come between the two renames
-            with suppress(OSError):
-                old.replace(target)
-        shutil.rmtree(temporary, ignore_errors=True)
-        if target.exists():
-            shutil.rmtree(old, ignore_errors=True)
 
 
 def _check_replaceable(folder: Path) -> None:

@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import h5py
@@ -13,6 +15,7 @@ import torch
 from marius_py import cli, load
 from marius_py.errors import ConfigError, StorageError
 from marius_py.export import export
+from marius_py.storage import folders
 from tests.small_runs import write_run
 
 
@@ -140,18 +143,50 @@ def test_an_interrupt_between_the_renames_puts_the_old_folder_back(tmp_path, mon
     export(folder, target, "projector")
     before = {path: path.read_bytes() for path in target.iterdir()}
     beside = sorted(path.name for path in tmp_path.iterdir())
-    plain = Path.replace
+    plain = os.rename
 
-    def replace(path, other):
+    def rename(path, other):
         plain(path, other)
         if path == target:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "replace", replace)
+    monkeypatch.setattr(folders, "_exchange", lambda first, second: False)  # in one step else
+    monkeypatch.setattr(folders.os, "rename", rename)
     with pytest.raises(KeyboardInterrupt):
         export(folder, target, "pbg", overwrite=True)
     assert {path: path.read_bytes() for path in target.iterdir()} == before
     assert sorted(path.name for path in tmp_path.iterdir()) == beside
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_what_a_killed_export_has_left_is_removed_by_the_next(tmp_path, monkeypatch, exchanges):
+    folder, *_ = write_run(tmp_path)
+    target = tmp_path / "log"
+    export(folder, target, "projector")
+    beside = sorted(path.name for path in tmp_path.iterdir())
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    for number in "12":
+        (tmp_path / f".log.exporting-{dead.pid}-{number}").mkdir()
+        (tmp_path / f".log.exporting-{dead.pid}-{number}" / "nodes.tsv").write_text("half a ta")
+    if not exchanges:
+        monkeypatch.setattr(folders, "_exchange", lambda first, second: False)
+        target.rename(tmp_path / ".log.replaced")  # killed between the two renames
+        with pytest.raises(ConfigError, match=r"output: .*log exists; choose another name"):
+            export(folder, target, "pbg")
+    export(folder, target, "pbg", overwrite=True)
+    assert (target / "config.json").is_file()
+    assert sorted(path.name for path in tmp_path.iterdir()) == beside
+
+
+def test_two_exports_to_one_folder_do_not_meet(tmp_path):
+    folder, *_ = write_run(tmp_path)
+    with (
+        folders.locked_folder(tmp_path, ".log.exporting-", "exporting"),
+        pytest.raises(StorageError, match=r"another process or thread is exporting .*log right now; wait"),
+    ):
+        export(folder, tmp_path / "log", "pbg")
+    export(folder, tmp_path / "log", "pbg")
 
 
 @pytest.mark.parametrize("format", ["projector", "pbg"])

@@ -189,7 +189,7 @@ def test_kills_at_random_moments_never_leave_half_a_graph(tmp_path: Path) -> Non
 
 
 def test_exchange_of_folders_has_a_fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("marius_py.prepare.folder._exchange", lambda first, second: False)
+    monkeypatch.setattr("marius_py.storage.folders._exchange", lambda first, second: False)
     old = prepare(small(tmp_path), tmp_path / "g")
     new = prepare(tmp_path / "t.tsv", tmp_path / "g", seed=1, overwrite=True)
     assert open_graph(tmp_path / "g") == new != old
@@ -209,10 +209,10 @@ def test_without_an_exchange_an_old_graph_comes_back(
             raise KeyboardInterrupt if killed else OSError(errno.EIO, "Input/output error")
         rename(source, target)
 
-    monkeypatch.setattr("marius_py.prepare.folder._exchange", lambda first, second: False)
-    monkeypatch.setattr("marius_py.prepare.folder.os.rename", fail)
+    monkeypatch.setattr("marius_py.storage.folders._exchange", lambda first, second: False)
+    monkeypatch.setattr("marius_py.storage.folders.os.rename", fail)
     if killed:
-        monkeypatch.setattr("marius_py.prepare.folder._settle", lambda output: None)
+        monkeypatch.setattr("marius_py.storage.folders._settle", lambda output: None)
     with pytest.raises(KeyboardInterrupt if killed else StorageError):
         prepare(train, output, seed=1, overwrite=True)
     assert output.exists() != killed

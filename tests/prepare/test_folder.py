@@ -15,6 +15,7 @@ from marius_py.errors import ConfigError, StorageError
 from marius_py.graph.manifest import EDGES_FILE, GRAPH_FILE
 from marius_py.prepare import folder as folders
 from marius_py.prepare.folder import building, check_output
+from marius_py.storage import folders as replacing
 
 
 def build(output: Path, text: str = "new", *, overwrite: bool = False) -> None:
@@ -104,7 +105,7 @@ def test_what_appears_at_the_last_moment_is_not_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the last look at the output and the rename."""
-    flush = folders.sync_folder
+    flush = replacing.sync_folder
 
     def flushed(folder: Path) -> None:
         flush(folder)
@@ -112,7 +113,7 @@ def test_what_appears_at_the_last_moment_is_not_replaced(
             (tmp_path / "g").mkdir()
             (tmp_path / "g" / "theirs").write_text("whole")
 
-    monkeypatch.setattr(folders, "sync_folder", flushed)
+    monkeypatch.setattr(replacing, "sync_folder", flushed)
     with pytest.raises(StorageError, match=r"write .*/g: Directory not empty"):
         build(tmp_path / "g")
     assert (tmp_path / "g" / "theirs").read_text() == "whole"
