@@ -32,6 +32,7 @@ from marius_py.planning.plan import (
     Machine,
     Plan,
     candidate_partitions,
+    check_fitting,
     choose_plan,
     measure_disk,
 )
@@ -59,16 +60,19 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
     check_validation(config, graph.num_edges["valid"])
     own = graph.partitioning.num_partitions
     partitions, capacity = _number(config.storage.partitions), _number(config.storage.capacity)
-    candidate_partitions(graph.num_nodes, own, partitions, capacity)  # before seconds of measuring
+    candidates = candidate_partitions(graph.num_nodes, own, partitions, capacity)
     model = make_model(config, components, graph, device)
+    row_floats = (model.dim, model.node_state_dim)
+    # Before seconds of measuring, which takes a few partitions of memory itself.
+    check_fitting(graph.num_nodes, row_floats, candidates, capacity, _budget(config, model))
     output = Path(config.output) if config.output is not None else Path("runs")
     place = output.absolute()
     while not place.is_dir():
         place = place.parent
-    read_rate, write_rate, commit_s = measure_disk(place, (model.dim, model.node_state_dim))
+    read_rate, write_rate, commit_s = measure_disk(place, row_floats)
     threads = config.pipeline.compute_threads or available_cores()
     with torch_threads(threads):
-        sample = measure_training(config, graph, device, 4 * (model.dim + model.node_state_dim))
+        sample = measure_training(config, graph, device, 4 * sum(row_floats))
     batches = make_batch_settings(config, model.compiled)
     index_rate = measure_index(graph, model.compiled) if batches.reads_known else math.inf
     machine = Machine(
@@ -85,7 +89,7 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
     choose = partial(
         choose_plan,
         graph.num_nodes,
-        (model.dim, model.node_state_dim),
+        row_floats,
         graph.num_edges["train"],
         batch_size=config.training.batch_size,
         own_partitions=own,

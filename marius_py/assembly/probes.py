@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from marius_py.config import TrainConfig, make_components
 from marius_py.data.rounds import FEWEST, EpochOrder
+from marius_py.errors import InterruptedRunError
 from marius_py.graph import Graph
 from marius_py.nn.known_edges import KnownEdges
 from marius_py.ordering import build_schedule
@@ -29,6 +31,8 @@ from marius_py.training.trainer import Trainer
 _ROW_BYTES = 256 << 20
 """Rows of a sample: enough that they do not fit in a processor's cache."""
 _PROBE_S = 1.0
+_MOST_S = 4.0
+"""Seconds of epochs after which no further one is measured, where a single batch takes that long."""
 _INDEXED = 500_000
 """Edges that are indexed to see how long that takes: a tenth of a second."""
 _MOST_PARTITIONS = 16
@@ -81,7 +85,7 @@ def measure_training(config: TrainConfig, graph: Graph, device: torch.device, ro
     num_nodes = max(2, min(graph.num_nodes, _ROW_BYTES // row_bytes))
     batch = config.training.batch_size
     available = graph.num_edges["train"]
-    count = min(available, 16 * batch)
+    count = min(available, batch)
     while True:
         seconds, _ = _epoch(config, graph, device, num_nodes, count, 2, 2, EpochOrder(FEWEST, 1))
         if seconds >= _PROBE_S / 2 or count == available:
@@ -142,7 +146,7 @@ def _epoch(
     capacity: int,
     order: EpochOrder,
 ) -> tuple[float, int]:
-    """Seconds and loads of an epoch on `count` edges of the file, the median of a few but the first.
+    """Seconds and loads of an epoch on `count` edges of the file, the median of all but the first if it can.
 
     The first fills buffer and caches; one alone would be what else the machine did just then. No partition is
     moved: a plan adds what the disk takes for that.
@@ -164,6 +168,8 @@ def _epoch(
     def on_epoch(line: dict[str, Any]) -> None:
         lines.append((float(line["seconds"]), float(line["loads"])))
         nodes.is_still = True
+        if time.perf_counter() - started > _MOST_S and len(lines) <= PROBES:
+            trainer.interrupt()
 
     trainer = Trainer(
         model,
@@ -179,10 +185,11 @@ def _epoch(
         quiet=True,
     )
     started = time.perf_counter()
-    trainer.train(1 + PROBES)
+    with suppress(InterruptedRunError):
+        trainer.train(1 + PROBES)
     if not lines:
         return time.perf_counter() - started, 0
-    seconds, loads = (statistics.median(values) for values in zip(*lines[1:], strict=True))
+    seconds, loads = (statistics.median(values) for values in zip(*(lines[1:] or lines), strict=True))
     return seconds, int(loads)
 
 

@@ -7,11 +7,10 @@ of partitions that comes into question; the fastest that fits in memory is taken
 from __future__ import annotations
 
 import math
-import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from marius_py.ordering import build_schedule, simulate
 from marius_py.partitioning import Partitioning
 from marius_py.planning.moved import edge_bytes, indexed_edges, partition_bytes
 from marius_py.storage.aligned import allocate
+from marius_py.storage.folders import locked_folder, remove_left
 from marius_py.storage.hdf5_nodes import create_node_store
 from marius_py.storage.protocols import Checkpoint, NodeTable
 from marius_py.types import Schedule
@@ -39,6 +39,9 @@ PROBES = 3
 _UNTOUCHED = 2
 """Times before that: a first write to a place on the disk costs the file system more than those of a run."""
 _PROBE_BYTES = 64 << 20
+_PROBE_FOLDER = ".plan-"
+_LEFT_S = 60.0
+"""Seconds after which a folder that no process holds was left by one that was killed."""
 _GIB = 1 << 30
 
 
@@ -226,6 +229,7 @@ def choose_plan(
         or not even two partitions and a spare slot fit in memory with the most of them.
     """
     candidates = candidate_partitions(num_nodes, own_partitions, partitions, capacity)
+    check_fitting(num_nodes, row_floats, candidates, capacity, machine.memory_bytes)
     plans, refused = [], None
     for p in candidates:
         table = NodeTable(Partitioning(num_nodes, p), *row_floats)
@@ -247,22 +251,42 @@ def choose_plan(
             )
         except ScheduleError as error:
             refused = error
-    if not plans and refused is not None:
+    if not plans:
         raise ConfigError(
             f"no order for storage.partitions={', '.join(map(str, candidates))}: {refused}; "
             "set another ordering.name, storage.partitions or storage.capacity"
         ) from refused
-    if not plans:
-        smallest = NodeTable(Partitioning(num_nodes, candidates[-1]), *row_floats).slot_bytes
-        raise ConfigError(
-            f"the buffer needs {3 * smallest / _GIB:.1f} GiB for two partitions and a spare one, and may "
-            f"take {machine.memory_bytes / _GIB:.1f} GiB: set a smaller model.dim, or more storage.partitions"
-        )
     best = min(plans, key=lambda plan: plan.epoch_s)
     for plan in plans:
         if plan.partitions == own_partitions and plan.epoch_s <= _KEEP * best.epoch_s:
             return plan
     return best
+
+
+def check_fitting(
+    num_nodes: int,
+    row_floats: tuple[int, int],
+    candidates: Sequence[int],
+    capacity: int | None,
+    memory_bytes: int,
+) -> None:
+    """Refuse rows of which memory does not even hold three of the smallest partitions.
+
+    Args:
+        num_nodes, row_floats, capacity: as for `choose_plan`.
+        candidates: numbers of partitions that come into question, ascending.
+        memory_bytes: for the buffer.
+
+    Raises:
+        ConfigError: names `model.dim` and `storage.partitions`.
+    """
+    tables = [NodeTable(Partitioning(num_nodes, p), *row_floats) for p in candidates]
+    if capacity is None and all(fitting_capacity(table, memory_bytes) is None for table in tables):
+        raise ConfigError(
+            f"the buffer needs {3 * tables[-1].slot_bytes / _GIB:.1f} GiB for two partitions and a spare "
+            f"one, and may take {memory_bytes / _GIB:.1f} GiB: set a smaller model.dim, or more "
+            "storage.partitions"
+        )
 
 
 def candidate_partitions(
@@ -311,19 +335,23 @@ def measure_disk(
         StorageError: the folder cannot be written, or the disk is full.
     """
     dim, state_dim = row_floats
-    rows = max(1024, probe_bytes // 2 // (4 * (dim + state_dim)) // 1024 * 1024)
+    rows = max(1, probe_bytes // 2 // (4 * (dim + state_dim)))
+    rows = rows // 1024 * 1024 or rows
     table = NodeTable(Partitioning(2 * rows, 2), dim, state_dim)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        name = tempfile.mkdtemp(prefix=".plan-", dir=folder)
-    except OSError as error:
-        raise StorageError(f"{folder} cannot be written to: {error.strerror}") from error
-    try:
+    with ExitStack() as held:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            remove_left(folder, _PROBE_FOLDER, older_s=_LEFT_S)
+            name = held.enter_context(locked_folder(folder, _PROBE_FOLDER, f"measuring in {folder}"))
+        except OSError as error:
+            if isinstance(error, StorageError):
+                raise
+            raise StorageError(f"{folder} cannot be written to: {error.strerror}") from error
         rng = np.random.default_rng(0)
         block, state = allocate((table.slot_rows, dim)), allocate((table.slot_rows, state_dim))
         for array in (block, state):
             array[:] = rng.random(array.shape, dtype=np.float32)
-        with create_node_store(Path(name) / "probe", table, spare_slots=2) as store:
+        with create_node_store(name / "probe", table, spare_slots=2) as store:
             written, committed, read = [], [], []
             for _ in range(_UNTOUCHED + PROBES):
                 started = time.perf_counter()
@@ -343,8 +371,6 @@ def measure_disk(
         )
         size = 2 * table.slot_bytes
         return size / read_s, size / max(write_s - commit_s, write_s / 2), commit_s
-    finally:
-        shutil.rmtree(name, ignore_errors=True)
 
 
 def plan_lines(plan: Plan, machine: Machine) -> list[tuple[str, str]]:

@@ -2,6 +2,9 @@
 
 import json
 import logging
+import os
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -366,8 +369,8 @@ def test_a_measurement_reads_its_sample_of_a_bucket_and_no_more(tmp_path, monkey
     graph = open_graph(tmp_path / "graph")
     monkeypatch.setattr("marius_py.storage.files._hook", note)
     measure_training(config, graph, torch.device("cpu"), 128)
-    assert probed == [800]
-    assert sum(read) == 800 * 12
+    assert probed == [50]
+    assert sum(read) == 50 * 12
 
 
 def test_measuring_is_quiet_and_leaves_the_log_of_other_runs(tmp_path, caplog, monkeypatch):
@@ -432,6 +435,50 @@ def test_the_disk_is_measured_and_left_clean(row_floats, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_wide_rows_are_measured_in_as_little(tmp_path, monkeypatch):
+    tables = []
+
+    class Noting(Hdf5PartitionStore):
+        def commit(self, checkpoint):
+            tables.append(self.table)
+            super().commit(checkpoint)
+
+    monkeypatch.setattr("marius_py.storage.hdf5_nodes.Hdf5PartitionStore", Noting)
+    measure_disk(tmp_path, (100_000, 100_000), 1 << 20)
+    assert tables[0].partitioning.num_nodes == 2
+
+
+def test_what_a_killed_measurement_has_left_is_removed_by_the_next(tmp_path):
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    old, young = (tmp_path / f".plan-{dead.pid}-{number}" for number in "12")
+    for folder in (old, young):
+        folder.mkdir()
+    os.utime(old, (0, 0))
+    measure_disk(tmp_path, (4, 4), 1 << 20)
+    assert list(tmp_path.iterdir()) == [young]  # which may not be locked yet
+
+
+def test_batches_that_take_seconds_are_measured_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("marius_py.assembly.probes._MOST_S", 0.0)
+    epochs = []
+    real = Trainer.train
+
+    def train(self, number):
+        try:
+            return real(self, number)
+        finally:
+            epochs.append(len(self.state.history))
+
+    monkeypatch.setattr("marius_py.assembly.probes.Trainer.train", train)
+    prepare_arrays(random_edges(500, 4000), tmp_path / "graph", partitions=1)
+    words = ["model.decoder=distmult", "model.dim=16", "training.batch_size=5000"]
+    config = load_config([f"graph={tmp_path / 'graph'}", *words])
+    sample = measure_training(config, open_graph(tmp_path / "graph"), torch.device("cpu"), 128)
+    assert epochs == [1]
+    assert sample.seconds > 0
+
+
 def test_command(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("marius_py.assembly.probes._PROBE_S", 0.02)
     prepare_arrays(random_edges(500, 4000), tmp_path / "graph", partitions=4)
@@ -447,6 +494,9 @@ def test_command(tmp_path, capsys, monkeypatch):
     assert (config.storage.partitions, config.storage.capacity) == (4, 4)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["conf", "graph"]
     monkeypatch.setattr("marius_py.assembly.planned.measure_disk", None)
+    monkeypatch.setattr("marius_py.assembly.planned.available_memory", lambda device: 1 << 20)
+    assert cli.plan([*words, "model.dim=100000"]) == 2
+    assert "GiB: set a smaller model.dim, or more storage.partitions" in capsys.readouterr().err
     assert cli.plan([*words, "storage.capacity=1"]) == 2
     assert "storage.capacity=1 is out of range" in capsys.readouterr().err
     assert cli.plan([]) == 2
