@@ -73,5 +73,6 @@ def test_result_names_components(tmp_path, capacity, slots):
     assert parts["relations"] == 2 * DIM * 2 * 4  # one relation and its inverse, with their state
     assert min(parts.values()) > 0
     phases = memory["peak_rss_bytes"]
+    assert result["train"]["peak_rss_bytes"] == phases["training"]
     assert phases["start"] <= phases["training"] <= phases["evaluation"]
     assert sum(parts.values()) - parts["evaluation"] < phases["training"]

@@ -82,7 +82,14 @@ from marius_py.run_files.names import (
     RESULT_FILE,
     RESULT_META,
 )
-from marius_py.run_files.results import memory_report, peak_rss_bytes, summarize, versions, write_json
+from marius_py.run_files.results import (
+    memory_peaks,
+    memory_report,
+    peak_rss_bytes,
+    summarize,
+    versions,
+    write_json,
+)
 from marius_py.run_state import validations_of
 from marius_py.storage.files import remove
 from marius_py.storage.hdf5_nodes import (
@@ -206,13 +213,14 @@ def _train(
             join.write_history(store)
             warn_of_decline(config, history, folder)
             log_memory(table, capacity, config.storage.device)
-            phases["training"] = peak_rss_bytes()
+            peaks = memory_peaks()
+            phases["training"] = peaks["peak_rss_bytes"]
             with stage_of("evaluate", watchdog):
                 test = join.evaluate("test") if edges.num_edges("test") else None
                 valid = join.full_validation(history)
                 best = join.best(history, test)
             warn_of_chance([test, valid, history[-1].get("valid")], history)
-        result = {"test": test, "train": summarize(history), "versions": versions()}
+        result = {"test": test, "train": summarize(history, peaks), "versions": versions()}
         result |= {"valid": valid} if valid else {}
         result |= {"best": best} if best else {}
         phases["evaluation"] = peak_rss_bytes()

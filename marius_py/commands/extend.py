@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -109,7 +110,7 @@ def run(options: argparse.Namespace) -> None:
     from marius_py.resuming.resume import check_free
 
     if values["run_output"] is not None:
-        graph_folder, run_folder = (Path(values[key]).absolute() for key in ("output", "run_output"))
+        graph_folder, run_folder = (Path(os.path.abspath(values[key])) for key in ("output", "run_output"))
         if graph_folder.is_relative_to(run_folder):
             raise ConfigError(
                 f"run_output={values['run_output']} would hold output={values['output']}, and a run begins "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -152,12 +153,20 @@ def run(options: argparse.Namespace) -> None:
     values = parse(options.settings)
     from marius_py.graph import open_graph
     from marius_py.importing.files import check_folder
+    from marius_py.prepare.folder import check_output
     from marius_py.resuming.resume import check_free
 
     if values["checkpoint"] is not None:
         check_folder(Path(values["checkpoint"]), "checkpoint", "the trained model")
     if values["output"] is not None:
-        check_free(Path(values["output"]), resume=False)
+        graph_folder, run_folder = (Path(os.path.abspath(values[key])) for key in ("graph", "output"))
+        if graph_folder.is_relative_to(run_folder):
+            raise ConfigError(
+                f"output={values['output']} would hold graph={values['graph']}, and a run begins in an empty "
+                "folder: give the graph or the run another one"
+            )
+        check_free(run_folder, resume=False)
+        check_output(run_folder, overwrite=False)
     with Bars() as bars:
         if values["input.train"] is not None:
             graph = _graph(values, bars)

@@ -28,7 +28,7 @@ from marius_py.importing.files import (
     read_json,
     shown,
 )
-from marius_py.importing.mappings import mapping_file, read_mapping
+from marius_py.importing.mappings import check_delimiter, mapping_file, read_mapping
 from marius_py.importing.runs import DEFAULT_MEMORY_BYTES, PeerModel, write_run
 from marius_py.prepare import prepare_arrays
 from marius_py.prepare.blocks import EdgeBlock
@@ -95,6 +95,7 @@ def dglke_graph(
     """
     if format not in FORMATS:
         raise ConfigError(f"format is {format!r}; allowed: built_in, raw_udd_hrt, udd_hrt, or another order")
+    check_delimiter(delimiter)
     for key, path in (("input.train", train), ("input.valid", valid), ("input.test", test)):
         if path is not None:
             check_file(Path(path), key, "triples")
@@ -156,6 +157,7 @@ def dglke_run(
         FormatError: a file is missing, damaged,
         half-written, or of another shape than config.json says.
     """
+    check_delimiter(delimiter)
     folder = check_folder(Path(checkpoint), "checkpoint", f"{CONFIG_NAME} and the tables of DGL-KE")
     trained = read_config(folder / CONFIG_NAME)
     places = [folder] if data is None else [folder, Path(data)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from marius_py.errors import FormatError, MissingPathError
+from marius_py.errors import ConfigError, FormatError, MissingPathError
 from marius_py.importing.files import check_file, shown
 from marius_py.storage.file_io import os_errors_as_storage
 
@@ -41,6 +41,12 @@ def mapping_file(
     raise MissingPathError(
         f"none of {', '.join(dict.fromkeys(names))} is in {places}; say where: {what}=FILE"
     )
+
+
+def check_delimiter(delimiter: str) -> None:
+    """Refuse with a ConfigError what is not one character."""
+    if len(delimiter) != 1:
+        raise ConfigError(f"delimiter is {delimiter!r}; allowed: one character")
 
 
 def read_mapping(path: Path, delimiter: str) -> list[str]:

@@ -26,7 +26,7 @@ from marius_py.prepare.folder import building, check_output
 from marius_py.prepare.progress import ProgressHook
 from marius_py.resuming.resume import check_free, plain_json
 from marius_py.run_files.names import CHECKPOINT_FOLDER, CONFIG_FILE, CONFIG_META, RESULT_FILE, RESULT_META
-from marius_py.run_files.results import summarize, versions, write_json
+from marius_py.run_files.results import memory_peaks, summarize, versions, write_json
 from marius_py.run_state import RunState
 from marius_py.storage.aligned import allocate
 from marius_py.storage.hdf5_nodes import create_node_store
@@ -110,7 +110,12 @@ def write_run(
     arrays = empty.state_arrays()
     arrays["relations"] = _relations(model, graph, arrays["relations"].shape)
     table = NodeTable(graph.partitioning, model.dim, empty.node_state_dim)
-    result = {"test": None, "train": summarize([]), "versions": versions(), "imported": dict(model.facts)}
+    result = {
+        "test": None,
+        "train": summarize([], memory_peaks()),
+        "versions": versions(),
+        "imported": dict(model.facts),
+    }
     meta = {
         **identity(config, graph, table.partitioning),
         **RunState().to_meta(),

@@ -76,11 +76,13 @@ def read_queries(path: Path | str) -> Queries:
     except UnicodeDecodeError as error:
         raise FormatError(f"{file} is not UTF-8 text: {error}") from error
     if not rows:
-        raise FormatError(f"{file} holds no queries")
+        raise _empty(file)
     columns: Sequence[str | None] = PARTS
     named = [_part_of(cell) for cell in rows[0][1]]
     if None not in named and len(set(named)) == len(named):
         columns, rows = named, rows[1:]
+        if not rows:
+            raise _empty(file)
     for number, cells in rows:
         if len(cells) != len(columns):
             raise _wrong_count(file, number, cells, rows[0][1] if columns is PARTS else None, len(columns))
@@ -88,6 +90,10 @@ def read_queries(path: Path | str) -> Queries:
         str(column): [cells[place] for _, cells in rows] for place, column in enumerate(columns)
     }
     return Queries(file, cells_of, [number for number, _ in rows])
+
+
+def _empty(file: Path) -> FormatError:
+    return FormatError(f"{file} holds no queries")
 
 
 def _is_parquet(file: Path) -> bool:
@@ -158,6 +164,8 @@ def _read_parquet(file: Path) -> Queries:
         columns = {part: table.column(name).cast(pa.string()).to_pylist() for part, name in present.items()}
     except (pa.ArrowException, OSError) as error:
         raise StorageError(f"queries {file} cannot be read: {error}") from error
+    if table.num_rows == 0:
+        raise _empty(file)
     return Queries(file, columns, range(1, table.num_rows + 1))
 
 

@@ -167,8 +167,13 @@ class _Touching:
         return getattr(self._inner, name)
 
 
-def summarize(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The "train" part of result.json from the lines of metrics.jsonl; loads an epoch are the median."""
+def summarize(history: Sequence[Mapping[str, Any]], peaks: Mapping[str, int]) -> dict[str, Any]:
+    """The "train" part of result.json.
+
+    Args:
+        history: the lines of metrics.jsonl; loads an epoch are their median.
+        peaks: `memory_peaks` when training ended.
+    """
     seconds = sum(line["seconds"] for line in history)
     edges = sum(line["edges"] for line in history)
     return {
@@ -182,9 +187,14 @@ def summarize(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "wait_disk_s": sum(line["wait_disk_s"] for line in history),
         "wait_device_s": sum(line["wait_device_s"] for line in history),
         "cpu_s": sum(line.get("cpu_s", 0.0) for line in history),
-        "peak_rss_bytes": peak_rss_bytes(),
-        "peak_cuda_bytes": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0,
+        **peaks,
     }
+
+
+def memory_peaks() -> dict[str, int]:
+    """The most memory that the process has had so far: resident, and allocated on a device."""
+    cuda = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
+    return {"peak_rss_bytes": peak_rss_bytes(), "peak_cuda_bytes": cuda}
 
 
 def memory_report(parts: Mapping[str, int], phases: Mapping[str, int]) -> dict[str, Any]:

@@ -93,3 +93,19 @@ def test_missing_edges_are_named_by_their_setting(tmp_path, capsys):
     for place, message in ((tmp_path / "none", "is no folder"), (tmp_path, "holds no edges_I_J.h5")):
         assert cli.import_([*words, f"input.train={place}"]) == 2
         assert f"error: input.train={place} {message}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("graph", "output", "message"),
+    [("run/g", "run", "output=run would hold graph=run/g"), ("../g", ".", "is the current folder")],
+)
+def test_where_a_run_cannot_be_is_told_before_a_graph_is_made(
+    tmp_path, monkeypatch, capsys, graph, output, message
+):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(importing, "_graph", None)
+    words = ["from=dglke", "input.train=e", f"graph={graph}", f"checkpoint={tmp_path}", f"output={output}"]
+    assert cli.import_(words) == 2
+    assert message in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["here"]

@@ -56,6 +56,12 @@ def test_triples(tmp_path, format, delimiter):
         assert named(graph, split) == sorted(wanted)
 
 
+def test_a_delimiter_is_one_character(tmp_path):
+    data, *_ = write_dglke(tmp_path, "DistMult")
+    with pytest.raises(ConfigError, match=r"^delimiter is 'ab'; allowed: one character$"):
+        dglke_graph(data / "train.txt", tmp_path / "g", delimiter="ab")
+
+
 def test_edge_importance_is_left_out(tmp_path):
     data, _, _, _, triples, *_ = write_dglke(tmp_path, "DistMult", format="udd_hrt")
     text = (data / "train.txt").read_text()

@@ -589,6 +589,7 @@ def test_a_sign_that_may_be_a_name_is_named(written, tmp_path, capsys, name, tex
         ("q.csv", 'A,likes,?\n"B,likes,?\nC,likes,?\n', "line 2: "),
         ("q.tsv", "A\tB\n", "line 1: 2 columns, .* a first line that names the columns"),
         ("q.csv", "\n", "holds no queries"),
+        ("q.tsv", "head\trelation\ttail\n", "holds no queries"),
     ],
 )
 def test_what_is_wrong_with_a_query_file(tmp_path, name, text, message):
