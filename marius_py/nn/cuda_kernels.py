@@ -346,22 +346,13 @@ def choose_kernels(device: str, wanted: str = "auto", precision: Precision = "fl
     try:
         kernels = TritonKernels(precision)
     except ImportError as error:
-        raise ConfigError(
-            f"pipeline.kernels=triton, but Triton cannot be imported ({error}); install the extra "
-            "marius_py[kernels], or take pipeline.kernels=auto"
-        ) from error
-    trouble = _trouble(kernels, device) if on_device else None
+        trouble: str | None = f"Triton cannot be imported ({error}); install the extra marius_py[kernels]"
+    else:
+        trouble = _trouble(kernels, device) if on_device else None
     if trouble is not None and wanted == "triton":
-        raise ConfigError(
-            f"pipeline.kernels=triton, but its kernels do not run on {device} ({trouble}); take "
-            "pipeline.kernels=auto"
-        )
+        raise ConfigError(f"pipeline.kernels=triton, but {trouble}, or take pipeline.kernels=auto")
     if trouble is not None:
-        log.warning(
-            "Triton's kernels do not run on %s (%s): batches go the slower way through PyTorch",
-            device,
-            trouble,
-        )
+        log.warning("batches go the slower way through PyTorch: %s", trouble)
         return TorchKernels()
     if wanted == "auto" and on_device and torch.cuda.get_device_capability(device) < _WITH_TF32:
         kernels.widest = 0  # its products would be those of plain cores
@@ -374,10 +365,11 @@ def _trouble(kernels: TritonKernels, device: str) -> str | None:
     Triton compiles what launches a kernel with the machine's C compiler, which need not be there.
     """
     if torch.version.hip is not None:
-        return "this is a ROCm build of PyTorch, for which they were not made"
+        return "its kernels were not made for this ROCm build of PyTorch: set device=cpu"
     try:
         rows = torch.ones(1, 16, device=device)
         runs = torch.equal(kernels.take(rows, torch.zeros(1, dtype=torch.int64, device=device)), rows)
     except Exception as error:  # of Triton, a compiler, a linker or a driver
-        return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-    return None if runs else "one of them computed something else"
+        said = (str(error).strip().splitlines() or [""])[0]
+        return f"its kernels do not run on {device} ({type(error).__name__}: {said}): mend that"
+    return None if runs else f"its kernels compute something else on {device}: set device=cpu"

@@ -333,7 +333,7 @@ class Trainer:
             try:
                 self._path.run(leased, on_done, self._rates())
             except DivergedError as error:
-                if state.position == last != Position(0, 0, 0):
+                if error.stage == "compute" and state.position == last != Position(0, 0, 0):
                     raise beyond_repair(error) from error
                 raise
             self._io.raise_failure()
