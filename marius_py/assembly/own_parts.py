@@ -67,25 +67,19 @@ def check_loss(config: TrainConfig, loss: Loss, device: torch.device) -> None:
     """
     name, (edges, count) = f"loss={config.loss.target}", (3, 5)
     scores = partial(torch.ones, device=device, dtype=torch.float32, requires_grad=True)
-    keep, weight = torch.ones(edges, count, device=device), torch.ones(edges, count, device=device)
-    keep = keep.bool()
+    keep = torch.ones(edges, count, dtype=torch.bool, device=device)
     keep[0, 0] = False
-    given = f"scores ({edges},) and ({edges}, {count})"
     with torch_threads(1):
-        for what, call in (
-            (f"of {given}", partial(loss, keep=None)),
-            (f"of {given} with a mask", partial(loss, keep=keep)),
-            (f"weighted, of {given}", partial(loss.weighted, keep=keep, weight=weight)),
-        ):
-            positive, negative = scores(edges), scores(edges, count)
-            with _failing(f"{name}: the loss {what}"):
-                found: Any = call(positive, negative)
-            is_one = isinstance(found, Tensor) and found.shape == () and found.dtype == torch.float32
+        for mask, with_mask in ((None, ""), (keep, " with a mask")):
+            what = f"the loss of scores ({edges},) and ({edges}, {count}){with_mask}"
+            with _failing(f"{name}: {what}"):
+                found: Any = loss(scores(edges), scores(edges, count), mask)
+            is_one = isinstance(found, Tensor) and found.shape == () and found.is_floating_point()
             if not is_one or not found.requires_grad:
                 told = _told(found) + (" without a gradient" if is_one else "")
                 raise ConfigError(
-                    f"{name}: the loss {what} gives {told}; it must be torch.float32 of shape (), the mean "
-                    "over the edges, differentiable in the scores"
+                    f"{name}: {what} gives {told}; it must be a float of shape (), the mean over the edges, "
+                    "differentiable in the scores"
                 )
 
 

@@ -176,6 +176,14 @@ class Hinge(Loss):
         return (gaps if keep is None else gaps * keep).mean()
 
 
+class InFloat64Hinge(Hinge):
+    def __call__(self, positive: Tensor, negative: Tensor, keep: Tensor | None) -> Any:
+        return super().__call__(positive.double(), negative.double(), keep)
+
+    def weighted(self, positive: Tensor, negative: Tensor, keep: Tensor | None, weight: Tensor) -> Any:
+        raise NotImplementedError  # which is not asked for with everything in memory
+
+
 class EachEdge(Hinge):
     def __call__(self, positive: Tensor, negative: Tensor, keep: Tensor | None) -> Any:
         return super().__call__(positive, negative, keep) * torch.ones_like(positive)
