@@ -6,9 +6,8 @@ the type are of no account.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marius_py.config import Components, TrainConfig
+from marius_py.config import Components, TrainConfig, make_components
 from marius_py.errors import ConfigError, MariusError
 from marius_py.evaluation.ranking.trained import make_decoder
 from marius_py.nn.decoders import Decoder
@@ -27,16 +26,32 @@ from marius_py.nn.registry import DECODERS, INITIALIZERS, LOSSES, OPTIMIZERS
 from marius_py.pipeline.execution import torch_threads
 from marius_py.types import SIDES, Side
 
+_NEGATIVES = 512
+"""Of the scores that a loss is tried with, where their number is the buffer's."""
+
 
 def check_parts(config: TrainConfig, components: Components, device: torch.device) -> None:
-    """Refuse classes of which no run can be made; see the checks. The package's own are held to by tests."""
-    check_decoder(config, components, device)
-    check_rows(config, components)
-    check_state(config, components)
-    if type(components.loss) not in LOSSES.values():
-        check_loss(config, components.loss, device)
-    if type(components.optimizer) not in OPTIMIZERS.values():
-        check_step(config, components.optimizer, components.decoder.dim, device)
+    """Refuse classes of which no run can be made; see the checks. The package's own are held to by tests.
+
+    Others are made once more to be tried, lest the run begin with what is no longer as it was made.
+    """
+    own: list[tuple[Mapping[str, type], object]] = [
+        (LOSSES, components.loss),
+        (OPTIMIZERS, components.optimizer),
+        (DECODERS, components.decoder),
+        (INITIALIZERS, components.initializer),
+    ]
+    if all(type(one) in built_in.values() for built_in, one in own):
+        check_rows(config, components)
+        return
+    tried = make_components(config)
+    check_decoder(config, tried, device)
+    check_rows(config, tried)
+    check_state(config, tried)
+    if type(tried.loss) not in LOSSES.values():
+        check_loss(config, tried.loss, device)
+    if type(tried.optimizer) not in OPTIMIZERS.values():
+        check_step(config, tried.optimizer, tried.decoder.dim, device)
 
 
 def check_rows(config: TrainConfig, components: Components) -> None:
@@ -65,20 +80,21 @@ def check_loss(config: TrainConfig, loss: Loss, device: torch.device) -> None:
     Raises:
         ConfigError: it fails, or gives no float () that depends on the scores; names `loss`.
     """
-    name, (edges, count) = f"loss={config.loss.target}", (3, 5)
+    name, edges, count = f"loss={config.loss.target}", 8, config.negatives.count or _NEGATIVES
     scores = partial(torch.ones, device=device, dtype=torch.float32, requires_grad=True)
     keep = torch.ones(edges, count, dtype=torch.bool, device=device)
     keep[0, 0] = False
+    masks = ((None, ""), (keep, " with a mask")) if config.negatives.mask_known else ((None, ""),)
     with torch_threads(1):
-        for mask, with_mask in ((None, ""), (keep, " with a mask")):
+        for mask, with_mask in masks:
             what = f"the loss of scores ({edges},) and ({edges}, {count}){with_mask}"
             with _failing(f"{name}: {what}"):
                 found: Any = loss(scores(edges), scores(edges, count), mask)
-            is_one = isinstance(found, Tensor) and found.shape == () and found.is_floating_point()
+            is_one = isinstance(found, Tensor) and found.numel() == 1 and found.is_floating_point()
             if not is_one or not found.requires_grad:
                 told = _told(found) + (" without a gradient" if is_one else "")
                 raise ConfigError(
-                    f"{name}: {what} gives {told}; it must be a float of shape (), the mean over the edges, "
+                    f"{name}: {what} gives {told}; it must be one float, the mean over the edges, "
                     "differentiable in the scores"
                 )
 
@@ -90,22 +106,23 @@ def check_step(config: TrainConfig, optimizer: SparseOptimizer, dim: int, device
         ConfigError: `delta` fails, or gives no tensors of the shape of rows and state; names
         `optimizer.name`.
     """
-    tried = optimizer
-    with suppress(Exception):  # one that keeps something of its calls begins the run without this one
-        tried = copy.deepcopy(optimizer)
-    state = np.zeros((3, tried.state_dim(dim)), np.float32)
-    tried.init_state(state)
+    if type(optimizer).step is not SparseOptimizer.step:
+        return  # which may do without `delta`
+    state = np.zeros((3, optimizer.state_dim(dim)), np.float32)
+    optimizer.init_state(state)
     rows, states = torch.ones(3, dim, device=device), torch.from_numpy(state).to(device)
     name = f"optimizer.name={config.optimizer.name}: delta of rows {tuple(rows.shape)}"
     with torch_threads(1), torch.no_grad(), _failing(name):
-        found: Any = tried.delta(rows.clone(), states.clone(), torch.full_like(rows, 0.5))
-    wanted = [(one.shape, one.dtype) for one in (rows, states)]
-    is_pair = isinstance(found, tuple | list) and all(isinstance(one, Tensor) for one in found)
-    if not is_pair or [(one.shape, one.dtype) for one in found] != wanted:
-        told = " and ".join(map(_told, found)) if isinstance(found, tuple | list) else _told(found)
+        found: Any = optimizer.delta(rows.clone(), states.clone(), torch.full_like(rows, 0.5))
+        given = [found] if isinstance(found, Tensor) else list(found)
+    fits = [
+        isinstance(one, Tensor) and one.shape == like.shape and one.dtype == like.dtype
+        for one, like in zip(given, (rows, states), strict=False)
+    ]
+    if len(given) != 2 or not fits[0] or not (fits[1] or states.shape[1] == 0):
         raise ConfigError(
-            f"{name} gives {told}; it must be two tensors, torch.float32 of shape {tuple(rows.shape)} for "
-            f"the rows and {tuple(states.shape)} for the state"
+            f"{name} gives {' and '.join(map(_told, given))}; it must be two tensors, torch.float32 of shape "
+            f"{tuple(rows.shape)} for the rows and {tuple(states.shape)} for the state"
         )
 
 

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from marius_py.errors import DivergedError
 from marius_py.storage.protocols import Float32
 
 
-def check_numbers(rows: Float32, what: str) -> None:
+def check_numbers(rows: Float32, what: str, before: Callable[[], Float32 | None]) -> None:
     """Refuse rows for a commit that hold infinite numbers or NaN, or such as float32 cannot add up.
+
+    Args:
+        rows: as they are to be committed.
+        what: of what they are, for the error.
+        before: makes the rows of the last commit; what was so then, an imported model's perhaps, stays so.
 
     Raises:
         DivergedError: says that it is `what` and which settings to look at.
     """
+    if _are_numbers(rows):
+        return
+    committed = before()
+    if committed is not None and not _are_numbers(committed):
+        return
+    raise DivergedError(
+        f"{what} became infinite or NaN, though losses and gradients were finite; the last commit is intact. "
+        "Lower optimizer.lr; if the optimizer is a class of your own, look at its delta",
+        stage="write",
+    )
+
+
+def _are_numbers(rows: Float32) -> bool:
     with np.errstate(all="ignore"):  # one pass at the speed of memory, where looking at each makes an array
-        total = np.add.reduce(rows, axis=None)
-    if not np.isfinite(total):
-        raise DivergedError(
-            f"{what} became infinite or NaN, though losses and gradients were finite; the last commit is "
-            "intact. Lower optimizer.lr; if the optimizer is a class of your own, look at its delta",
-            stage="write",
-        )
+        return bool(np.isfinite(np.add.reduce(rows, axis=None)))

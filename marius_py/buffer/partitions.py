@@ -364,5 +364,12 @@ class PartitionBuffer:
 
         Gradients are looked at before they are used, but what an optimizer makes of them is not.
         """
-        check_numbers(embeddings[: self.store.table.partitioning.size(part)], f"rows of partition {part}")
+        used = slice(self.store.table.partitioning.size(part))
+
+        def before() -> Float32:
+            rows, other = allocate(embeddings.shape), allocate(state.shape)
+            self.store.read_into(part, rows, other)
+            return rows[used]
+
+        check_numbers(embeddings[used], f"rows of partition {part}", before)
         return self.store.write(part, embeddings, state)

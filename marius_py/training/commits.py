@@ -17,7 +17,7 @@ from marius_py.pipeline.runner import stage_of
 from marius_py.pipeline.trace import Trace
 from marius_py.pipeline.watchdog import Watchdog
 from marius_py.run_state import RunState
-from marius_py.storage.protocols import Checkpoint, JsonText, PartitionStore
+from marius_py.storage.protocols import Checkpoint, Float32, JsonText, PartitionStore
 from marius_py.types import Position
 
 
@@ -86,9 +86,13 @@ class Commits:
             history = JsonText(f"[{', '.join(state.encoded_history())}]")
             meta = {**self._meta, **state.to_meta(), "history": history}
             arrays = self._model.state_arrays(copy=False)
-            check_numbers(arrays["relations"], "rows of relations")
+            check_numbers(arrays["relations"], "rows of relations", self._committed_relations)
             self._store.commit(Checkpoint(arrays=arrays, meta=meta))
         self._at = time.monotonic()
+
+    def _committed_relations(self) -> Float32 | None:
+        checkpoint = self._store.checkpoint()
+        return None if checkpoint is None else checkpoint.arrays["relations"]
 
     def due(self, position: Position, last: Position, swaps_before: Sequence[int]) -> bool:
         """Whether to commit at a position inside an epoch.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -160,6 +161,29 @@ class FailingStep(Steps):
         raise ValueError("no step today")
 
 
+class Locked(Steps):
+    """Has what cannot be copied, and no state."""
+
+    def __init__(self, lr: float) -> None:
+        super().__init__(lr)
+        self.lock = threading.Lock()
+
+    def state_dim(self, dim: int) -> int:
+        return 0
+
+    def delta(self, rows: Tensor, state: Tensor, gradient: Tensor) -> Any:
+        with self.lock:
+            return -self.lr * gradient, None
+
+
+class OwnStep(Steps):
+    def delta(self, rows: Tensor, state: Tensor, gradient: Tensor) -> Any:
+        raise NotImplementedError
+
+    def step(self, rows: Tensor, state: Tensor, index: Tensor, gradient: Tensor, rate: float = 1.0) -> None:
+        rows.index_add_(0, index, gradient, alpha=-self.lr * rate)
+
+
 class NoNumbers(Steps):
     """Of a gradient that does not vary."""
 
@@ -182,6 +206,24 @@ class InFloat64Hinge(Hinge):
 
     def weighted(self, positive: Tensor, negative: Tensor, keep: Tensor | None, weight: Tensor) -> Any:
         raise NotImplementedError  # which is not asked for with everything in memory
+
+
+class ByPlace(Hinge):
+    """Of as many negatives as the run draws; its parameters have names of their own."""
+
+    def __call__(self, right: Tensor, wrong: Tensor, mask: Tensor | None, /) -> Any:
+        return super().__call__(right, wrong.topk(4, 1).values, None).unsqueeze(0)
+
+
+class Table(Initializer):
+    """Hands out the rows of a table one after another."""
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def fill(self, out: np.ndarray, rng: np.random.Generator) -> None:
+        out[...] = np.arange(self.given, self.given + len(out))[:, None] / 1000
+        self.given += len(out) if out.size else 0
 
 
 class EachEdge(Hinge):

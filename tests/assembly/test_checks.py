@@ -18,6 +18,7 @@ from marius_py.assembly.build import train
 from marius_py.assembly.checks import check_memory, check_room
 from marius_py.assembly.own_parts import _check_scores, check_decoder
 from marius_py.buffer import PartitionBuffer
+from marius_py.buffer.numbers import check_numbers
 from marius_py.config import EvaluateConfig, TrainConfig, load_config, make_components
 from marius_py.data.batch_settings import check_answers
 from marius_py.errors import ConfigError, DivergedError, InterruptedRunError
@@ -327,7 +328,7 @@ def test_an_optimizer_that_cannot_keep_its_state_is_refused(name: str, message: 
         (
             "loss",
             "EachEdge",
-            r"the loss of scores .* gives torch\.float32 of shape \(3,\); it must be .* shape \(\)",
+            r"the loss of scores .* gives torch\.float32 of shape \(8,\); it must be one float",
         ),
         ("loss", "OneNumber", r"the loss of scores .* gives 1\.0; it must be"),
         (
@@ -349,9 +350,28 @@ def test_parts_of_ones_own_are_tried_before_a_run_is_begun(
     assert not (tmp_path / "run").exists()
 
 
-def test_parts_of_ones_own_that_are_as_they_must_be_are_taken() -> None:
-    for name, value in (("optimizer.name", "Steps"), ("loss", "Hinge"), ("loss", "InFloat64Hinge")):
-        build.check(load_config([*SMALL, f"{name}=tests.assembly.own_parts.{value}"]))
+@pytest.mark.parametrize(
+    "word",
+    [
+        *(f"optimizer.name=tests.assembly.own_parts.{name}" for name in ("Steps", "Locked", "OwnStep")),
+        *(f"loss=tests.assembly.own_parts.{name}" for name in ("Hinge", "InFloat64Hinge", "ByPlace")),
+        "loss=tests.assembly.own_parts.WithoutMasks negatives.mask_known=false",
+    ],
+)
+def test_parts_of_ones_own_that_training_can_do_with_train(word: str, graph: Graph, tmp_path: Path) -> None:
+    words = [f"graph={graph.path}", f"output={tmp_path / 'run'}", *SMALL, "optimizer.lr=0.1", *word.split()]
+    assert np.isfinite(train(load_config([*words, "storage.capacity=20"]))["train"]["loss"])
+
+
+def test_what_is_tried_is_not_what_the_run_begins_with(graph: Graph, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    words = [f"graph={graph.path}", f"output={run}", *SMALL, "model.init=tests.assembly.own_parts.Table"]
+    words += ["model.decoder=dot", "optimizer.lr=1e-30", "storage.partitions=1"]
+    train(load_config(words))
+    with open_node_store(run / "checkpoint") as store:
+        rows = np.empty((store.table.slot_rows, 4), np.float32)
+        store.read_into(0, rows, np.empty((store.table.slot_rows, store.table.state_dim), np.float32))
+    np.testing.assert_allclose(rows[: graph.num_nodes, 0], np.arange(graph.num_nodes) / 1000, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -397,6 +417,16 @@ def test_rows_that_are_no_numbers_are_not_committed(mode: str, graph: Graph, tmp
         for part in range(store.table.partitioning.num_partitions):
             store.read_into(part, rows, state)
             assert np.isfinite(rows[: store.table.partitioning.size(part)]).all()
+
+
+def test_rows_that_were_no_numbers_before_do_not_end_a_run() -> None:
+    """Those of an imported model that no edge uses."""
+    rows = np.zeros((4, 4), np.float32)
+    rows[1] = np.nan
+    check_numbers(rows, "rows", lambda: rows.copy())
+    for before in (np.zeros((4, 4), np.float32), None):
+        with pytest.raises(DivergedError, match=r"^rows became infinite or NaN"):
+            check_numbers(rows, "rows", lambda: before)  # noqa: B023
 
 
 def test_a_commit_of_rows_that_have_grown_too_large_is_told(graph: Graph, tmp_path: Path) -> None:
