@@ -158,7 +158,7 @@ def evaluate(
         config = compose(EvaluateConfig, _words(EvaluateConfig, settings, **opened))
     result = evaluate_runs(config, None if watcher is None else watcher.on_stage)
     if config.output is not None:
-        write_json(Path(config.output).resolve(), result)
+        write_json(Path(os.path.realpath(config.output)), result)
     return result
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -94,7 +95,7 @@ def _check_files(config: EvaluateConfig) -> None:
         value = getattr(config, key)
         if value is None:
             continue
-        file, named = Path(value).resolve(), f"{key}={value}"
+        file, named = Path(os.path.realpath(value)), f"{key}={value}"
         if file in seen:
             raise ConfigError(f"{seen[file]} and {named} are one file; give {key} another name")
         seen[file] = named

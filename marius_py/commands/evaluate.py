@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,7 @@ def run(config: EvaluateConfig) -> float | None:
     if config.ranks is not None:
         say(f"ranks: {config.ranks}")
     if config.output is not None:
-        write_json(Path(config.output).resolve(), result)
+        write_json(Path(os.path.realpath(config.output)), result)
         say(f"metrics: {config.output}")
     return None if result.get("mrr") is None else float(result["mrr"])
 

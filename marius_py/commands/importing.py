@@ -152,6 +152,7 @@ def run(options: argparse.Namespace) -> None:
     """Import the graph, the run, or both."""
     values = parse(options.settings)
     from marius_py.graph import open_graph
+    from marius_py.graph.manifest import GRAPH_FILE
     from marius_py.importing.files import check_folder
     from marius_py.prepare.folder import check_output
     from marius_py.resuming.resume import check_free
@@ -167,6 +168,12 @@ def run(options: argparse.Namespace) -> None:
             )
         check_free(run_folder, resume=False)
         check_output(run_folder, overwrite=False)
+    made = Path(values["graph"])
+    if values["input.train"] is not None and not values["overwrite"] and (made / GRAPH_FILE).exists():
+        also = ", or leave out input.* to import the run for it" if values["output"] is not None else ""
+        raise ConfigError(
+            f"graph={values['graph']} holds a prepared graph already: set overwrite=true to replace it{also}"
+        )
     with Bars() as bars:
         if values["input.train"] is not None:
             graph = _graph(values, bars)

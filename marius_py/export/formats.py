@@ -8,8 +8,10 @@ take a folder: it is built beside its place and renamed at the end, so it appear
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -35,6 +37,8 @@ Blocks = Iterable[tuple[Sequence[str], Float32]]
 _ENTITY = "all"
 _RELATION = "all_edges"
 _VERSION = 1
+_HDF5_ROOM = 1 << 16
+"""Bytes that a file of HDF5 takes beside its values, at most."""
 
 _OPERATORS: dict[str, tuple[str, str]] = {
     "dot": ("none", "dot"),
@@ -145,14 +149,13 @@ def write_pbg(folder: Path, run: RunReader, blocks: Blocks, *, with_relations: b
         )
     _write_pbg_entities(folder, run, blocks)
     operator, comparator = _OPERATORS.get(decoder, ("none", "dot"))
-    with h5py.File(folder / f"model.v{_VERSION}.h5", "w", locking=False) as file:
-        file.attrs["format_version"] = 1
+    sides = _sides(run, decoder) if with_relations else ()
+    with _hdf5(folder / f"model.v{_VERSION}.h5", sum(rows.nbytes for rows in sides)) as file:
         group = file.create_group("model", track_order=True)
-        if with_relations:
-            for side, rows in zip(("lhs", "rhs"), _sides(run, decoder), strict=True):
-                for name, values in _parameters(operator, rows).items():
-                    data = group.create_dataset(f"relations/0/operator/{side}/{name}", data=values)
-                    data.attrs["state_dict_key"] = f"{side}_operators.0.{name}"
+        for side, rows in zip(("lhs", "rhs"), sides, strict=False):
+            for name, values in _parameters(operator, rows).items():
+                data = group.create_dataset(f"relations/0/operator/{side}/{name}", data=values)
+                data.attrs["state_dict_key"] = f"{side}_operators.0.{name}"
     dynamic = run.graph.has_relations or operator != "none"
     if dynamic:
         names = run.relation_names if run.graph.has_relations else [_RELATION]
@@ -178,9 +181,8 @@ def _write_pbg_entities(folder: Path, run: RunReader, blocks: Blocks) -> None:
     (folder / f"entity_count_{_ENTITY}_0.txt").write_text(f"{run.num_nodes}\n", encoding="ascii")
     with (
         (folder / f"entity_names_{_ENTITY}_0.json").open("w", encoding="utf-8") as names,
-        h5py.File(folder / f"embeddings_{_ENTITY}_0.v{_VERSION}.h5", "w", locking=False) as file,
+        _hdf5(folder / f"embeddings_{_ENTITY}_0.v{_VERSION}.h5", 4 * run.num_nodes * run.dim) as file,
     ):
-        file.attrs["format_version"] = 1
         table = file.create_dataset("embeddings", (run.num_nodes, run.dim), dtype="<f4")
         start = 0
         for block_names, rows in blocks:
@@ -189,6 +191,30 @@ def _write_pbg_entities(folder: Path, run: RunReader, blocks: Blocks) -> None:
             names.write(("," if start else "[") + part[1:-1])
             start += len(rows)
         names.write("]\n")
+
+
+@contextmanager
+def _hdf5(path: Path, size: int) -> Iterator[h5py.File]:
+    """A new HDF5 file of PyTorch-BigGraph for `size` bytes of values.
+
+    HDF5 may end the process where it cannot write the last of a file while closing it, so that the file
+    system is asked first for as much room, which others may take meanwhile.
+
+    Raises:
+        OSError: there is none, or writing failed.
+    """
+    with path.open("wb") as plain:
+        try:
+            os.posix_fallocate(plain.fileno(), 0, size + _HDF5_ROOM)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+    try:
+        with h5py.File(path, "w", locking=False) as file:
+            file.attrs["format_version"] = 1
+            yield file
+    except RuntimeError as error:
+        raise OSError(f"{path.name}: {error}") from error
 
 
 def _write_json(path: Path, value: Any) -> None:
@@ -236,7 +262,7 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
             no folder for it.
         StorageError: writing failed, and nothing was replaced; another process exports to it.
     """
-    target = target.resolve()
+    target = Path(os.path.realpath(target))
     check = partial(_check_target, target, overwrite)
     check()
     try:

@@ -109,6 +109,8 @@ def write_run(
     empty = make_model(config, make_components(config), graph, torch.device("cpu"))
     arrays = empty.state_arrays()
     arrays["relations"] = _relations(model, graph, arrays["relations"].shape)
+    if infinite := int((~np.isfinite(arrays["relations"]).all(axis=1)).sum()):
+        logger.warning("%d relations hold a NaN or an infinity", infinite)
     table = NodeTable(graph.partitioning, model.dim, empty.node_state_dim)
     result = {
         "test": None,

@@ -54,7 +54,8 @@ class Replacing:
             if kind is None:
                 for path in self._temporary.values():
                     sync_path(path)
-                for target, path in self._temporary.items():
+                # The first, which others describe, last: who is killed here has no new rows beside old names.
+                for target, path in reversed(self._temporary.items()):
                     path.replace(self._places[target])
                     self._replaced.append(target)
         except OSError as failure:
@@ -72,7 +73,7 @@ class Replacing:
             os.close(self._locks.pop())
 
     def _failed(self, error: OSError) -> StorageError:
-        target = next(one for one in self._temporary if one not in self._replaced)
+        target = next(one for one in reversed(self._temporary) if one not in self._replaced)
         done = " and ".join(map(str, self._replaced))
         said = f"{done} had been replaced already" if done else "nothing was replaced"
         return StorageError(f"writing {target} failed: {reason_of(error)}; {said}")

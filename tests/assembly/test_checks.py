@@ -371,7 +371,7 @@ def test_what_is_tried_is_not_what_the_run_begins_with(graph: Graph, tmp_path: P
     with open_node_store(run / "checkpoint") as store:
         rows = np.empty((store.table.slot_rows, 4), np.float32)
         store.read_into(0, rows, np.empty((store.table.slot_rows, store.table.state_dim), np.float32))
-    np.testing.assert_allclose(rows[: graph.num_nodes, 0], np.arange(graph.num_nodes) / 1000, rtol=1e-6)
+    np.testing.assert_allclose(rows[: graph.num_nodes, 0], np.arange(graph.num_nodes) / 1000, atol=1e-6)
 
 
 @pytest.mark.parametrize(

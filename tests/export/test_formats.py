@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -177,6 +178,31 @@ def test_what_a_killed_export_has_left_is_removed_by_the_next(tmp_path, monkeypa
     export(folder, target, "pbg", overwrite=True)
     assert (target / "config.json").is_file()
     assert sorted(path.name for path in tmp_path.iterdir()) == beside
+
+
+FULL = """
+import resource, sys
+from marius_py import cli
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))  # as with a full disk, files end there
+sys.exit(cli.export([{run!r}, "--format", "pbg", "--output", {target!r}, "--overwrite"]))
+"""
+
+
+@pytest.mark.parametrize("limit", [1 << 10, 1 << 16])
+def test_a_full_disk_ends_an_export_for_pbg_with_one_message(tmp_path, limit):
+    """HDF5 alone would end the process, or say that it cannot close a file."""
+    folder, *_ = write_run(tmp_path)
+    target = tmp_path / "model"
+    export(folder, target, "pbg")
+    before = {path.name: path.read_bytes() for path in target.iterdir()}
+    code = FULL.format(limit=limit, run=str(folder), target=str(target))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    told = done.stderr.splitlines()
+    assert re.fullmatch(r"error: writing .*model failed: File too large; nothing was replaced", told[-1])
+    assert len(told) == 2  # the other says that the run is not finished
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == before
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
 
 
 def test_two_exports_to_one_folder_do_not_meet(tmp_path):

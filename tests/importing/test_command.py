@@ -95,6 +95,18 @@ def test_missing_edges_are_named_by_their_setting(tmp_path, capsys):
         assert f"error: input.train={place} {message}" in capsys.readouterr().err
 
 
+def test_a_graph_that_is_there_is_told_by_its_key(tmp_path, capsys):
+    (tmp_path / "g").mkdir()
+    (tmp_path / "g" / "graph.json").write_text("{}")
+    words = ["from=dglke", "input.train=e", f"graph={tmp_path / 'g'}"]
+    assert cli.import_(words) == 2
+    assert capsys.readouterr().err.endswith(
+        "/g holds a prepared graph already: set overwrite=true to replace it\n"
+    )
+    assert cli.import_([*words, f"checkpoint={tmp_path}", f"output={tmp_path / 'r'}"]) == 2
+    assert "replace it, or leave out input.* to import the run for it\n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("graph", "output", "message"),
     [("run/g", "run", "output=run would hold graph=run/g"), ("../g", ".", "is the current folder")],
