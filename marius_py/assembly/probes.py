@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
+import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -169,7 +170,7 @@ def _epoch(
         lines.append((float(line["seconds"]), float(line["loads"])))
         nodes.is_still = True
         if time.perf_counter() - started > _MOST_S and len(lines) <= PROBES:
-            trainer.interrupt()
+            begun.interrupt()
 
     trainer = Trainer(
         model,
@@ -184,6 +185,8 @@ def _epoch(
         on_epoch=on_epoch,
         quiet=True,
     )
+    # Not the trainer itself: a circle of it and what it calls would keep its rows until some later time.
+    begun = weakref.proxy(trainer)
     started = time.perf_counter()
     with suppress(InterruptedRunError):
         trainer.train(1 + PROBES)
