@@ -78,7 +78,7 @@ def check_loss(config: TrainConfig, loss: Loss, device: torch.device) -> None:
     """Refuse a loss that is none of scores.
 
     Raises:
-        ConfigError: it fails, or gives no float () that depends on the scores; names `loss`.
+        ConfigError: it fails, or gives anything but one float that depends on the scores; names `loss`.
     """
     name, edges, count = f"loss={config.loss.target}", 8, config.negatives.count or _NEGATIVES
     scores = partial(torch.ones, device=device, dtype=torch.float32, requires_grad=True)
