@@ -37,6 +37,7 @@ from marius_py.planning.plan import (
     measure_disk,
 )
 from marius_py.storage.protocols import NodeTable
+from marius_py.training.batch_path import finds_known_on_device
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,12 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
     with torch_threads(threads):
         sample = measure_training(config, graph, device, 4 * sum(row_floats))
     batches = make_batch_settings(config, model.compiled)
-    index_rate = measure_index(graph, model.compiled) if batches.reads_known else math.inf
+    # A device sorts edges in no time that would count.
+    is_there = finds_known_on_device(
+        model, batches, graph.num_nodes, device_buffer=config.storage.device == "cuda"
+    )
+    indexes = batches.reads_known and not is_there
+    index_rate = measure_index(graph, model.compiled) if indexes else math.inf
     machine = Machine(
         memory_bytes=_budget(config, model),
         disk_free_bytes=shutil.disk_usage(place).free,

@@ -21,7 +21,7 @@ from marius_py.buffer.swap import IOThread
 from marius_py.data.batch_settings import BatchSettings, check_answers
 from marius_py.data.division import Division, PlacedBlock, divide
 from marius_py.data.leased_edges import LeasedEdges
-from marius_py.data.resident_edges import ResidentEdges
+from marius_py.data.resident_edges import EdgesAtHand, ResidentEdges
 from marius_py.data.step_edges import EdgeBlock, batch_bounds, read_block
 from marius_py.data.train_edges import HELD_EDGES, TrainEdges
 from marius_py.nn.known_edges import KnownEdges
@@ -49,6 +49,7 @@ class BatchSource:
         io: the buffer's I/O thread, on which edges are read ahead.
         settings: batch size, chunks, seed.
         degrees: reads (start, stop) → (n,) train degrees; needed where negatives are drawn by them.
+        known_on_device: a device finds known edges among the negatives: none are indexed here.
 
     Raises:
         ConfigError: answers are to be counted among more edges than are held in memory.
@@ -61,6 +62,8 @@ class BatchSource:
         io: IOThread,
         settings: BatchSettings,
         degrees: Callable[[int, int], NDArray[np.int64]] | None = None,
+        *,
+        known_on_device: bool = False,
     ) -> None:
         self._buffer = buffer
         self._edges = TrainEdges(edges, HELD_EDGES)
@@ -72,6 +75,7 @@ class BatchSource:
         if settings.per_question:
             check_answers(self._counts, buffer.capacity, settings.block_edges)
         self._known: ResidentEdges | None = None
+        self._known_on_device = known_on_device
         if settings.reads_known:
             self._known = ResidentEdges(self._edges, settings.block_edges, settings.compiled)
         self._division: Division | None = None
@@ -121,8 +125,8 @@ class BatchSource:
             else:
                 del ahead  # and with it what is to be masked
             resident = steps[entered].resident
-            known = None if self._known is None else self._known.index(resident, between, edges)
-            between = None  # the index holds what it needs
+            known = self._find_known(resident, between, edges)
+            between = None  # it holds what it needs
             if here is None and then is not None and self._begun is None:
                 future = self._io.submit(self._begin, then, start.epoch + 1)
                 self._begun = start.epoch + 1, future
@@ -132,6 +136,16 @@ class BatchSource:
                     return
         if self._begun is not None:
             self._buffer.timed(self._begun[1])  # the I/O thread does nothing else before
+
+    def _find_known(
+        self, resident: tuple[int, ...], between: Edges | None, edges: Edges
+    ) -> KnownEdges | EdgesAtHand | None:
+        """What finds known edges among the negatives of a block, of what was loaded or of its own edges."""
+        if self._known is None:
+            return None
+        if self._known_on_device:
+            return self._known.at_hand(resident, between, edges)
+        return self._known.index(resident, between, edges)
 
     def close(self) -> None:
         """Let go of all edges; nothing is to be run any more."""
@@ -219,7 +233,7 @@ class BatchSource:
         first_batch: int,
         skip: int,
         resident: tuple[int, ...],
-        known: KnownEdges | None,
+        known: KnownEdges | EdgesAtHand | None,
     ) -> Iterator[LeasedEdges]:
         bounds = batch_bounds(len(edges), self._settings.batch_size, self._settings.chunks)
         if skip >= len(bounds):

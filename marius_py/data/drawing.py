@@ -19,8 +19,9 @@ from marius_py.data.edge_batch import EdgeBatch, GroupWeights, Ids
 from marius_py.data.importance import group_shares, group_weights, resident_groups
 from marius_py.data.leased_edges import LeasedEdges
 from marius_py.data.recurring import padded_positions
+from marius_py.data.resident_edges import EdgesAtHand
 from marius_py.errors import ConfigError
-from marius_py.nn.known_edges import own_answers
+from marius_py.nn.known_edges import KnownEdges, own_answers
 from marius_py.nn.negatives import NegativeSampler, ResidentNodes
 from marius_py.pool import Pool
 from marius_py.storage.protocols import Edges
@@ -93,7 +94,8 @@ class BatchDrawing:
         """Draw negatives, find those that must not count, translate ids to rows, find distinct ones."""
         seed = stream_seed(self._batches.seed, Purpose.DROPOUT, *leased.here)
         if isinstance(self._buffer, DeviceBuffer):
-            reads = self._sampler.reads_edges or self._batches.mask_known
+            at_hand = leased.known if isinstance(leased.known, EdgesAtHand) else None
+            reads = self._sampler.reads_edges or (self._batches.mask_known and at_hand is None)
             edges = leased.edges.astype(np.int64) if reads else leased.edges
             negatives, dropped = self._negatives(edges, leased)
             return DrawnBatch(
@@ -105,6 +107,7 @@ class BatchDrawing:
                 first_row=leased.first_row,
                 seed=seed,
                 lease=leased.lease,
+                known=at_hand,
             )
         ids = np.ascontiguousarray(leased.edges.T, dtype=np.int64)  # (3, B)
         negatives, dropped = self._negatives(ids.T, leased)
@@ -123,6 +126,8 @@ class BatchDrawing:
             if self._is_foreign:
                 found = checked(found, len(edges), leased.nodes)
             drawn[side] = np.sort(found, axis=1) if self._sorts else found
+            if isinstance(leased.known, EdgesAtHand):
+                continue  # the device finds them, own answers among them
             if self._batches.mask_known and leased.known is not None:
                 dropped[side] = leased.known.false_negatives(edges, drawn[side], side)
             elif self._sampler.holds_answers:
@@ -131,7 +136,7 @@ class BatchDrawing:
 
     def _edge_weights(self, edges: Edges, leased: LeasedEdges) -> dict[Side, NDArray[np.float32]]:
         """Corrupted side → (B,) what edges count; empty if all count alike."""
-        if not self._batches.per_question or leased.known is None:
+        if not self._batches.per_question or not isinstance(leased.known, KnownEdges):
             return {}
         share = float(leased.nodes.sizes.sum()) / self._buffer.store.table.partitioning.num_nodes
         return {side: leased.known.question_weights(edges, side, share) for side in SIDES}

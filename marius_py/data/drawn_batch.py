@@ -20,7 +20,9 @@ from marius_py.buffer import Lease
 from marius_py.buffer.device import DeviceBuffer
 from marius_py.data.edge_batch import Ids
 from marius_py.data.importance import group_shares, resident_groups
+from marius_py.data.resident_edges import EdgesAtHand
 from marius_py.nn.batch import Corruption, Importance
+from marius_py.nn.known_answers import AnswerTables
 from marius_py.storage.protocols import Edges
 from marius_py.types import SIDES, Position, Side
 
@@ -38,6 +40,8 @@ class DrawnBatch:
         first_row: (p,) buffer row of each partition's first node, -1 where it is not resident.
         seed: seed of the batch's dropout stream.
         lease: released when the batch's update has been handed to the device.
+        known: edges for the device to find among the negatives, which ascend then in each chunk; nothing is
+            `dropped`.
     """
 
     here: Position
@@ -48,6 +52,7 @@ class DrawnBatch:
     first_row: NDArray[np.int64]
     seed: int
     lease: Lease
+    known: EdgesAtHand | None = None
 
     @property
     def num_edges(self) -> int:
@@ -118,8 +123,14 @@ class Locator:
         self._padded = padded
         self._last = torch.zeros(buffer.num_rows, dtype=torch.int32, device=device)
 
-    def __call__(self, drawn: DrawnBatch, packed: Tensor) -> LocalBatch:
-        """Locate a batch, given what it was packed to as one (n,) uint8 tensor on the device."""
+    def __call__(self, drawn: DrawnBatch, packed: Tensor, tables: AnswerTables | None = None) -> LocalBatch:
+        """Locate a batch, given what it was packed to as one (n,) uint8 tensor on the device.
+
+        Args:
+            drawn: the batch, of which only shapes are read.
+            packed: its numbers.
+            tables: hold the edges that it brings to be found, if it does.
+        """
         edges = drawn.num_edges
         shapes = {side: drawn.negatives[side].shape for side in SIDES}
         dropped = [len(drawn.dropped[side]) if side in drawn.dropped else 0 for side in SIDES]
@@ -137,15 +148,21 @@ class Locator:
         if self._shares is not None:
             head_group, tail_group, *group = torch.split(group_of[part], [edges, edges, *sizes])
             weight = self._weights(head_group, tail_group, self._shares)
+        heads, tails = own.view(2, -1)
+        nodes = torch.split(drawn_nodes, sizes)
         negatives: dict[Side, Corruption] = {}
         for number, (side, shape) in enumerate(shapes.items()):
-            importance = None
+            importance, found = None, None
+            if tables is not None and drawn.known is not None:
+                known = heads if side == "tail" else tails
+                found = tables.answers(side, known, relation, nodes[number].view(shape))
             if self._shares is not None:
                 importance = Importance(group[number].view(shape), weight.view(shape[0], -1, self._capacity))
             negatives[side] = Corruption(
                 negative[number].view(shape),
                 importance=importance,
                 dropped=positions[number] if side in drawn.dropped else None,
+                known=found,
             )
         factor = rate.view(torch.float64).float().squeeze(0)
         return LocalBatch(index, count, head, tail, relation, negatives, lost, factor)

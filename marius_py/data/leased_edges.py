@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marius_py.buffer import Lease
+from marius_py.data.resident_edges import EdgesAtHand
 from marius_py.nn.known_edges import KnownEdges
 from marius_py.nn.negatives import ResidentNodes
 from marius_py.storage.protocols import Edges
@@ -22,7 +23,7 @@ class LeasedEdges:
         edges: (B, 3) head, relation, tail with global node ids.
         here: position of the batch. after: where the run stands when it is done.
         nodes: the resident nodes, to draw from.
-        known: edges that negatives must not make, or None.
+        known: edges that negatives must not make, indexed, or as a device takes them; or None.
         first_row: (p,) buffer row of each partition's first node, -1 where it is not resident.
         lease: of the resident partitions, released when the batch's update has been added.
     """
@@ -31,6 +32,6 @@ class LeasedEdges:
     here: Position
     after: Position
     nodes: ResidentNodes
-    known: KnownEdges | None
+    known: KnownEdges | EdgesAtHand | None
     first_row: NDArray[np.int64]
     lease: Lease

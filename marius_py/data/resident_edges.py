@@ -4,7 +4,7 @@ A negative that makes a known edge teaches a falsehood, whether or not that edge
 what is masked are all train edges whose two ends are resident: exactly those that a negative drawn from the
 buffer can make. Buckets stay while their partitions do; a swap reads the 2c − 1 new ones, and the edges that
 run in a step are taken from them. Where they are too many for memory, only those of the block at hand are
-masked.
+masked. Where a device finds them itself, they are handed on as they are.
 """
 
 from __future__ import annotations
@@ -45,10 +45,18 @@ def most_between(counts: NDArray[np.int64], capacity: int) -> int:
     return int(np.sort(of_heads)[-capacity:].sum())
 
 
+class EdgesAtHand:
+    """Known edges (E, 3) for a device to find: another object whenever they are others."""
+
+    def __init__(self, edges: Edges) -> None:
+        self.edges = edges
+
+
 class ResidentEdges:
     """Train edges between the resident partitions, and their index.
 
-    `load` runs on the I/O thread, `index` on the thread that draws batches, one call of each in turn.
+    `load` runs on the I/O thread, `index` or `at_hand` on the thread that draws batches, one call of each in
+    turn.
 
     Args:
         edges: where buckets are read.
@@ -67,6 +75,7 @@ class ResidentEdges:
         self._num_relations = 1
         self._indexed: tuple[int, ...] | None = None
         self._index: KnownEdges | None = None
+        self._at_hand: EdgesAtHand | None = None
         self._warned = False
 
     def load(self, resident: tuple[int, ...]) -> Edges | None:
@@ -104,7 +113,7 @@ class ResidentEdges:
     def clear(self) -> None:
         """Let go of the edges and their index."""
         self._let_go()
-        self._indexed = self._index = None
+        self._indexed = self._index = self._at_hand = None
 
     def _let_go(self) -> None:
         self._buckets.clear()
@@ -125,8 +134,16 @@ class ResidentEdges:
     @property
     def nbytes(self) -> int:
         """Bytes of the edges and the index that are held here; asked after every batch, from any thread."""
-        index = self._index
-        return self._bucket_bytes + (0 if index is None else index.nbytes)
+        index, at_hand = self._index, self._at_hand
+        held = 0 if index is None else index.nbytes
+        return self._bucket_bytes + held + (0 if at_hand is None else at_hand.edges.nbytes)
+
+    def at_hand(self, resident: tuple[int, ...], loaded: Edges | None, own: Edges) -> EdgesAtHand:
+        """The edges that `index` would be made of, of all residents however few `own` are."""
+        if loaded is None or self._indexed != resident or self._at_hand is None:
+            self._at_hand = EdgesAtHand(own if loaded is None else loaded)
+            self._indexed = None if loaded is None else resident
+        return self._at_hand
 
     def index(self, resident: tuple[int, ...], loaded: Edges | None, own: Edges) -> KnownEdges:
         """Index of what `load` returned for `resident`, or of the block's `own` edges where that is None.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from marius_py.nn.known_answers import KnownAnswers
 from marius_py.types import Side
 
 
@@ -34,8 +35,10 @@ class Importance:
         return Importance(self.group[chunks], self.weight[chunks, inside].contiguous())
 
 
-def mask_without(dropped: Tensor, shape: tuple[int, int, int]) -> Tensor:
+def mask_without(dropped: Tensor | KnownAnswers, shape: tuple[int, int, int]) -> Tensor:
     """A mask of a shape (C, P, K), bool: False at the positions (M,) int64 of its flattened form."""
+    if isinstance(dropped, KnownAnswers):
+        return dropped.mask()
     mask = dropped.new_ones(shape, dtype=torch.bool)
     mask.view(-1).index_fill_(0, dropped, False)
     return mask
@@ -53,15 +56,18 @@ class Corruption:
             and read in no time where a mask takes as long as a pass over the scores. None drops nothing.
         edge_weight: (B,) float32, what each edge's loss on this side counts; None: 1. The mean over the batch
             still divides by B, and the loss that is reported does not know of it.
+        known: finds what does not count in the place of `dropped`, on the device where it is: the host sends
+            none.
     """
 
     nodes: Tensor
     importance: Importance | None = None
     dropped: Tensor | None = None
     edge_weight: Tensor | None = None
+    known: KnownAnswers | None = None
 
     def tensors(self) -> list[Tensor]:
-        """All tensors, in a fixed order."""
+        """All tensors that the host sends to a device, in a fixed order."""
         found = [self.nodes, self.dropped, self.edge_weight]
         if self.importance is not None:
             found += [self.importance.group, self.importance.weight]
@@ -76,12 +82,18 @@ class Corruption:
         importance = None if self.importance is None else Importance(*left)
         return Corruption(nodes, importance, dropped, edge_weight)
 
+    @property
+    def left_out(self) -> Tensor | KnownAnswers | None:
+        """What does not count, or what finds it."""
+        return self.dropped if self.known is None else self.known
+
     def mask(self, num_edges: int) -> Tensor | None:
         """Which negatives count for which of a batch of B edges: (C, P, K) bool, or None if all do."""
-        if self.dropped is None:
+        left_out = self.left_out
+        if left_out is None:
             return None
         chunks, count = self.nodes.shape
-        return mask_without(self.dropped, (chunks, num_edges // chunks, count))
+        return mask_without(left_out, (chunks, num_edges // chunks, count))
 
     def part(self, chunks: slice, inside: slice, chunk_edges: int) -> Corruption:
         """That of the edges `inside` each of the `chunks`, of chunks of P = `chunk_edges`."""
@@ -98,6 +110,7 @@ class Corruption:
             None if self.importance is None else self.importance.part(chunks, inside),
             dropped,
             self.edge_weights(chunks, inside),
+            None if self.known is None else self.known.part(chunks, inside),
         )
 
     def edge_weights(self, chunks: slice, inside: slice) -> Tensor | None:

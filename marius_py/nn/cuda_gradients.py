@@ -219,7 +219,7 @@ def _negatives(
         queries.view(num_chunks, -1, dim),
         candidates.view(num_chunks, count, dim),
         positive.view(num_chunks, -1),
-        dropped=negatives.dropped,
+        dropped=negatives.left_out,
         group=None if importance is None else importance.group,
         weight=None if importance is None else importance.weight,
         softmax=isinstance(objective, SoftmaxObjective),

@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from marius_py.errors import ConfigError
 from marius_py.nn.batch import mask_without
+from marius_py.nn.known_answers import KnownAnswers
 from marius_py.nn.optimizers import Adagrad, AdagradRow, SparseOptimizer
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class Kernels(Protocol):
         candidates: Tensor,
         positive: Tensor,
         *,
-        dropped: Tensor | None,
+        dropped: Tensor | KnownAnswers | None,
         group: Tensor | None,
         weight: Tensor | None,
         softmax: bool,
@@ -90,7 +91,7 @@ def torch_contrast(
     candidates: Tensor,
     positive: Tensor,
     *,
-    dropped: Tensor | None,
+    dropped: Tensor | KnownAnswers | None,
     group: Tensor | None,
     weight: Tensor | None,
     softmax: bool,
@@ -104,7 +105,7 @@ def torch_contrast(
         candidates: (C, K, D).
         positive: (C, P) scores of the true answers.
         dropped: (M,) int64, positions in the flattened (C, P, K) of candidates that must not count, some of
-            them perhaps twice; None: all do.
+            them perhaps twice; or what finds them; None: all do.
         group: (C, K) integers in [0, G), the group of each candidate; None without `weight`.
         weight: (C, P, G), what a candidate of each group counts for an edge, positive; None: 1.
         softmax: whether the loss is log(1 + Σ_k n_k e^(s_k + shift − s⁺)); otherwise it is logistic,
@@ -272,7 +273,7 @@ class TritonKernels:
         candidates: Tensor,
         positive: Tensor,
         *,
-        dropped: Tensor | None,
+        dropped: Tensor | KnownAnswers | None,
         group: Tensor | None,
         weight: Tensor | None,
         softmax: bool,

@@ -48,7 +48,7 @@ def can_compile(form: ClosedForm, given: StepInput, workspace: Workspace) -> boo
         return False
     if type(form.objective) is not SoftmaxObjective or rows.device.type != "cpu":
         return False
-    if given.weighs_edges:
+    if given.weighs_edges or any(one.known is not None for one in given.batch.negatives.values()):
         return False
     if rows.dtype != torch.float32 or any(given.masks.sides[side].active for side in given.sides):
         return False

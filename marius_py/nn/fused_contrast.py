@@ -115,7 +115,7 @@ class Contrast:
         self.num_chunks, self.count = negatives.nodes.shape
         self.chunk_edges = self.edges // self.num_chunks
         # A list of positions is found by the block where it lies on the host; a device would have to wait.
-        on_host = d_rows.device.type == "cpu"
+        on_host = d_rows.device.type == "cpu" and negatives.known is None
         self._dropped = negatives.dropped if on_host else None
         self._keep = None if on_host else negatives.mask(self.edges)
 

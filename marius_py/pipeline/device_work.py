@@ -11,8 +11,10 @@ from torch import Tensor
 
 from marius_py.buffer.device import DeviceBuffer
 from marius_py.data.drawn_batch import DrawnBatch, LocalBatch, Locator
+from marius_py.data.resident_edges import EdgesAtHand
 from marius_py.nn.batch import Batch
 from marius_py.nn.cuda_kernels import TorchKernels
+from marius_py.nn.known_answers import AnswerTables
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.optimizers import Adagrad, AdagradRow
 from marius_py.pipeline.recordings import Recordings
@@ -34,6 +36,9 @@ class DeviceWork:
         self._kernels = model.kernels or TorchKernels()
         padded = not self._kernels.waits and type(model.optimizer) in (Adagrad, AdagradRow)
         device = buffer.transfer.device
+        num_nodes = buffer.store.table.partitioning.num_nodes
+        self._tables = AnswerTables(num_nodes, model.num_relations, device)
+        self._held: EdgesAtHand | None = None
         self._locate = Locator(buffer, device, weigh=weigh, padded=padded)
         self._recordings = Recordings(
             may=lambda: padded and model.is_recordable,
@@ -48,14 +53,21 @@ class DeviceWork:
             (3,) float64: the batch's `figures`, and 1 if a node's partition is not in the buffer. The next
             batch may overwrite it.
         """
+        if drawn.known is not None and drawn.known is not self._held:
+            self._tables.hold(drawn.known.edges)
+            self._held = drawn.known
         dropped = {side: len(positions) for side, positions in drawn.dropped.items()}
-        shape = (drawn.num_edges, *((drawn.negatives[side].shape, dropped.get(side)) for side in SIDES))
-        (known,) = self._recordings.do(lambda given: [self._compute(drawn, given[0])], [packed], shape)
+        # A recording reads the tables where they were when it was made.
+        tables = None if drawn.known is None else self._tables.size
+        shapes = ((drawn.negatives[side].shape, dropped.get(side)) for side in SIDES)
+        (known,) = self._recordings.do(
+            lambda given: [self._compute(drawn, given[0])], [packed], (drawn.num_edges, tables, *shapes)
+        )
         return known
 
     def _compute(self, drawn: DrawnBatch, packed: Tensor) -> Tensor:
         with torch.no_grad():
-            local = self._locate(drawn, packed)
+            local = self._locate(drawn, packed, self._tables)
             gradients = self._model.gradients(self._batch(drawn, local))
             known = figures(gradients, local.lost)
             self._buffer.step(

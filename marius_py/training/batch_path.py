@@ -23,6 +23,7 @@ from marius_py.data.leased_edges import LeasedEdges
 from marius_py.memory import MemoryMeter, array_bytes
 from marius_py.nn.cuda_gradients import contrasted_by
 from marius_py.nn.fused_contrast import find_closed_form
+from marius_py.nn.known_answers import AnswerTables
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.negatives import NegativeSampler
 from marius_py.nn.product_units import product_units, rounds_products
@@ -157,12 +158,35 @@ class BatchPath:
             self._memory.put(name, size)
 
 
+def finds_known_on_device(
+    model: LinkPredictionModel, batches: BatchSettings, num_nodes: int, *, device_buffer: bool
+) -> bool:
+    """Whether the device itself finds known edges among the negatives.
+
+    So where it has the buffer and kernels that need no list of them, and edges have numbers of 64 bits.
+    """
+    return (
+        batches.mask_known
+        and device_buffer
+        and model.kernels is not None
+        and not model.kernels.waits
+        and _contrasts(model, weighs_edges=batches.per_question) == model.kernels.name
+        and AnswerTables.fit(num_nodes, model.num_relations)
+    )
+
+
+def _contrasts(model: LinkPredictionModel, *, weighs_edges: bool) -> str:
+    """Name of the kernels that contrast batches on a device with their negatives."""
+    assert model.kernels is not None
+    form = find_closed_form(model.decoder, model.loss, model.device.type) if model.fused else None
+    return contrasted_by(model.kernels, form, weighs_edges=weighs_edges)
+
+
 def _announce_kernels(model: LinkPredictionModel, *, weighs_edges: bool) -> None:
     """Say in the log which kernels contrast batches on a device with their negatives."""
     if model.kernels is None:
         return
-    form = find_closed_form(model.decoder, model.loss, model.device.type) if model.fused else None
-    name = contrasted_by(model.kernels, form, weighs_edges=weighs_edges)
+    name = _contrasts(model, weighs_edges=weighs_edges)
     why = ""
     if name != model.kernels.name:
         why = ": decoder, loss, model.dim, negatives.per_question or the device are none that Triton's take"

@@ -38,7 +38,7 @@ from marius_py.pipeline.watchdog import Watchdog
 from marius_py.run_state import EpochMetrics, RunState, best_of
 from marius_py.storage.protocols import EdgeStore, PartitionStore
 from marius_py.training.accounting import Accounting
-from marius_py.training.batch_path import BatchPath
+from marius_py.training.batch_path import BatchPath, finds_known_on_device
 from marius_py.training.commits import Commits
 from marius_py.training.patience import is_exhausted
 from marius_py.training.settings import TrainerSettings
@@ -124,7 +124,10 @@ class Trainer:
             self._buffer = DeviceBuffer(store, settings.capacity, self._io, transfer_to(device))
         else:
             self._buffer = PartitionBuffer(store, settings.capacity, self._io)
-        self._source = BatchSource(self._buffer, edges, self._io, batches, degrees)
+        on_device = finds_known_on_device(
+            model, batches, edges.partitioning.num_nodes, device_buffer=settings.device_buffer
+        )
+        self._source = BatchSource(self._buffer, edges, self._io, batches, degrees, known_on_device=on_device)
         self._accounting = Accounting(
             self._buffer, self._source, self._trace, threaded=settings.mode != "inline"
         )
@@ -134,7 +137,7 @@ class Trainer:
         execution = settings.execution(
             device,
             store.table.partitioning.num_partitions,
-            reads_edges=batches.reads_known or sampler.reads_edges,
+            reads_edges=(batches.reads_known and not on_device) or sampler.reads_edges,
         )
         self._path = BatchPath(
             self._buffer,

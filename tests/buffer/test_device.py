@@ -19,15 +19,18 @@ from marius_py.buffer import PartitionBuffer
 from marius_py.buffer.device import DeviceBuffer
 from marius_py.buffer.swap import IOThread
 from marius_py.buffer.transfer import CudaTransfer, Late, Transfer
+from marius_py.data.batch_settings import BatchSettings
 from marius_py.data.drawing import BatchDrawing
 from marius_py.data.drawn_batch import DrawnBatch, Locator
 from marius_py.data.importance import group_shares, group_weights, resident_groups
+from marius_py.data.resident_edges import EdgesAtHand
 from marius_py.errors import ConfigError, InterruptedRunError, PipelineError, ScheduleError, StorageError
 from marius_py.nn.batch import Batch
 from marius_py.nn.cuda_kernels import TorchKernels
 from marius_py.nn.decoders import ComplEx, Decoder, TransE
 from marius_py.nn.gradients import Gradients
 from marius_py.nn.kernels import host
+from marius_py.nn.known_answers import AnswerTables
 from marius_py.nn.losses import SoftmaxLoss
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.negatives import AllNegatives, UniformNegatives
@@ -41,9 +44,11 @@ from marius_py.pipeline.stages import training_stages
 from marius_py.storage.memory import MemoryPartitionStore
 from marius_py.storage.protocols import NodeTable
 from marius_py.testing import Fault, FaultyStore, SlowStore
+from marius_py.training import trainer
+from marius_py.training.batch_path import finds_known_on_device
 from marius_py.training.trainer import TrainerSettings
 from marius_py.types import SIDES, Position, Side
-from tests.training.test_trainer import DIM, INLINE, PARTITIONS, RELATIONS, THREADED, Setup
+from tests.training.test_trainer import DIM, EDGES, INLINE, PARTITIONS, RELATIONS, THREADED, Setup
 
 ON_DEVICE = replace(INLINE, device_buffer=True)
 
@@ -81,6 +86,50 @@ def test_equal_to_the_buffer_in_ram(capacity: int, masked: bool) -> None:
     runs[0].assert_equals(runs[1])
     for key in ("loss", "edges", "loads", "bytes_read", "bytes_written"):
         assert [line[key] for line in histories[0]] == [line[key] for line in histories[1]]
+
+
+@pytest.mark.parametrize("capacity", [3, PARTITIONS])
+@pytest.mark.parametrize("options", [{}, {"spread": True}, {"block_edges": 170}, {"sampler": AllNegatives()}])
+def test_equal_where_the_device_finds_known_edges(
+    options: dict[str, Any], capacity: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = []
+    real = AnswerTables.hold
+    monkeypatch.setattr(
+        AnswerTables, "hold", lambda self, edges: (held.append(len(edges)), real(self, edges))
+    )
+    runs = []
+    for on_device in (False, True):
+        monkeypatch.setattr(trainer, "finds_known_on_device", lambda *_, is_there=on_device, **__: is_there)
+        runs.append(Setup(replace(ON_DEVICE, capacity=capacity), mask_known=True, **options))
+        assert not held
+        losses = [line["loss"] for line in runs[-1].train(2)]
+        assert runs[-1].trainer.memory.peaks["known edges"] > 0
+    assert held
+    assert capacity < PARTITIONS or "block_edges" in options or held == [EDGES]  # once for both epochs
+    runs[0].assert_equals(runs[1])
+    assert losses == [line["loss"] for line in runs[0].trainer.state.history]
+
+
+def test_known_edges_are_found_where_kernels_need_no_list_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    pytest.importorskip("triton", reason="Triton is not installed (extra marius_py[kernels])")
+    settings = BatchSettings(64, 4, 0, mask_known=True)
+
+    def finds(num_nodes: int = 300, *, device_buffer: bool = True, **given: Any) -> bool:
+        batches = replace(settings, **{key: given.pop(key) for key in ("mask_known",) if key in given})
+        model = make_model(**{"kernels": "triton"} | given)
+        return finds_known_on_device(model, batches, num_nodes, device_buffer=device_buffer)
+
+    assert finds()
+    assert not finds(mask_known=False)
+    assert not finds(device_buffer=False)
+    assert not finds(kernels="auto")  # on the cpu: none at all
+    assert not finds(kernels="torch")
+    assert not finds(decoder=TransE(DIM))
+    assert not finds(decoder=ComplEx(300))
+    assert not finds(fused=False)
+    assert not finds(2_000_000_000)
 
 
 def test_equal_whatever_torchs_defaults_are() -> None:
@@ -399,6 +448,25 @@ def test_located_as_on_the_host(buffer: DeviceBuffer) -> None:
             np.testing.assert_array_equal(sides[0].importance.weight.reshape(12, -1).numpy(), weights)
             assert sides[0].dropped is None
             assert sides[1].dropped.tolist() == [3, 17]
+
+
+def test_what_finds_known_edges_asks_for_the_ends_that_are_known(buffer: DeviceBuffer) -> None:
+    drawn = drawn_batch(buffer)
+    tables = AnswerTables(301, 5, torch.device("cpu"))
+    tables.hold(drawn.edges)
+    packed = drawn.pack(0.25, lambda size: torch.empty(size, dtype=torch.uint8))
+    locate = Locator(buffer, torch.device("cpu"), weigh=False, padded=True)
+    assert locate(drawn, packed, tables).negatives["head"].known is None
+    drawn = replace(drawn, dropped={}, known=EdgesAtHand(drawn.edges))
+    packed = drawn.pack(0.25, lambda size: torch.empty(size, dtype=torch.uint8))
+    found = locate(drawn, packed, tables)
+    for side, known in (("head", 2), ("tail", 0)):
+        asked = found.negatives[side].known
+        question = drawn.edges[:, known].astype(np.int64) * 5 + drawn.edges[:, 1]
+        np.testing.assert_array_equal(asked.first.numpy(), question * 301)
+        np.testing.assert_array_equal(asked.nodes.numpy(), drawn.negatives[side])
+        assert found.negatives[side].dropped is None
+    assert locate(drawn, packed).negatives["tail"].known is None
 
 
 def test_nothing_to_weigh_where_everything_is_resident(buffer: DeviceBuffer) -> None:

@@ -57,6 +57,34 @@ def test_an_index_of_all_serves_until_a_partition_comes() -> None:
     assert known.index((1, 2), other, other) is not first
 
 
+def test_edges_for_a_device_are_the_same_object_as_long_as_they_are_the_same() -> None:
+    rng = np.random.default_rng(0)
+    edges = np.stack([rng.integers(0, size, 4000) for size in (NODES, 3, NODES)], 1)
+    store = MemoryEdgeStore(Partitioning(NODES, PARTS), edges)
+    known = ResidentEdges(TrainEdges(store, 0), limit=int(store.bucket_counts()[:3, :3].sum()))
+    loaded = known.load((0, 1))
+    assert loaded is not None
+    first = known.at_hand((0, 1), loaded, loaded)
+    assert first.edges is loaded
+    before = known.nbytes
+    again = known.load((0, 1))
+    assert known.at_hand((0, 1), again, loaded[:5]) is first  # however few the block's own are
+    assert known.nbytes == before >= loaded.nbytes
+    other = known.load((1, 2))
+    assert other is not None
+    second = known.at_hand((1, 2), other, other)
+    assert second.edges is other
+    assert known.load((0, 1, 2, 3)) is None
+    blocks = [known.at_hand((0, 1, 2, 3), None, edges[start : start + 9]) for start in (0, 9)]
+    assert blocks[0] is not blocks[1]
+    np.testing.assert_array_equal(blocks[1].edges, edges[9:18])
+    third = known.at_hand((1, 2), known.load((1, 2)), other)
+    assert third is not second
+    np.testing.assert_array_equal(third.edges, other)
+    known.clear()
+    assert known.nbytes == 0
+
+
 def test_no_index_outlives_the_edges_it_was_made_of() -> None:
     """All edges after few, after others and after too many: each time what is found is what is true."""
     rng = np.random.default_rng(0)

@@ -28,6 +28,7 @@ from marius_py.nn import (
     SoftmaxLoss,
     SparseOptimizer,
     TransE,
+    known_answers,
 )
 from marius_py.nn.cuda_kernels import Precision, TritonKernels, torch_adagrad, torch_contrast
 from marius_py.nn.decoders import Decoder
@@ -336,3 +337,22 @@ def test_recorded_batches_are_those_launched_one_by_one(
     assert_near(recorded, launched)
     losses = [run.trainer.state.history[0]["loss"] for run in (recorded, launched)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def test_recordings_read_known_edges_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables of other edges, in the same place or in a larger one, and what was recorded before."""
+    monkeypatch.setattr(known_answers, "_LEAST", 4)
+    sizes: list[int] = []
+    real = known_answers.AnswerTables.hold
+    monkeypatch.setattr(
+        known_answers.AnswerTables,
+        "hold",
+        lambda self, edges: (real(self, edges), sizes.append(self.size))[0],
+    )
+    settings = replace(INLINE, device_buffer=True)
+    monkeypatch.setattr(recordings, "WARM_UPS", 1)
+    recorded = trained("cuda", settings, kernels="triton")
+    assert len(set(sizes)) > 1, "larger tables"
+    assert len(set(sizes)) < len(sizes), "tables in the place of others"
+    monkeypatch.setattr(recordings, "WARM_UPS", 10**9)
+    assert_near(recorded, trained("cuda", settings, kernels="triton"))

@@ -19,6 +19,7 @@ from marius_py.errors import ConfigError
 from marius_py.nn import cuda_kernels
 from marius_py.nn.cuda_kernels import TorchKernels, choose_kernels, torch_adagrad, torch_contrast
 from marius_py.nn.kernels.triton_blocks import Block, Blocks
+from marius_py.nn.known_answers import AnswerTables, KnownAnswers
 from marius_py.nn.regularizers import N3
 
 pytest.importorskip("triton", reason="Triton is not installed (extra marius_py[kernels])")
@@ -27,6 +28,7 @@ if torch.cuda.is_available():
 
 triton_contrast = pytest.importorskip("marius_py.nn.kernels.triton_contrast")
 triton_adagrad = pytest.importorskip("marius_py.nn.kernels.triton_adagrad")
+triton_known = pytest.importorskip("marius_py.nn.kernels.triton_known")
 triton_mask = pytest.importorskip("marius_py.nn.kernels.triton_mask")
 triton_operands = pytest.importorskip("marius_py.nn.kernels.triton_operands")
 triton_rows = pytest.importorskip("marius_py.nn.kernels.triton_rows")
@@ -173,6 +175,55 @@ def test_what_is_left_out_is_marked_both_ways_round(shape: tuple[int, int, int])
         assert torch.equal(way.flags, wanted)
         assert wanted[-1, -1, -1]
         assert wanted.numel() == 1 or not wanted.all()
+
+
+def known_answers(chunks: int, edges: int, nodes: int, seed: int = 0) -> KnownAnswers:
+    """Edges of 90 nodes, a third of them those of a hub with all of them, some twice; negatives as well."""
+    rng = np.random.default_rng(seed)
+    known = np.stack([rng.integers(0, size, 700) for size in (90, 3, 90)], 1)
+    known[:200, :2] = 5, 1
+    known[:90, 2] = np.arange(90)
+    tables = AnswerTables(90, 3, torch.device("cpu"))
+    tables.hold(known)
+    batch = torch.from_numpy(rng.permutation(known)[: chunks * edges])
+    negatives = torch.from_numpy(np.sort(rng.integers(0, 90, (chunks, nodes)), 1))
+    return tables.answers("tail", batch[:, 0], batch[:, 1], negatives)
+
+
+@pytest.mark.parametrize(("short", "share"), [(32, 4), (32, 1), (2, 1), (0, 0), (128, 0)])
+@pytest.mark.parametrize("shape", [(2, 69, 75), (1, 1, 1), (3, 64, 32), (1, 5, 200), (2, 30, 3)])
+def test_known_answers_are_marked_as_their_positions_are(
+    shape: tuple[int, int, int], short: int, share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers searched among the negatives, and negatives among the answers of hubs or of all."""
+    monkeypatch.setattr(triton_known, "_SHORT", short)
+    monkeypatch.setattr(triton_known, "_SHARE", share)
+    known = known_answers(*shape)
+    begin, end = known.bounds()
+    assert shape != (2, 69, 75) or int((end - begin).max()) > 90
+    blocks = (16, 64), (16, 128)
+    mask = known.mask()
+    assert shape[1] < 5 or not mask.all()
+    found = triton_known.leave_out_known(known, *blocks)
+    wanted = triton_mask.leave_out(positions(mask), shape, *blocks)
+    for way, other in zip(found, wanted, strict=True):
+        assert torch.equal(way.words, other.words)
+        assert torch.equal(way.flags, other.flags)
+
+
+def test_known_answers_do_not_count() -> None:
+    given = arguments(2, 69, 75, 20)
+    known = known_answers(2, 69, 75)
+    how: dict[str, Any] = {"softmax": True, "shift": 0.0, "scale": 1.0}
+    by_kernels = {"precision": "ieee", "blocks": SMALL}
+    found = triton_contrast.contrast(**given | {"dropped": known}, **how, **by_kernels)
+    wanted = triton_contrast.contrast(**given | {"dropped": positions(known.mask())}, **how, **by_kernels)
+    plain = torch_contrast(**given | {"dropped": known}, **how)
+    everything = torch_contrast(**given, **how)
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one, other)
+    assert_close(found, plain, 1e-5)
+    assert not torch.allclose(plain[0], everything[0])
 
 
 @pytest.mark.parametrize("precision", ["tf32", "tf32x3", "bf16"])
@@ -427,7 +478,7 @@ COMPILE = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 from marius_py.nn.kernels import triton_adagrad, triton_blocks, triton_contrast, triton_edges
-from marius_py.nn.kernels import triton_mask, triton_operands, triton_penalties, triton_rows
+from marius_py.nn.kernels import triton_known, triton_mask, triton_operands, triton_penalties, triton_rows
 
 def build(kernel, types, constants, capability=90, **options):
     names = kernel.arg_names
@@ -435,7 +486,7 @@ def build(kernel, types, constants, capability=90, **options):
         "d_candidates relations known answer relation d_queries d_rows d_relations " \\
         "candidates_turned queries_turned " \\
         "values plain turned positions words_of_rows flags_of_rows words_of_columns flags_of_columns " \\
-        "rows state index gradients count rate factors sums table out".split()
+        "rows state index gradients count rate factors sums table out begins ends firsts nodes".split()
     floats = {"shift", "scale", "lr", "eps"}
     signature = {}
     for name in names:
@@ -487,6 +538,10 @@ for capability, precision, masked, weighed in (
 ways = ("words_of_rows", "flags_of_rows", "words_of_columns", "flags_of_columns")
 build(triton_mask._leave_out_kernel, {"positions": "*i64", **dict.fromkeys(ways, "*i32")},
       dict(OWN_ROWS=64, OTHER_COLUMNS=32, OWN_COLUMNS=128, OTHER_ROWS=64, BLOCK=256))
+numbers = ("table", "begins", "ends", "firsts", "nodes")
+build(triton_known._leave_out_known_kernel, dict.fromkeys(numbers, "*i64") | dict.fromkeys(ways, "*i32"),
+      dict(OWN_ROWS=64, OTHER_COLUMNS=32, OWN_COLUMNS=128, OTHER_ROWS=64, EDGES=16, FEW=8, SHORT=32,
+           MANY=128), num_warps=1)
 build(triton_adagrad._adagrad_kernel, {"index": "*i64", "count": "*i64"},
       dict(DIM=100, HAS_COUNT=True, HAS_RATE=True, BY_ROW=False, BLOCK_ROWS=16, BLOCK_DIM=128))
 for kernel in (triton_edges._query_kernel, triton_edges._query_backward_kernel):

@@ -23,8 +23,10 @@ from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
 from marius_py.nn.kernels.triton_blocks import Blocks, Kernel, TooLargeError, default_blocks
+from marius_py.nn.kernels.triton_known import leave_out_known
 from marius_py.nn.kernels.triton_mask import Way, is_set, leave_out
 from marius_py.nn.kernels.triton_operands import operand
+from marius_py.nn.known_answers import KnownAnswers
 
 PRECISIONS = ("ieee", "tf32", "tf32x3", "bf16")
 """How products are computed: float32, TensorFloat-32 once or in three parts, bfloat16; sums are float32."""
@@ -337,7 +339,7 @@ def contrast(
     candidates: Tensor,
     positive: Tensor,
     *,
-    dropped: Tensor | None,
+    dropped: Tensor | KnownAnswers | None,
     group: Tensor | None,
     weight: Tensor | None,
     softmax: bool,
@@ -385,9 +387,11 @@ def contrast(
     unread = positive  # stands for a tensor that there is none of
     weighed = (unread if group is None else group, unread if weight is None else weight)
     forward = backward = Way(unread, unread)
-    if dropped is not None:
-        shape = (num_chunks, num_edges, num_nodes)
-        forward, backward = leave_out(dropped, shape, (ahead.own, ahead.other), (back.own, back.other))
+    of_rows, of_columns = (ahead.own, ahead.other), (back.own, back.other)
+    if isinstance(dropped, KnownAnswers):
+        forward, backward = leave_out_known(dropped, of_rows, of_columns)
+    elif dropped is not None:
+        forward, backward = leave_out(dropped, (num_chunks, num_edges, num_nodes), of_rows, of_columns)
     sizes = (num_edges, num_nodes, num_groups, queries.shape[1], candidates.shape[1])
     _launch(
         "forward",

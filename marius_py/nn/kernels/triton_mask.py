@@ -47,6 +47,39 @@ def is_set(words, own, other, is_own, num_words, OTHER: tl.constexpr):
 
 
 @triton.jit
+def clear(
+    row,
+    column,
+    is_one,
+    words_of_rows,
+    flags_of_rows,
+    words_of_columns,
+    flags_of_columns,
+    num_rows,
+    num_columns,
+    OWN_ROWS: tl.constexpr,
+    OTHER_COLUMNS: tl.constexpr,
+    OWN_COLUMNS: tl.constexpr,
+    OTHER_ROWS: tl.constexpr,
+):
+    """Clear the bits of rows, numbered over all chunks, and columns both ways round; flag their blocks."""
+    chunk = row // num_rows
+    inside = row - chunk * num_rows
+
+    word = row * tl.cdiv(num_columns, 32) + column // 32
+    tl.atomic_and(words_of_rows + word, ~(1 << (column % 32).to(tl.int32)), mask=is_one, sem="relaxed")
+    word = (chunk * num_columns + column) * tl.cdiv(num_rows, 32) + inside // 32
+    tl.atomic_and(words_of_columns + word, ~(1 << (inside % 32).to(tl.int32)), mask=is_one, sem="relaxed")
+
+    block = chunk * tl.cdiv(num_rows, OWN_ROWS) + inside // OWN_ROWS
+    block = block * tl.cdiv(num_columns, OTHER_COLUMNS) + column // OTHER_COLUMNS
+    tl.store(flags_of_rows + block, 1, mask=is_one)
+    block = chunk * tl.cdiv(num_columns, OWN_COLUMNS) + column // OWN_COLUMNS
+    block = block * tl.cdiv(num_rows, OTHER_ROWS) + inside // OTHER_ROWS
+    tl.store(flags_of_columns + block, 1, mask=is_one)
+
+
+@triton.jit
 def _leave_out_kernel(
     positions,
     words_of_rows,
@@ -66,21 +99,35 @@ def _leave_out_kernel(
     is_one = number < num_positions
     position = tl.load(positions + number, mask=is_one, other=0)
     row = position // num_columns  # of all chunks
-    column = position - row * num_columns
-    chunk = row // num_rows
-    inside = row - chunk * num_rows
+    clear(
+        row,
+        position - row * num_columns,
+        is_one,
+        words_of_rows,
+        flags_of_rows,
+        words_of_columns,
+        flags_of_columns,
+        num_rows,
+        num_columns,
+        OWN_ROWS,
+        OTHER_COLUMNS,
+        OWN_COLUMNS,
+        OTHER_ROWS,
+    )
 
-    word = row * tl.cdiv(num_columns, 32) + column // 32
-    tl.atomic_and(words_of_rows + word, ~(1 << (column % 32).to(tl.int32)), mask=is_one, sem="relaxed")
-    word = (chunk * num_columns + column) * tl.cdiv(num_rows, 32) + inside // 32
-    tl.atomic_and(words_of_columns + word, ~(1 << (inside % 32).to(tl.int32)), mask=is_one, sem="relaxed")
 
-    block = chunk * tl.cdiv(num_rows, OWN_ROWS) + inside // OWN_ROWS
-    block = block * tl.cdiv(num_columns, OTHER_COLUMNS) + column // OTHER_COLUMNS
-    tl.store(flags_of_rows + block, 1, mask=is_one)
-    block = chunk * tl.cdiv(num_columns, OWN_COLUMNS) + column // OWN_COLUMNS
-    block = block * tl.cdiv(num_rows, OTHER_ROWS) + inside // OTHER_ROWS
-    tl.store(flags_of_columns + block, 1, mask=is_one)
+def all_count(
+    like: Tensor, shape: tuple[int, int, int], of_rows: tuple[int, int], of_columns: tuple[int, int]
+) -> tuple[Way, Way]:
+    """What `leave_out` returns before anything is left out; `like` is a tensor on the same device."""
+    chunks, num_rows, num_columns = shape
+
+    def way(own: int, other: int, block: tuple[int, int]) -> Way:
+        words = like.new_full((chunks, own, triton.cdiv(other, WORD)), -1, dtype=torch.int32)
+        blocks = triton.cdiv(own, block[0]), triton.cdiv(other, block[1])
+        return Way(words, like.new_zeros((chunks, *blocks), dtype=torch.int32))
+
+    return way(num_rows, num_columns, of_rows), way(num_columns, num_rows, of_columns)
 
 
 def leave_out(
@@ -100,22 +147,14 @@ def leave_out(
         The rows' words (C, n, ⌈m / 32⌉) and flags, and the columns' (C, m, ⌈n / 32⌉). Bits beyond the mask
         are set.
     """
-    chunks, num_rows, num_columns = shape
-
-    def way(own: int, other: int, block: tuple[int, int]) -> Way:
-        words = positions.new_full((chunks, own, triton.cdiv(other, WORD)), -1, dtype=torch.int32)
-        blocks = triton.cdiv(own, block[0]), triton.cdiv(other, block[1])
-        return Way(words, positions.new_zeros((chunks, *blocks), dtype=torch.int32))
-
-    found = way(num_rows, num_columns, of_rows), way(num_columns, num_rows, of_columns)
+    found = all_count(positions, shape, of_rows, of_columns)
     if len(positions):
         _leave_out_kernel[(triton.cdiv(len(positions), _AT_A_TIME),)](
             positions,
             *found[0],
             *found[1],
             len(positions),
-            num_rows,
-            num_columns,
+            *shape[1:],
             OWN_ROWS=of_rows[0],
             OTHER_COLUMNS=of_rows[1],
             OWN_COLUMNS=of_columns[0],
