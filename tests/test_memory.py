@@ -1,6 +1,11 @@
 """What holds memory is noted by component and stands in result.json."""
 
 import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +15,7 @@ from marius_py.data.edge_batch import EdgeBatch
 from marius_py.memory import MemoryMeter, array_bytes
 from marius_py.nn.known_edges import KnownEdges
 from marius_py.prepare import prepare_arrays
+from marius_py.run_files import results
 from marius_py.types import Position
 
 NODES, EDGES, DIM, BATCH, NEGATIVES = 3000, 6000, 16, 300, 20
@@ -76,3 +82,30 @@ def test_result_names_components(tmp_path, capacity, slots):
     assert result["train"]["peak_rss_bytes"] == phases["training"]
     assert phases["start"] <= phases["training"] <= phases["evaluation"]
     assert sum(parts.values()) - parts["evaluation"] < phases["training"]
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="the system does not count it for a process"
+)
+def test_memory_of_the_program_that_began_a_run_is_not_counted() -> None:
+    """A notebook that holds gigabytes and begins marius-train: the system counts both as one."""
+    ask = "from marius_py.run_files.results import peak_rss_bytes; print(peak_rss_bytes())"
+    begin = f"""
+import os, sys
+held = b"x" * (1 << 30)
+os.execv(sys.executable, [sys.executable, "-c", {ask!r}])
+"""
+    found = [
+        int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+        for code in (ask, begin)
+    ]
+    assert 20 << 20 < found[0] < 900 << 20
+    assert found[1] < found[0] + (200 << 20)
+
+
+def test_where_the_system_does_not_tell_what_it_counts_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(self: Path, *_: Any, **__: Any) -> str:
+        raise FileNotFoundError(self)
+
+    monkeypatch.setattr(Path, "read_text", unreadable)
+    assert results.peak_rss_bytes() == resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
