@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,9 @@ from marius_py.nn import (
     relation_rows,
 )
 from marius_py.nn import model as model_module
-from marius_py.nn.batch import Importance
+from marius_py.nn.batch import Corruption, Importance
 from marius_py.nn.cuda_kernels import TorchKernels, step_rows
+from marius_py.nn.known_answers import AnswerTables
 from tests.nn.batches import NUM_RELATIONS, gradients, random_batch
 
 REGULARIZERS: list[list[Regularizer]] = [[], [N3(0.1), L2(0.2, relation_weight=0.3, weighted=False)]]
@@ -69,8 +71,6 @@ def make(
 
 def weighted(batch: Any) -> Any:
     """The batch with weights of its negatives."""
-    from dataclasses import replace
-
     rng = torch.Generator().manual_seed(1)
     negatives = {}
     for side, one in batch.negatives.items():
@@ -133,6 +133,49 @@ def test_triton_equals_the_blocked_closed_form(decoder: Decoder, reciprocal: boo
             for kernels in ("triton", "auto")
         )
         assert_close(found, plain)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 7])
+@pytest.mark.parametrize("kernels", ["auto", "torch", "triton"])
+@pytest.mark.parametrize(
+    ("decoder", "loss"),
+    [(ComplEx(8), SoftmaxLoss()), (Dot(8), LogisticLoss(2.0)), (TransE(8), SoftmaxLoss())],
+    ids=["complex", "logistic", "transe"],
+)
+def test_known_edges_that_are_yet_to_be_found_do_not_count(
+    decoder: Decoder, loss: Loss, kernels: str, parts: int
+) -> None:
+    """Whatever computes the batch, at once or in parts, with and without closed form."""
+    batch = random_batch(8, chunk_edges=16, count=7)
+    edges = torch.stack((batch.head, batch.relation, batch.tail), 1)
+    tables = AnswerTables(20, NUM_RELATIONS, torch.device("cpu"))
+    rng = np.random.default_rng(0)
+    others = np.stack([rng.integers(0, size, 300) for size in (20, NUM_RELATIONS, 20)], 1)
+    tables.hold(np.concatenate((others, edges.numpy())))
+    sides = {}
+    for side, one in batch.negatives.items():
+        nodes = one.nodes.sort(1).values
+        known = tables.answers(side, batch.head if side == "tail" else batch.tail, batch.relation, nodes)
+        sides[side] = Corruption(nodes, known=known)
+    to_find = replace(batch, negatives=sides)
+    listed = {
+        side: Corruption(one.nodes, dropped=(~one.known.mask()).view(-1).nonzero().view(-1))
+        for side, one in sides.items()
+        if one.known is not None
+    }
+    for fused in (True, False):
+        found, wanted, of_all = (
+            gradients(in_parts(make(decoder, loss, kernels=kernels, fused=fused), parts), one)
+            for one in (to_find, replace(batch, negatives=listed), batch)
+        )
+        assert_close(found, wanted, 1e-6)
+        assert abs(found[2] - of_all[2]) > 0.01
+
+
+def in_parts(model: LinkPredictionModel, parts: int) -> LinkPredictionModel:
+    """The model as it is once memory was too little for a batch at once."""
+    model._parts = parts
+    return model
 
 
 def test_products_of_rows_take_few_launches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,7 @@ def clear(
     OTHER_ROWS: tl.constexpr,
 ):
     """Clear the bits of rows, numbered over all chunks, and columns both ways round; flag their blocks."""
+    row = row.to(tl.int64)  # all chunks together may have more words than 32 bits count
     chunk = row // num_rows
     inside = row - chunk * num_rows
 
