@@ -78,6 +78,15 @@ def available_memory(device: str = "cpu") -> int:
     return min(limits) if grouped is None else min(grouped, *limits)
 
 
+def free_swap() -> int:
+    """Bytes of swap that are free; 0 where the system does not tell."""
+    try:
+        facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        return int(facts["SwapFree"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return 0
+
+
 def group_memory(root: Path = Path("/")) -> int | None:
     """Bytes that the control groups of this process leave it, of version 1 and 2; None without a limit.
 

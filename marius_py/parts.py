@@ -110,7 +110,12 @@ def edges_of(graph: Graph, partitioning: Partitioning, folder: Path) -> Hdf5Edge
 def make_model(
     config: TrainConfig, components: Components, graph: Graph, device: torch.device
 ) -> LinkPredictionModel:
-    """The model that a configuration describes, its relations as they are before training."""
+    """The model that a configuration describes, its relations as they are before training.
+
+    Raises:
+        ConfigError: memory does not hold these.
+    """
+    _check_relations(config, components, graph.num_relations, device)
     regularization = regularization_of(config)
     return LinkPredictionModel(
         components.decoder,
@@ -130,6 +135,20 @@ def make_model(
         compiled=device.type == "cuda"
         or is_worth_compiling(graph.num_edges["train"], config.training.epochs, config.model.dim),
     )
+
+
+def _check_relations(
+    config: TrainConfig, components: Components, num_relations: int, device: torch.device
+) -> None:
+    rows, width = num_relations * (2 if config.model.reciprocal else 1), components.decoder.relation_dim
+    needed = 4 * rows * (width + components.optimizer.state_dim(width))
+    free = available_memory(device.type)
+    if needed > free:
+        raise ConfigError(
+            f"{rows} rows of relations with {width} floats each and their optimizer state need "
+            f"{with_unit(needed)}, and {with_unit(free)} of memory are free: set a smaller model.dim (it is "
+            f"{config.model.dim})"
+        )
 
 
 def buffer_budget(available: int, relation_bytes: int, device: str) -> int:
@@ -154,8 +173,18 @@ def automatic_capacity(table: NodeTable, relation_bytes: int, device: str = "cpu
     """
     p = table.partitioning.num_partitions
     budget = buffer_budget(available_memory(device), relation_bytes, device)
-    capacity = fitting_capacity(table, budget) or min(p, 2)
-    if capacity < p:
+    capacity = fitting_capacity(table, budget)
+    if capacity is None:
+        capacity = min(p, 2)
+        log.warning(
+            "storage.capacity: not even %d of %d partitions fit in %s, half of the memory that is free: they "
+            "take %s; more storage.partitions or a smaller model.dim need less",
+            capacity,
+            p,
+            with_unit(budget),
+            with_unit(table.num_slots(capacity) * table.slot_bytes),
+        )
+    elif capacity < p:
         log.info("storage.capacity: %d of %d partitions fit in %s", capacity, p, with_unit(budget))
     return capacity
 
@@ -222,12 +251,23 @@ def make_trainer_settings(
 def _room_for_batches(config: TrainConfig, table: NodeTable, capacity: int) -> int:
     """Batches that may be held beside the buffer, each with its rows, their gradients and all scores."""
     edges, negatives = config.training.batch_size, _negatives(config, table, capacity)
-    rows = min(_resident(table, capacity), 2 * edges + config.negatives.chunks * negatives)
+    rows = batch_rows(config, table, capacity)
     device = resolve_device(config.device).type
     memory = available_memory(device)
     if device == "cpu":
         memory -= table.num_slots(capacity) * table.slot_bytes
     return int(BATCHES_SHARE * memory / (4 * (2 * table.dim * rows + edges * negatives)))
+
+
+def batch_ids(config: TrainConfig, table: NodeTable, capacity: int) -> int:
+    """Ids of nodes that a batch has, of its edges and of the negatives of all chunks."""
+    negatives = config.negatives.chunks * _negatives(config, table, capacity)
+    return 2 * config.training.batch_size + negatives
+
+
+def batch_rows(config: TrainConfig, table: NodeTable, capacity: int) -> int:
+    """Rows of nodes that a batch has, at most."""
+    return min(_resident(table, capacity), batch_ids(config, table, capacity))
 
 
 def _resident(table: NodeTable, capacity: int) -> int:

@@ -12,5 +12,8 @@ def start_thread(thread: Thread) -> None:
     try:
         thread.start()
     except RuntimeError as error:
-        message = f"the thread {thread.name!r} cannot be started: {error}; does a limit of processes apply?"
+        message = (
+            f"the thread {thread.name!r} cannot be started: {error}; does a limit of processes apply? "
+            "pipeline.compute_threads says how many a run may have"
+        )
         raise PipelineError(message, stage=thread.name) from error

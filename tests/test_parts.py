@@ -31,6 +31,24 @@ def test_as_many_partitions_as_fit_with_a_spare_one(
     assert automatic_capacity(table, relations) == expected
 
 
+def test_partitions_that_do_not_fit_are_not_said_to(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("marius_py"), "propagate", True)
+    table = NodeTable(Partitioning(10_000, 8), dim=4, state_dim=4)
+    monkeypatch.setattr(parts, "available_memory", lambda device: 5 * table.slot_bytes)
+    assert automatic_capacity(table, 0) == 2
+    (said,) = caplog.records
+    assert said.levelno == logging.WARNING
+    assert "not even 2 of 8 partitions fit in" in said.getMessage()
+    caplog.clear()
+    monkeypatch.setattr(parts, "available_memory", lambda device: 6 * table.slot_bytes)
+    with caplog.at_level(logging.INFO, "marius_py"):
+        assert automatic_capacity(table, 0) == 2
+    assert [one.levelno for one in caplog.records] == [logging.INFO]
+    assert "2 of 8 partitions fit in" in caplog.text
+
+
 @pytest.mark.parametrize(("excess", "known"), [(0, BLOCK_EDGES), (4, 0)])
 def test_an_index_of_known_edges_that_is_not_made_costs_nothing(excess: int, known: int) -> None:
     table = NodeTable(Partitioning(10_000, 8), dim=4, state_dim=4)

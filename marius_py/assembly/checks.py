@@ -15,11 +15,12 @@ from marius_py.data.batch_settings import check_answers
 from marius_py.errors import ConfigError
 from marius_py.evaluation.ranking.scorer import similarity_of
 from marius_py.graph import Graph
-from marius_py.machine import available_memory
+from marius_py.machine import available_memory, free_swap, resolve_device
 from marius_py.memory import with_unit
 from marius_py.nn.decoders import Decoder
 from marius_py.nn.losses import LogisticLoss
 from marius_py.partitioning import Partitioning
+from marius_py.parts import batch_ids, batch_rows
 from marius_py.storage.protocols import NodeTable
 
 log = logging.getLogger(__name__)
@@ -45,11 +46,12 @@ def check_room(config: TrainConfig, graph: Graph, table: NodeTable, capacity: in
         capacity: c, partitions in the buffer.
 
     Raises:
-        ConfigError: no schedule exists for it, memory does not hold it, or more known edges than are held lie
-        between its partitions.
+        ConfigError: no schedule exists for it, memory does not hold it and a batch, or more known edges than
+        are held lie between its partitions.
     """
     check_capacity(config, table.partitioning.num_partitions, capacity)
     check_memory(table, capacity, config.storage.device)
+    check_batch(config, table, capacity)
     check_questions(config, graph, table.partitioning, capacity)
 
 
@@ -120,21 +122,51 @@ def check_memory(table: NodeTable, capacity: int, device: str) -> None:
         device: `storage.device`, whose memory it is.
 
     Raises:
-        ConfigError: the system gives no such memory, or the device has less.
+        ConfigError: the system gives no such memory, or has less; or the device has.
     """
     slots = table.num_slots(capacity)
     sizes = [4 * slots * table.slot_rows * width for width in (table.dim, table.state_dim)]
-    if device == "cuda":
-        free = available_memory(device)
-        reason = f"the device has {with_unit(free)} free" if sum(sizes) > free else None
+    free = _free(device)
+    if sum(sizes) > free:
+        where = "the device" if device == "cuda" else "this machine"
+        reason: str | None = f"{where} has {with_unit(free)} free"
     else:
-        reason = _refused(sizes)
+        reason = None if device == "cuda" else _refused(sizes)
     if reason is not None:
         raise ConfigError(
             f"the buffer needs {with_unit(sum(sizes))}, {slots} slots of {with_unit(table.slot_bytes)}, and "
             f"memory is short ({reason}): storage.capacity is {capacity}; set a smaller one, more "
             "storage.partitions, or a smaller model.dim"
         )
+
+
+def check_batch(config: TrainConfig, table: NodeTable, capacity: int) -> None:
+    """Refuse batches of which memory does not hold one beside the buffer: such a run would be killed.
+
+    Args:
+        config, table, capacity: as for `check_room`.
+
+    Raises:
+        ConfigError: names what makes a batch large.
+    """
+    device = resolve_device(config.device).type
+    rows, ids = batch_rows(config, table, capacity), batch_ids(config, table, capacity)
+    needed = 2 * 4 * table.dim * rows + 8 * ids
+    free = _free(device)
+    if device == config.storage.device:
+        free -= table.num_slots(capacity) * table.slot_bytes
+    if needed > free:
+        raise ConfigError(
+            f"a batch needs {with_unit(needed)}, {rows} rows of {table.dim} floats with their gradients and "
+            f"{ids} ids, and memory has {with_unit(max(0, free))} beside the buffer: set a smaller "
+            f"negatives.count (it is {config.negatives.count}), training.batch_size "
+            f"({config.training.batch_size}) or model.dim"
+        )
+
+
+def _free(device: str) -> int:
+    """Bytes of memory, or of a device's, that can be had; pages may go to swap."""
+    return available_memory(device) + (0 if device == "cuda" else free_swap())
 
 
 def check_questions(config: TrainConfig, graph: Graph, partitioning: Partitioning, capacity: int) -> None:

@@ -18,6 +18,8 @@ from torch import Tensor
 from marius_py.config import Components, TrainConfig, make_components
 from marius_py.errors import ConfigError, MariusError
 from marius_py.evaluation.ranking.trained import make_decoder
+from marius_py.machine import available_memory
+from marius_py.memory import with_unit
 from marius_py.nn.decoders import Decoder
 from marius_py.nn.initializers import Initializer
 from marius_py.nn.losses import Loss
@@ -28,6 +30,8 @@ from marius_py.types import SIDES, Side
 
 _NEGATIVES = 512
 """Of the scores that a loss is tried with, where their number is the buffer's."""
+_FLOAT_BYTES = 16
+"""That a float of a row takes while it is made: it may be drawn in float64, and summed on the way."""
 
 
 def check_parts(config: TrainConfig, components: Components, device: torch.device) -> None:
@@ -67,6 +71,12 @@ def check_rows(config: TrainConfig, components: Components) -> None:
     for fill, width in ((decoder.init_rows, decoder.dim), (decoder.init_relations, decoder.relation_dim)):
         if not _is_width(width):
             continue  # of which `check_decoder` tells
+        needed, free = 3 * width * _FLOAT_BYTES, available_memory()
+        if needed > free:
+            raise ConfigError(
+                f"model.dim={config.model.dim} makes rows of {width} floats: to make three takes "
+                f"{with_unit(needed)}, and {with_unit(free)} of memory are free; set a smaller one"
+            )
         rows = np.zeros((3, width), np.float32)
         with _failing(f"{name}: {fill.__name__} of rows {rows.shape}"):
             fill(rows, np.random.default_rng(0), components.initializer)
