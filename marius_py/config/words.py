@@ -26,7 +26,7 @@ def words_of(settings: Mapping[str, Any], kind: type[Any] = TrainConfig) -> list
         kind: configuration class.
 
     Raises:
-        ConfigError: no mapping, or a key that is no text.
+        ConfigError: no mapping, a key that is no text, or one that has two values.
 
     >>> words_of({"model": {"dim": 16, "decoder": {"_target_": "transe", "norm": "l1"}}, "resume": True})
     ['model.dim=16', 'model.decoder={_target_:"transe",norm:"l1"}', 'resume=true']
@@ -38,7 +38,14 @@ def words_of(settings: Mapping[str, Any], kind: type[Any] = TrainConfig) -> list
             f"settings is {_shown(settings)}; allowed: a mapping of keys to values, "
             '{"model.dim": 64} or {"model": {"dim": 64}}'
         )
-    return list(_words("", settings, path_keys(kind)))
+    found: dict[str, str] = {}
+    for word in _words("", settings, path_keys(kind)):
+        key, _, value = word.partition("=")
+        if found.setdefault(key, value) != value:
+            raise ConfigError(
+                f"settings: {key} is {found[key]} and {value}, once flat and once nested; give it once"
+            )
+    return [f"{key}={value}" for key, value in found.items()]
 
 
 def _words(prefix: str, settings: Mapping[str, Any], paths: set[str]) -> Iterator[str]:
@@ -66,6 +73,7 @@ def _words(prefix: str, settings: Mapping[str, Any], paths: set[str]) -> Iterato
 
 def _word(value: Any) -> str:
     """A setting's value as the command line has it."""
+    value = _as_list(value)
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -77,11 +85,20 @@ def _word(value: Any) -> str:
 
 def _inside(value: Any) -> str:
     """A value within a mapping or list: texts are quoted, as nothing else tells them from numbers there."""
+    value = _as_list(value)
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{name}:{_inside(one)}" for name, one in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ",".join(_inside(one) for one in value) + "]"
     return quoted(os.fsdecode(value)) if isinstance(value, (str, PathLike)) else _word(value)
+
+
+def _as_list(value: Any) -> Any:
+    """A range, an array or a tensor as the list of its values; anything else as it is."""
+    if isinstance(value, range):
+        return list(value)
+    tolist = None if isinstance(value, type) else getattr(value, "tolist", None)
+    return tolist() if callable(tolist) else value
 
 
 def _shown(value: Any) -> str:

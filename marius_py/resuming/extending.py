@@ -33,6 +33,7 @@ from marius_py.prepare.folder import building
 from marius_py.resuming.resume import BEFORE_META, EPOCH_META, check_free
 from marius_py.run import Run, load
 from marius_py.run_files.names import CHECKPOINT_FOLDER, CONFIG_FILE, CONFIG_META, METRICS_FILE, RESULT_META
+from marius_py.run_files.reader import OtherGraphError
 from marius_py.run_files.results import write_lines
 from marius_py.run_state import EpochMetrics, RunState
 from marius_py.storage.aligned import allocate
@@ -117,14 +118,14 @@ def check_run(run: Path | str, graph: Path | str) -> None:
         graph: folder of the prepared graph that is to be extended.
 
     Raises:
-        ConfigError: the run was trained on another graph. StorageError, FormatError: run or graph is missing
-        or damaged.
+        ConfigError: the run was trained on another graph, or cannot be used. StorageError, FormatError: run
+        or graph is missing or damaged.
     """
     open_graph(graph)
     try:
         with load(run, graph=graph) as old:  # which may have moved since
             _saved(old)
-    except ConfigError as error:
+    except OtherGraphError as error:
         raise ConfigError(
             f"run={run} was not trained on graph={graph}: give its graph, or a run on this one ({error})"
         ) from error

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from functools import cached_property
 from itertools import pairwise
+from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -39,6 +40,10 @@ R = TypeVar("R", bound="RunReader")
 _GAP_BYTES = 64 << 10
 """Reading so many bytes more costs about what another read does."""
 _BLOCK_BYTES = 32 << 20
+
+
+class OtherGraphError(ConfigError):
+    """A run is opened with another graph than it was trained on."""
 
 
 class RunReader:
@@ -280,6 +285,8 @@ class RunReader:
 def open_run(kind: type[R], path: Path | str, graph: Path | str | None, device: str) -> R:
     """Open a run folder as a `RunReader` of some kind; see `marius_py.load` for arguments and errors."""
     resolved = resolve_device(str(device))
+    if not isinstance(path, (str, PathLike)):
+        raise ConfigError(f"path is {path!r}, {type(path).__name__}; allowed: the folder of a run")
     folder = Path(path).absolute()  # the current folder may be another one when a file is needed
     if not (folder / CHECKPOINT_FOLDER).is_dir():
         if (folder / CONFIG_FILE).is_file():
@@ -311,7 +318,7 @@ def _texts(names: Any) -> list[str]:
 def _check_graph(checkpoint: Checkpoint | None, graph: Graph, path: Path) -> None:
     trained_on = (checkpoint.meta if checkpoint is not None else {}).get("graph", {}).get("fingerprint")
     if trained_on is not None and trained_on != graph.fingerprint:
-        raise ConfigError(
+        raise OtherGraphError(
             f"the run in {path} was trained on another graph than {graph.path} "
             f"(fingerprints {trained_on} and {graph.fingerprint}); give graph= the folder it was trained on"
         )

@@ -217,8 +217,9 @@ class NodeReader:
         )
         if not same:
             raise ReplacedError(
-                f"partition {part} in {self.folder} was replaced while it was read (generation "
-                f"{self.generation}, now {newest.generation}); read again, or when training has ended"
+                f"partition {part} in {self.folder} has been replaced by training since it was opened "
+                f"(generation {self.generation}, now {newest.generation}): open it anew (in Python with "
+                "marius_py.load), or give the command again, at best when training has ended"
             )
 
     def _check_open(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 import marius_py
 from marius_py import cli
-from marius_py.errors import ConfigError, StorageError
+from marius_py.errors import ConfigError, MissingPathError, StorageError
 from marius_py.resuming.extending import check_run
 from tests.end_to_end.conftest import Train
 from tests.small_runs import write_run
@@ -79,3 +80,26 @@ def test_the_run_to_extend_has_to_be_of_the_graph(run_train: Train, graph: Path,
     other = write_run(tmp_path / "other")[1]
     with pytest.raises(ConfigError, match=r"run=.* was not trained on graph=.*: give its graph"):
         check_run(tmp_path / "run", other.path)
+    for missing in (tmp_path / "nope", graph):
+        with pytest.raises(MissingPathError, match=r"^\S+ is no run folder"):
+            check_run(missing, graph)
+
+
+def test_an_opened_run_that_was_trained_on_says_so(run_train: Train, graph: Path, tmp_path: Path) -> None:
+    run_train("training.epochs=1")
+    with marius_py.load(tmp_path / "run") as run:
+        name = run.node_names()[0]
+        run.embedding(name)
+        marius_py.train(output=tmp_path / "run", settings={"training.epochs": 3}, resume=True).close()
+        with pytest.raises(StorageError, match=r"replaced by training since .* marius_py\.load"):
+            run.embedding(name)
+        again = copy.copy(run)
+    with again:
+        assert again.epochs == 3
+        again.embedding(name)
+
+
+@pytest.mark.parametrize("path", [None, 3, ["run"]])
+def test_a_run_is_opened_by_its_folder(path: object) -> None:
+    with pytest.raises(ConfigError, match=r"path is .* allowed: the folder of a run"):
+        marius_py.load(path)  # type: ignore[arg-type]

@@ -110,13 +110,13 @@ def test_no_number_of_an_edge_is_beyond_64_bits() -> None:
         assert not AnswerTables.fit(num_nodes, most + 1)
         tables = AnswerTables(num_nodes, most, CPU)
         last = np.array([[num_nodes - 1, most - 1, num_nodes - 1]])
-        tables.hold(last)
+        tables.hold(np.repeat(last, 1024, axis=0))  # no room is left over
         negatives = np.array([[num_nodes - 2, num_nodes - 1]])
         for side in SIDES:
             found = asked(tables, last, negatives, side)
             assert found.mask().tolist() == [[[True, False]]]
             begin, end = found.bounds()
-            assert [begin.item(), end.item()] == [0, 1]
+            assert [begin.item(), end.item()] == [0, 1024]
 
 
 def test_bounds_are_those_of_a_questions_answers() -> None:

@@ -85,7 +85,7 @@ def test_replaced_partition_is_refused_others_go_on(writer: Hdf5PartitionStore) 
         writer.write(0, *version(TABLE, 0, 1))
         np.testing.assert_array_equal(reader.read_rows(0, 10), rows(0, 0)[:10])
         writer.commit(Checkpoint())
-        message = r"partition 0 .* was replaced while it was read \(generation 1, now 2\)"
+        message = r"partition 0 .* has been replaced by training since it was opened \(generation 1, now 2\)"
         for read in (
             lambda: reader.read_rows(0, 10),
             lambda: reader.read_into(0, *slot_arrays(TABLE)),
@@ -198,7 +198,7 @@ def test_never_a_mixture_beside_a_busy_writer(writer: Hdf5PartitionStore) -> Non
                         assert len(np.unique(block)) == 1
                         good += 1
                 except StorageError as error:
-                    assert "was replaced while it was read" in str(error)  # noqa: PT017
+                    assert "has been replaced by training since it was opened" in str(error)  # noqa: PT017
                     refused += 1
     finally:
         stop.set()
