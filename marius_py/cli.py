@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec
 
-from marius_py.commands.console import USAGE, Parser, flagged, guarded, say
+from marius_py.commands.console import USAGE, Parser, flagged, guarded, say, write
 from marius_py.commands.hydra_command import HydraCommand, configured
 from marius_py.commands.progress import Bars
 from marius_py.commands.streams import escape_unknown, open_missing, tell
@@ -217,7 +217,7 @@ def _run_plan(config: Any) -> float | None:
     from marius_py.planning.plan import plan_text
 
     found, machine = run(config)
-    sys.stdout.write(plan_text(found, machine, config.graph))
+    write(plan_text(found, machine, config.graph))
     return None
 
 

@@ -64,7 +64,7 @@ def evaluate(config: EvaluateConfig, on_stage: StageProgress | None = None) -> d
             for key in ("ranks", "output"):
                 value = getattr(config, key)
                 if value is not None:
-                    check_output(run, Path(value), f"{key}={value}")
+                    check_output(run, value, f"{key}={value}")
         graphs = [run.graph for run in runs]
         for graph, name in zip(graphs, names, strict=True):
             _check_edges(config, graph, name, given)

@@ -252,6 +252,27 @@ def test_output_that_cannot_be_written_is_code_1(words: list[str]) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "--help"],
+        ["train", "--cfg", "job"],
+        ["predict", "--help"],
+        ["verify", "--version"],
+        ["--help"],
+    ],
+)
+@pytest.mark.parametrize("unbuffered", [False, True])
+def test_a_full_disk_is_told_of_standard_output_wherever_a_write_fails(
+    words: list[str], unbuffered: bool
+) -> None:
+    """In the middle of a long text, or at once where nothing is held back."""
+    with open("/dev/full", "w") as full:
+        done = _buffered(words, stdout=full, stderr=subprocess.PIPE, unbuffered=unbuffered)
+    assert done.returncode == 1
+    assert done.stderr == "error: standard output cannot be written: No space left on device\n"
+
+
 @pytest.mark.parametrize("words", [["train", "model.dimm=3"], ["nonsense"]])
 def test_errors_that_cannot_be_written_keep_their_code(words: list[str]) -> None:
     with open("/dev/full", "w") as full:
@@ -259,9 +280,9 @@ def test_errors_that_cannot_be_written_keep_their_code(words: list[str]) -> None
         assert _buffered(words, stdout=full, stderr=full).returncode == 2
 
 
-def _buffered(words: list[str], **more: Any) -> subprocess.CompletedProcess[str]:
+def _buffered(words: list[str], unbuffered: bool = False, **more: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "marius_py", *words]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1" if unbuffered else ""}
     return subprocess.run(command, env=environment, text=True, timeout=120, check=False, **more)
 
 
@@ -421,6 +442,24 @@ def test_a_sweep_whose_file_cannot_be_read_is_code_2(
     assert not runs
 
 
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        (b"# @package _global_\n# r\xe9glages\n", "is not UTF-8: line 2 holds the byte 0xe9"),
+        (b"# @package _global_\ndefaults: [override /loss: nope]\n", "mine.yaml: loss=nope is unknown"),
+        (b"model: {dim: 16}\n", "mine.yaml lacks the line `# @package _global_`"),
+    ],
+)
+def test_a_sweep_names_the_file_that_is_wrong(
+    runs: list[TrainConfig], capsys: pytest.CaptureFixture[str], tmp_path: Path, content: bytes, part: str
+) -> None:
+    (tmp_path / "my" / "experiment").mkdir(parents=True)
+    (tmp_path / "my" / "experiment" / "mine.yaml").write_bytes(content)
+    assert cli.train(["-m", "--config-dir", "my", "graph=g", "experiment=mine"]) == 2
+    assert part in capsys.readouterr().err
+    assert not runs
+
+
 def test_a_class_is_swept_together_with_its_argument(
     runs: list[TrainConfig], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -496,8 +535,9 @@ def test_groups_of_ones_own(
     ]
     assert cli.train(shlex.split(lines[1].split(": ")[1])) == 0
     assert plain(runs[3]) == plain(runs[2])
-    assert cli.train(["-m", "--config-dir", "absent", "graph=g", "model.dim=4,6"]) == 2
-    assert "--config-dir absent is not a folder" in capsys.readouterr().err
+    for more in (["-m", "model.dim=4,6"], ["experiment=mine"], ["-m", "experiment=mine"], ["--cfg", "job"]):
+        assert cli.train(["--config-dir", "absent", "graph=g", *more]) == 2
+        assert "--config-dir absent is not a folder" in capsys.readouterr().err
 
 
 def test_sweeps_that_begin_together_have_folders_of_their_own(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import re
 import sys
@@ -10,7 +11,9 @@ from dataclasses import FrozenInstanceError, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -1031,6 +1034,125 @@ def test_a_file_of_ones_own_that_cannot_be_read_is_named(tmp_path: Path) -> None
         load_config(["graph=g", "experiment=broken"], config_dir=tmp_path)
 
 
+@pytest.mark.parametrize("content", ["model: {dim: 16}\n", "", "# mine\n# @package _global_\ndevice: cpu\n"])
+@pytest.mark.parametrize("name", ["mine", "sub/mine"])
+def test_an_experiment_without_its_first_line_is_named_with_that_line(
+    content: str, name: str, tmp_path: Path
+) -> None:
+    file = _written(tmp_path, content, name)
+    with pytest.raises(ConfigError) as caught:
+        load_config(["graph=g", f"experiment={name}"], config_dir=tmp_path)
+    assert str(caught.value) == (
+        f"{file} lacks the line `# @package _global_`, without which its settings are none of the run's: "
+        "write it as the first line of the file"
+    )
+
+
+def test_an_experiment_may_be_of_one_section(tmp_path: Path) -> None:
+    _written(tmp_path, "# @package model\ndim: 16\n")
+    assert load_config(["graph=g", "experiment=mine"], config_dir=tmp_path).model.dim == 16
+
+
+def test_a_file_of_ones_own_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    """Also where another file chooses it, and beside others that nobody chose."""
+    _written(tmp_path, "# @package _global_\ndefaults: [/model: small]\n")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "other.yaml").write_bytes(b"# \xff\n")
+    (tmp_path / "model" / "small.yaml").write_bytes("dim: 16\n# réglages\n".encode("latin-1"))
+    with pytest.raises(ConfigError) as caught:
+        load_config(["graph=g", "experiment=mine"], config_dir=tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path}/model/small.yaml is not UTF-8: line 2 holds the byte 0xe9; save the file as UTF-8"
+    )
+
+
+@pytest.mark.parametrize(
+    ("default", "message"),
+    [
+        (
+            "override /loss: nope",
+            "loss=nope is unknown: it takes one of logistic, margin, softmax; a class of yours is named by "
+            "loss: custom there, and its dotted path as loss._target_",
+        ),
+        (
+            "override /storage@storage: [cudda]",
+            "storage=cudda is unknown: it takes one of cuda, default; did",
+        ),
+        ("base_mine", "experiment=base_mine is unknown: it takes one of a_first, demo, "),
+        ("/nosuch: one", "its defaults name nosuch/one, but there is no file nosuch/one.yaml"),
+    ],
+)
+def test_a_default_that_is_no_file_is_named_with_the_file_that_has_it(
+    default: str, message: str, tmp_path: Path
+) -> None:
+    text = f"# @package _global_\ndefaults:\n  - {default}\n"
+    _written(tmp_path, text, "a_first")  # not chosen
+    file = _written(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(["graph=g", "experiment=mine"], config_dir=tmp_path)
+    assert str(caught.value).startswith(f"{file}: {message}")
+    assert "Config search path" not in str(caught.value)
+
+
+def _written(folder: Path, content: str, name: str = "mine") -> Path:
+    file = folder / "experiment" / f"{name}.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(content)
+    return file
+
+
+def test_a_folder_that_is_none_is_told_before_a_choice_that_it_lacks(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"--config-dir {tmp_path}/absent is not a folder"):
+        load_config(["graph=g", "experiment=mine"], config_dir=tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("words", "sweep", "message"),
+    [
+        (["split=valid", "edges=f.tsv"], False, "split=valid is without effect beside edges=f.tsv, which is"),
+        (["edges=f.tsv", "split=test"], False, "split=test is without effect"),
+        (["split=valid,test", "edges=f.tsv"], True, "split=valid,test is without effect"),
+        (
+            ["candidates=5"],
+            False,
+            "candidates=5 is without effect: it is of mode=sampled, and ranks are full",
+        ),
+        (["mode=full", "candidates=1000"], False, "candidates=1000 is without effect"),
+        (["mode=full", "candidates=5,6"], True, "candidates=5,6 is without effect"),
+    ],
+)
+def test_settings_of_an_evaluation_without_effect_are_named(
+    words: list[str],
+    sweep: bool,
+    message: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logging.getLogger("marius_py"), "propagate", True)
+    prepare_overrides(EvaluateConfig, ["run=r", *words], sweep=sweep)
+    assert [one.getMessage()[: len(message)] for one in caplog.records] == [message]
+
+
+@pytest.mark.parametrize(
+    ("words", "sweep"),
+    [
+        (["edges=f.tsv"], False),
+        (["split=valid", "edges=null"], False),
+        (["split=valid", "edges=null,f.tsv"], True),
+        (["candidates=5", "mode=sampled"], False),
+        (["candidates=5", "mode=full,sampled"], True),
+    ],
+)
+def test_settings_of_an_evaluation_with_effect_are_taken(
+    words: list[str], sweep: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("marius_py"), "propagate", True)
+    assert len(prepare_overrides(EvaluateConfig, ["run=r", *words], sweep=sweep)) == len(words) + 1
+    if not sweep:
+        assert compose(EvaluateConfig, ["run=r", *words]).run == "r"
+    assert not caplog.records
+
+
 def test_words_of_a_job_are_those_of_its_user() -> None:
     given = [
         "graph=g h,g i",
@@ -1078,3 +1200,20 @@ def test_what_sides_and_candidates_are_drawn() -> None:
     assert smooth.smoothing == 0.1
     with pytest.raises(ConfigError, match=r"negatives\.count_tail"):
         load_config(["graph=g", "negatives.count_tail=0"])
+
+
+def test_ranges_and_arrays_are_lists():
+    for ks in (range(1, 4), np.array([1, 2, 3]), torch.tensor([1, 2, 3]), [1, np.int64(2), 3]):
+        words = words_of({"evaluation": {"ks": ks}, "model.dim": np.int32(8), "model.reciprocal": np.True_})
+        config = load_config(words)
+        assert (config.evaluation.ks, config.model.dim, config.model.reciprocal) == ((1, 2, 3), 8, True)
+        assert type(config.evaluation.ks[1]) is int
+
+
+def test_a_key_has_one_value():
+    assert words_of({"model": {"dim": 16}, "model.dim": 16}) == ["model.dim=16"]
+    for twice in ({"model": {"dim": 16}, "model.dim": 32}, {"model.dim": 16, "model": {"dim": 32}}):
+        with pytest.raises(
+            ConfigError, match=r"settings: model\.dim is 16 and 32, once flat and once nested"
+        ):
+            words_of(twice)

@@ -83,7 +83,7 @@ def test_a_live_run_is_ranked_at_one_commit(tmp_path, monkeypatch):
     commits = [True, False]
     monkeypatch.setattr("marius_py.evaluating.load", load_and_commit)
     assert {**evaluate(settings(folder)), "seconds": 0} == {**before, "seconds": 0}
-    with pytest.raises(StorageError, match="was replaced while it was read"):
+    with pytest.raises(StorageError, match="has been replaced by training since it was opened"):
         evaluate(settings(folder))
 
 
@@ -236,6 +236,8 @@ def test_an_open_run_beside_one_of_another_graph(tmp_path):
         (["max_edges=0"], "max_edges"),
         (["output=nowhere/m.json"], "output=nowhere/m.json: there is no folder nowhere; create it first"),
         (["output=run"], "output=run is a folder or a device"),
+        (["output=m/"], "output=m/ ends in a slash, as a folder does; give the name of a file"),
+        (["ranks=m.csv/"], "ranks=m.csv/ ends in a slash, as a folder does; give the name of a file"),
         (["output=run/config.yaml"], "output=run/config.yaml is a file of the run"),
         (["output=graph/graph.json"], "output=graph/graph.json is a file of the graph"),
         (["split=valid"], "no valid edges to rank"),
@@ -278,6 +280,14 @@ def test_details_of_each_run_are_shown(tmp_path, capsys):
     out = capsys.readouterr().out
     for run, details in zip(runs, alone, strict=True):
         assert f"\n{run}\n\n{details}" in out
+
+
+def test_control_characters_in_relations_are_escaped_in_the_table(tmp_path, capsys):
+    run = write_run(tmp_path, relations=("likes\x1b[2J", "knows it"))[0]
+    assert cli.evaluate([f"run={run}", "details=true", "compute_threads=1"]) == 0
+    out = capsys.readouterr().out
+    assert "likes\\x1b[2J (" in out
+    assert "\x1b" not in out
 
 
 def _no_ranking(monkeypatch):

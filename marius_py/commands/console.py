@@ -42,6 +42,10 @@ class Parser(argparse.ArgumentParser):
         """Raise instead of exiting, so that every command reports alike."""
         raise ConfigError(f"{message} ({self.prog} --help lists the flags)")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print help or the version, where argparse would not tell that it could not."""
+        write(message)
+
 
 def flagged(parser: Parser, run: Callable[[argparse.Namespace], None], argv: Sequence[str] | None) -> int:
     """A command of flags: parse `argv` (None: sys.argv), run, and report; returns the exit code."""
@@ -122,11 +126,20 @@ def _check_working_directory() -> None:
 
 def _write_out() -> None:
     """Write what stdout holds back, while a reader that has left or a full disk is an error to report."""
-    try:
+    with printing():
         sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def printing() -> Iterator[None]:
+    """What the system says of no file is said of stdout, which is written here."""
+    try:
+        yield
     except BrokenPipeError:
         raise
     except OSError as error:
+        if isinstance(error, MariusError) or error.filename is not None or not error.strerror:
+            raise
         raise StorageError(f"standard output cannot be written: {error.strerror}") from error
 
 
@@ -272,4 +285,10 @@ class _StderrHandler(logging.Handler):
 
 def say(text: str) -> None:
     """Print a line on stdout."""
-    sys.stdout.write(text + "\n")
+    write(text + "\n")
+
+
+def write(text: str) -> None:
+    """Print text on stdout; StorageError: it cannot be written."""
+    with printing():
+        sys.stdout.write(text)

@@ -102,6 +102,9 @@ def _names_of(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _table(names: Sequence[str], rows: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    from marius_py.predict.answer_files import readable
+
+    rows = [(readable(label), values) for label, values in rows]
     width = max([_LABEL, *(len(label) + 2 for label, _ in rows)])
     say(" " * width + "".join(f"{name:>{_NUMBER}}" for name in (*names, "count")))
     for label, values in rows:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Mapping
 from typing import Any
 
+from marius_py.commands.console import say
 from marius_py.commands.progress import Bars
 from marius_py.commands.settings import add_settings, choice, flag, read_settings, seed_of
 from marius_py.config import InputConfig, PrepareConfig, compose
@@ -134,7 +134,7 @@ def run(options: argparse.Namespace) -> None:
             progress=bars,
             **source.reading,
         )
-    sys.stdout.write(f"graph: {graph.path}\n")
+    say(f"graph: {graph.path}")
     if values["run"] is not None:
         folder = extend_run(
             values["run"],
@@ -143,4 +143,4 @@ def run(options: argparse.Namespace) -> None:
             init=values["init"],
             run_graph=values["graph"],
         )
-        sys.stdout.write(f"run: {folder}\n")
+        say(f"run: {folder}")

@@ -12,9 +12,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from marius_py.commands.console import LEVELS, Parser, guarded, log, set_log_level, told
+from marius_py.commands.console import LEVELS, Parser, guarded, log, printing, say, set_log_level, told, write
 from marius_py.errors import ConfigError, InterruptedRunError, StalledError
 from marius_py.version import __version__
 
@@ -60,9 +61,9 @@ def configured(command: HydraCommand, argv: Sequence[str] | None) -> int:
         if "-h" in words or "--help" in words:
             from marius_py.config.help import help_text
 
-            sys.stdout.write(help_text(kind, command.name, command.purpose, command.examples))
+            write(help_text(kind, command.name, command.purpose, command.examples))
         elif "--version" in words:
-            sys.stdout.write(f"{command.name} {__version__}\n")
+            say(f"{command.name} {__version__}")
         else:
             _compose_and_run(command, kind, words)
 
@@ -78,7 +79,7 @@ def _compose_and_run(command: HydraCommand, kind: type[Any], words: Sequence[str
     if flags.hydra == ("--cfg", "job") and not flags.sweep and "resume" in keys_in(flags.overrides):
         # hydra does not know of the settings that the run has.
         composed = configs.compose(kind, flags.overrides, config_dir=flags.config_dir)
-        sys.stdout.write(yaml_text(configs.plain(composed)))
+        write(yaml_text(configs.plain(composed)))
     elif flags.hydra or flags.sweep:
         _through_hydra(command, kind, flags)
     else:
@@ -134,6 +135,7 @@ def _through_hydra(command: HydraCommand, kind: type[Any], flags: _Flags) -> Non
     from marius_py.config.overrides import job_words, keys_in, prepare_overrides
     from marius_py.config.search_path import searched
 
+    own = own_groups(NAMES[kind], flags.config_dir)
     overrides = prepare_overrides(kind, flags.overrides, sweep=flags.sweep, config_dir=flags.config_dir)
     if flags.sweep and "output" not in keys_in(flags.overrides):
         overrides.append(f"output={command.sweep_output}")
@@ -152,10 +154,11 @@ def _through_hydra(command: HydraCommand, kind: type[Any], flags: _Flags) -> Non
 
     words = [command.name, *flags.hydra, *(["-m"] if flags.sweep else []), *overrides]
     try:
-        with _composing(), searched(own_groups(NAMES[kind], flags.config_dir)):
+        with _composing(overrides, own), searched(own):
             parsed = OverridesParser.create().parse_overrides(overrides)
             swept = {one.key_or_group for one in parsed if one.is_sweep_override()}
-            _hydra_main(kind, words, job)
+            with printing():  # jobs keep their errors to themselves
+                _hydra_main(kind, words, job)
     except BaseException as error:
         jobs.conclude(error)
         raise
@@ -187,13 +190,13 @@ def _hydra_main(kind: type[Any], words: list[str], job: Callable[[Any], float | 
 
 
 @contextmanager
-def _composing() -> Iterator[None]:
+def _composing(words: Sequence[str], own: Path | None) -> Iterator[None]:
     """What hydra finds wrong with words and files is a ConfigError; errors of jobs have notes, and stay."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    from marius_py.config.explain import explain
+    from marius_py.config.groups import refused
 
     try:
         yield
@@ -202,7 +205,7 @@ def _composing() -> Iterator[None]:
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         if getattr(error, "__notes__", ()):
             raise
-        raise ConfigError(explain(error)) from error
+        raise refused(error, words, own) from error
 
 
 @dataclass(slots=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marius_py.commands.common import parse_bytes
+from marius_py.commands.console import say
 from marius_py.commands.progress import Bars
 from marius_py.commands.settings import add_settings, flag, read_settings, seed_of, whole
 from marius_py.config.fields import suggest
@@ -177,11 +177,11 @@ def run(options: argparse.Namespace) -> None:
     with Bars() as bars:
         if values["input.train"] is not None:
             graph = _graph(values, bars)
-            sys.stdout.write(f"graph: {graph.path}\n")
+            say(f"graph: {graph.path}")
         else:
             graph = open_graph(values["graph"])
         if values["checkpoint"] is not None:
-            sys.stdout.write(f"run: {_run(values, graph, bars)}\n")
+            say(f"run: {_run(values, graph, bars)}")
 
 
 def _graph(values: dict[str, Any], bars: Bars) -> Graph:

@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> None:
     _check(options)
     started = time.perf_counter()
     output = None if options.output is None else Path(options.output)
-    writer = AnswerWriter(output, format_of(output, options.format), Neighbor, sys.stdout)
+    writer = AnswerWriter(options.output, format_of(output, options.format), Neighbor, sys.stdout)
     with open_run(options) as opened, Bars() as bars, writer:
         if output is not None:
             check_output(opened, output, f"--output {output}")

@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> None:
     from marius_py.run_files.outputs import check_output
 
     output = None if options.output is None else Path(options.output)
-    writer = AnswerWriter(output, format_of(output, options.format), Prediction, sys.stdout)
+    writer = AnswerWriter(options.output, format_of(output, options.format), Prediction, sys.stdout)
     columns: dict[str, Any] = {"head": options.head, "relation": options.relation, "tail": options.tail}
     if options.temperature is not None and not options.probabilities:
         raise ConfigError("--temperature is of --probabilities, which is not given")

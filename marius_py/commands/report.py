@@ -51,8 +51,9 @@ def run(options: argparse.Namespace) -> None:
         raise ConfigError(f"--edges is {options.edges}; allowed: a whole number from 1")
     if options.no_figures and options.figures is not None:
         raise ConfigError("--figures names a folder and --no-figures wants none: leave one of them out")
-    output = Path(options.run) / "report.html" if options.output is None else Path(options.output)
-    figures = None if options.no_figures else options.figures or output.with_name(f"{output.stem}_figures")
+    output = Path(options.run) / "report.html" if options.output is None else options.output
+    stem = Path(output).stem
+    figures = None if options.no_figures else options.figures or Path(output).with_name(f"{stem}_figures")
     with load(options.run, graph=options.graph) as opened, Bars() as bars:
         say_if_unfinished(opened)
         files = write_report(

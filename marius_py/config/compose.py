@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 from marius_py.config.evaluate_schema import EvaluateConfig
 from marius_py.config.explain import explain
 from marius_py.config.fields import build
-from marius_py.config.groups import conf_dir, own_groups
+from marius_py.config.groups import conf_dir, own_groups, refused
 from marius_py.config.overrides import keys_in, prepare_overrides
 from marius_py.config.prepare_schema import PrepareConfig
 from marius_py.config.saved import as_given, keys_of_file, overlay, saved_settings
@@ -50,6 +50,7 @@ def compose(kind: type[T], overrides: Sequence[str] = (), *, config_dir: str | P
     """Compose the settings of any command; see `load_config`."""
     handled = sys.exc_info()[1]  # what the caller is about, in an except block, is not to be told again
     try:
+        own_groups(NAMES[kind], config_dir)  # refuses what is no folder before a choice that it lacks
         given = prepare_overrides(kind, overrides, config_dir=config_dir)
         return config_from(kind, _compose_plain(NAMES[kind], given, config_dir), given, config_dir=config_dir)
     except Exception as error:
@@ -88,6 +89,8 @@ def config_from(
         is damaged.
     """
     composed = values if isinstance(values, dict) else _plain_of(values)
+    if overrides is not None and "experiment" in composed:
+        _check_packages(NAMES[kind], overrides, config_dir)
     if overrides is not None and kind is TrainConfig and composed.get("resume") is True:
         output = composed.get("output")
         saved = None if output is None else saved_settings(Path(str(output)))
@@ -104,12 +107,13 @@ def _compose_plain(name: str, overrides: Sequence[str], config_dir: str | Path |
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
+    own = own_groups(name, config_dir)
     try:
-        with _own_hydra(own_groups(name, config_dir)):
+        with _own_hydra(own):
             composed = hydra_compose(name, overrides=list(overrides))
         return _plain_of(composed)
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
-        raise ConfigError(explain(error)) from error
+        raise refused(error, overrides, own) from error
 
 
 def _chosen_keys(name: str, overrides: Sequence[str], config_dir: str | Path | None) -> set[str]:
@@ -122,6 +126,24 @@ def _chosen_keys(name: str, overrides: Sequence[str], config_dir: str | Path | N
         overrides: words that can be composed.
         config_dir: the folder of groups that they are composed with.
     """
+    groups, files = _chosen(name, overrides, config_dir)
+    return groups.union(*(keys_of_file(path, package) for path, package in files))
+
+
+def _check_packages(name: str, overrides: Sequence[str], config_dir: str | Path | None) -> None:
+    """Refuse a file of the group experiment whose settings stand below that name; see `_chosen_keys`."""
+    for path, package in _chosen(name, overrides, config_dir)[1]:
+        if package.partition(".")[0] == "experiment":
+            raise ConfigError(
+                f"{path} lacks the line `# @package _global_`, without which its settings are none of the "
+                "run's: write it as the first line of the file"
+            )
+
+
+def _chosen(
+    name: str, overrides: Sequence[str], config_dir: str | Path | None
+) -> tuple[set[str], list[tuple[Path, str]]]:
+    """The groups that `overrides` choose from; files chosen that are not usual, with where each belongs."""
     from hydra.core.global_hydra import GlobalHydra
     from hydra.types import RunMode
 
@@ -131,13 +153,13 @@ def _chosen_keys(name: str, overrides: Sequence[str], config_dir: str | Path | N
         loader = GlobalHydra.instance().config_loader()
         usual = loader.compute_defaults_list(name, [], RunMode.RUN)
         chosen = loader.compute_defaults_list(name, list(overrides), RunMode.RUN)
-    keys = set(chosen.overrides.override_choices)
+    files = []
     taken = {one.config_path for one in usual.defaults}
     for one in chosen.defaults:
         path = next(filter(Path.is_file, (folder / f"{one.config_path}.yaml" for folder in folders)), None)
         if path is not None and one.config_path not in taken:
-            keys |= keys_of_file(path, one.package)
-    return keys
+            files.append((path, one.package or ""))
+    return set(chosen.overrides.override_choices), files
 
 
 @contextmanager

@@ -5,6 +5,7 @@ In: words as a user gives them. Out: words that hydra's grammar takes.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import is_dataclass
@@ -12,10 +13,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from marius_py.config.built_in import short_name
-from marius_py.config.fields import Component, keys_of, suggest, type_of, unknown_key
-from marius_py.config.groups import OWN, conf_dir, group_options, groups_of
+from marius_py.config.evaluate_schema import EvaluateConfig
+from marius_py.config.fields import Component, keys_of, type_of, unknown_key
+from marius_py.config.groups import OWN, conf_dir, group_options, groups_of, unknown_choice
 from marius_py.config.schema import TrainConfig
 from marius_py.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 OPEN = ("model.decoder", "model.init", "negatives.sampler", "loss", "optimizer")
 """Keys whose mapping also takes the arguments of the class they name."""
@@ -77,6 +81,8 @@ def prepare_overrides(
             words.append(f"{prefix}{key}={_quote(value)}")
         else:
             words.append(f"{prefix}{key}={value}")
+    if kind is EvaluateConfig:
+        _warn_of_idle(parsed, sweep)
     words = classes + words
     names = {key: value for _, key, value in parsed}
     demo = kind is TrainConfig and names.get("graph") in (None, "null")
@@ -92,6 +98,22 @@ def _split(word: str) -> tuple[str, str, str | None]:
     if match["value"] is None and match["prefix"] != "~":
         raise ConfigError(f"{word!r} has no value: settings have the form key=value; --help lists them")
     return match["prefix"], match["key"], match["value"]
+
+
+def _warn_of_idle(parsed: Sequence[tuple[str, str, str | None]], sweep: bool) -> None:
+    """Say which settings of `marius-evaluate` others given, or not given, leave without effect."""
+    given = {key: value for _, key, value in parsed if value is not None}
+    edges, modes = given.get("edges", "null"), _values(given.get("mode", "full"), sweep)
+    if "split" in given and "null" not in _values(edges, sweep) and "${" not in edges:
+        log.warning(
+            "split=%s is without effect beside edges=%s, which is ranked instead of a split",
+            given["split"],
+            edges,
+        )
+    if "candidates" in given and {_unquoted(one) for one in modes} == {"full"}:
+        log.warning(
+            "candidates=%s is without effect: it is of mode=sampled, and ranks are full", given["candidates"]
+        )
 
 
 def keys_in(overrides: Sequence[str]) -> set[str]:
@@ -255,12 +277,7 @@ def _check_choice(group: str, name: str, options: Sequence[str], own: str) -> No
         ConfigError: there is no such file.
     """
     if _CHOICE.match(name) and name not in options:
-        offered = [one for one in options if one != OWN]
-        raise ConfigError(
-            f"{group}={name} is {'not allowed' if name == 'null' else 'unknown'}: it takes one of "
-            f"{', '.join(offered)}{suggest(name, offered)}"
-            + (f"; a class of yours is named by {own}" if OWN in options else "")
-        )
+        raise unknown_choice(group, name, options, own)
 
 
 def _registry(group: str) -> str:

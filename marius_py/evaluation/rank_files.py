@@ -40,7 +40,7 @@ def check_ranks_file(path: Path | str, *, overwrite: bool = False) -> Path:
         raise ConfigError(
             f"ranks={target}: ranks are written as {' or '.join(ENDINGS)}, by the file's ending"
         )
-    check_target(target, f"ranks={target}")
+    check_target(path, f"ranks={path}")
     if target.exists() and not overwrite:
         raise ConfigError(f"{target} exists; choose another name, or overwrite it")
     return target

@@ -29,6 +29,7 @@ from marius_py.export.formats import (
 from marius_py.export.formats import one_line as _lines
 from marius_py.run_files.outputs import check_output
 from marius_py.run_files.reader import RunReader, open_run
+from marius_py.storage.files import check_file_name
 from marius_py.storage.replacing import Replacing
 from marius_py.types import EXPORT_FORMATS, ExportFormat, StageProgress
 
@@ -93,6 +94,8 @@ def export(
         raise ConfigError(f"format is {format!r}; allowed: {', '.join(EXPORT_FORMATS)}")
     if block_bytes < 1:
         raise ConfigError(f"block_bytes is {block_bytes}; allowed: 1 or more")
+    if format not in ("pbg", "projector"):
+        check_file_name(output, f"output={output}")
     if not isinstance(run, RunReader):
         with open_run(RunReader, run, None, "cpu") as opened:
             return export(

@@ -44,10 +44,10 @@ def _print(text: str) -> None:
     try:
         out.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
         out.flush()
-    except OSError:
+    except OSError as error:
         with suppress(OSError):
             out.close()  # else the interpreter flushes it on its way out, and fails with a code of its own
-        raise
+        raise StorageError(f"standard output cannot be written: {error.strerror or error}") from error
 
 
 def _is_closed(stream: str) -> bool:
@@ -70,9 +70,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--compare", action="store_true", help="loads of every construction, for P and C alone"
     )
-    parser.add_argument("--json", metavar="FILE", type=Path, help="store the schedule")
-    parser.add_argument("--plot", metavar="FILE", type=Path, help="draw the schedule (png, svg, pdf)")
+    parser.add_argument("--json", metavar="FILE", type=_file, help="store the schedule")
+    parser.add_argument("--plot", metavar="FILE", type=_file, help="draw the schedule (png, svg, pdf)")
     return parser
+
+
+def _file(name: str) -> Path:
+    """The file of a flag; a Path would lose the slash with which a folder's name ends."""
+    if name.endswith("/"):
+        raise argparse.ArgumentTypeError(f"{name} ends in a slash, as a folder does; give the name of a file")
+    return Path(name)
 
 
 def _run(flags: argparse.Namespace) -> str:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
@@ -30,6 +31,8 @@ ENDINGS: dict[str, AnswerFormat] = {
     ".json": "json",
     ".parquet": "parquet",
 }
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 _ARROW = {"int": pa.int64(), "str": pa.string(), "float": pa.float64(), "float | None": pa.float64()}
 
@@ -60,18 +63,22 @@ class AnswerWriter:
     """Writes answers as they come; use it in a `with` block, which replaces the file at its good end.
 
     Args:
-        target: the file, or None for `stdout`.
+        target: the file as given, or None for `stdout`.
         format: one of `ANSWER_FORMATS`; Parquet needs a file.
         kind: the class of the answers.
         stdout: where to write without a file.
 
     Raises:
-        ConfigError: an unknown format, Parquet without a file, or no such folder. StorageError: the folder
-        cannot be written to.
+        ConfigError: an unknown format, Parquet without a file, no such folder, or the name of one.
+        StorageError: the folder cannot be written to.
     """
 
     def __init__(
-        self, target: Path | None, format: str, kind: type[Prediction] | type[Neighbor], stdout: IO[str]
+        self,
+        target: Path | str | None,
+        format: str,
+        kind: type[Prediction] | type[Neighbor],
+        stdout: IO[str],
     ) -> None:
         if format not in ANSWER_FORMATS:
             raise ConfigError(f"format is {format!r}; allowed: {', '.join(ANSWER_FORMATS)}")
@@ -79,7 +86,7 @@ class AnswerWriter:
             raise ConfigError("format parquet needs a file: give --output FILE")
         if target is not None:
             check_target(target, f"--output {target}")
-        self._target = target
+        self._target = None if target is None else Path(target)
         self._format = format
         self._columns = {field.name: str(field.type) for field in fields(kind)}
         self._stdout = stdout
@@ -158,7 +165,7 @@ class AnswerWriter:
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        """Name the file in what the system says of it; of the terminal the command does that."""
+        """Name the file, or standard output, in what the system says of it."""
         try:
             yield
         except StorageError as error:
@@ -170,7 +177,9 @@ class AnswerWriter:
             ) from error
         except OSError as error:
             if self._target is None:
-                raise
+                if isinstance(error, BrokenPipeError):
+                    raise
+                raise StorageError(f"standard output cannot be written: {error.strerror or error}") from error
             raise StorageError(
                 f"writing --output {self._target} failed: {error.strerror or error}"
             ) from error
@@ -207,13 +216,15 @@ def _tsv_line(row: Sequence[Any]) -> str:
 def table_text(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Rows under a heading, in columns as wide as needed; numbers to the right, all-empty columns left out.
 
+    Names have escapes for what would break a line or steer a terminal; see `readable`.
+
     >>> print(table_text(["name", "score"], [["Oslo", 1.5], ["Bern", -0.25]]), end="")
     name    score
     Oslo   1.5000
     Bern  -0.2500
     """
     shown = [i for i in range(len(columns)) if not rows or any(row[i] is not None for row in rows)]
-    cells = [[f"{row[i]:.4f}" if isinstance(row[i], float) else str(row[i]) for i in shown] for row in rows]
+    cells = [[_cell(row[i]) for i in shown] for row in rows]
     numeric = [bool(rows) and not isinstance(rows[0][i], str) for i in shown]
     lines = [[columns[i] for i in shown], *cells]
     widths = [max(len(line[place]) for line in lines) for place in range(len(shown))]
@@ -225,3 +236,16 @@ def table_text(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
         + "\n"
         for line in lines
     )
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else readable(str(value))
+
+
+def readable(name: str) -> str:
+    """A name for a reader's eyes: with an escape for each control character and break of a line in it.
+
+    >>> print(readable("Zürich\\n\\x1b[2J"))
+    Zürich\\n\\x1b[2J
+    """
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), name)

@@ -147,7 +147,7 @@ def write_report(
     new_figure()  # says that matplotlib is missing before anything is read
     check_method(map)
     target = Path(output)
-    check_output(run, target, f"output={target}", overwrite=overwrite)
+    check_output(run, output, f"output={output}", overwrite=overwrite)
     folder = None if figures is None else Path(figures)
     with _made(folder):
         page = _Page(folder)

@@ -24,14 +24,14 @@ from marius_py.storage.files import check_target
 _FILES = frozenset({CONFIG_FILE, CSV_FILE, METRICS_FILE, RESULT_FILE, TRACE_FILE})
 
 
-def check_output(run: RunReader, target: Path, named: str, *, overwrite: bool = True) -> None:
+def check_output(run: RunReader, target: Path | str, named: str, *, overwrite: bool = True) -> None:
     """Refuse a file that cannot be written, or must not be, before the work whose result it is for.
 
     New files may lie anywhere, in the run folder too, and what a user put there may be replaced.
 
     Args:
         run: the run that is read for it.
-        target: the file, which may exist.
+        target: the file as given, which may exist.
         named: the file as the caller gave it, with its key or flag, such as "output=m.json".
         overwrite: whether a file that exists may be replaced.
 
@@ -40,6 +40,7 @@ def check_output(run: RunReader, target: Path, named: str, *, overwrite: bool = 
             it exists and is not to be overwritten. StorageError: the folder cannot be written to.
     """
     check_target(target, named)
+    target = Path(target)
     if not target.exists():
         return
     owner = _owner(run, Path(os.path.realpath(target)))

@@ -273,16 +273,32 @@ def remove(path: Path) -> None:
         logger.warning("cannot remove %s: %s", path, error.strerror)
 
 
-def check_target(target: Path, named: str) -> None:
+def check_file_name(target: Path | str, named: str) -> None:
+    """Refuse a name that ends in a slash, as a folder's does; a Path made of it has lost that.
+
+    Args:
+        target: as the caller gave it.
+        named: the same with its key or flag, such as "output=m.json".
+
+    Raises:
+        ConfigError: it ends so.
+    """
+    if os.fspath(target).endswith(os.sep):
+        raise ConfigError(f"{named} ends in a slash, as a folder does; give the name of a file")
+
+
+def check_target(target: Path | str, named: str) -> None:
     """Refuse a file that cannot be written, before the work whose result it is for.
 
     Args:
-        target: the file, which may exist; of a link the file that it leads to is meant.
+        target: the file as given, which may exist; of a link the file that it leads to is meant.
         named: the file as the caller gave it, with its key or flag, such as "output=m.json".
 
     Raises:
         ConfigError: no such folder, or it is no file. StorageError: the folder cannot be written to.
     """
+    check_file_name(target, named)
+    target = Path(target)
     folder = Path(os.path.realpath(target)).parent
     try:
         if not folder.is_dir():

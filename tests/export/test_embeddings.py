@@ -143,6 +143,8 @@ def test_bad_arguments(tmp_path, written):
         export(folder, tmp_path / "no" / "v.npy")
     with pytest.raises(ConfigError, match="is a folder"):
         export(folder, tmp_path, "tsv")
+    with pytest.raises(ConfigError, match=f"output={tmp_path}/new/ ends in a slash, as a folder does"):
+        export(folder, f"{tmp_path}/new/", "tsv")
     with pytest.raises(ConfigError, match="block_bytes"):
         export(folder, tmp_path / "v.npy", block_bytes=0)
 

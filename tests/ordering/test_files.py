@@ -156,6 +156,16 @@ def test_import_is_light() -> None:
     assert set(loaded) == {"[]\n"}
 
 
+@pytest.mark.parametrize("flag", ["--json", "--plot"])
+def test_a_folders_name_is_refused_for_a_file(
+    flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["8", "4", flag, f"{tmp_path}/new/"])
+    assert f"{flag}: {tmp_path}/new/ ends in a slash, as a folder does" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 COMMAND = [sys.executable, "-m", "marius_py.ordering"]
 
 
@@ -176,7 +186,12 @@ def test_command_escapes_what_an_encoding_lacks() -> None:
     [
         ("8 4 >&-", 0, ""),
         ("8 1 2>&-", 2, ""),
-        ("8 4 >/dev/full", 1, "error: [Errno 28] No space left on device\n"),
+        ("8 4 >/dev/full", 1, "error: standard output cannot be written: No space left on device\n"),
+        (
+            "8 4 --compare >/dev/full",
+            1,
+            "error: standard output cannot be written: No space left on device\n",
+        ),
     ],
 )
 def test_command_ends_in_order_whatever_its_streams_are(words: str, code: int, message: str) -> None:

@@ -438,6 +438,37 @@ def test_names_that_stdout_lacks_are_escaped_for_readers_alone(format):
         writer.write(given)
 
 
+def test_control_characters_in_names_are_escaped_for_readers_alone(tmp_path):
+    """They would break a line of the table, or steer the terminal."""
+    name, seen = "Zürich\n\t\x1b[2J\x85\u2028\x7f", "Zürich\\n\\t\\x1b[2J\\x85\\u2028\\x7f"
+    given = [Neighbor("Łódź मुंबई \u200d東京", name, 1, 0.5), Neighbor("Bern", "a\\n", 2, 0.25)]
+    texts = {}
+    for format in ("table", "csv", "json"):
+        out = io.StringIO()
+        with AnswerWriter(None, format, Neighbor, out) as writer:
+            writer.write(given)
+        texts[format] = out.getvalue()
+    heading, first, second = texts["table"].split("\n")[:3]
+    assert first.split("  ")[0] == "Łódź मुंबई \u200d東京"
+    assert seen in first
+    assert "a\\n" in second
+    assert len(heading) == len(first) == len(second)
+    assert texts["table"].count("\n") == 3
+    assert [row[1] for row in csv.reader(io.StringIO(texts["csv"], newline=""))][1:] == [name, "a\\n"]
+    assert [one["neighbor"] for one in json.loads(texts["json"])] == [name, "a\\n"]
+
+
+class _Full(io.StringIO):
+    def write(self, text):
+        raise OSError(28, "No space left on device")
+
+
+def test_answers_that_stdout_does_not_take_are_told_of_it():
+    writer = AnswerWriter(None, "table", Neighbor, _Full())
+    with pytest.raises(StorageError, match=r"^standard output cannot be written: No space left"), writer:
+        writer.write([Neighbor("a", "b", 1, 0.5)])
+
+
 def _words(written, command):
     folder, node = str(written[0]), written[1].node_names()[0]
     return (
@@ -490,6 +521,8 @@ def test_an_output_that_cannot_be_written_is_refused_first(written, tmp_path, ca
     words = [*_words(written, command), "--output"]
     assert command([*words, str(tmp_path / "none" / "a.tsv")]) == 2
     assert f"--output {tmp_path}/none/a.tsv: there is no folder {tmp_path}/none" in capsys.readouterr().err
+    assert command([*words, f"{tmp_path}/a.tsv/"]) == 2
+    assert f"--output {tmp_path}/a.tsv/ ends in a slash, as a folder does" in capsys.readouterr().err
     (tmp_path / "folder.tsv").mkdir()
     assert command([*words, str(tmp_path / "folder.tsv")]) == 2
     assert "is a folder or a device" in capsys.readouterr().err

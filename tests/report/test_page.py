@@ -97,6 +97,7 @@ def test_an_output_that_may_not_be_replaced_is_refused_first(trained, tmp_path, 
     refused = {
         tmp_path / "fifo": "is a folder or a device",
         tmp_path / "folder": "is a folder or a device",
+        f"{tmp_path}/new/": "ends in a slash, as a folder does; give the name of a file",
         trained / "config.yaml": f"is a file of the run {trained}",
     }
     with marius_py.load(trained) as run:
