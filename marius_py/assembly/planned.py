@@ -28,13 +28,13 @@ from marius_py.parts import (
     training_device,
 )
 from marius_py.pipeline.execution import torch_threads
+from marius_py.planning.disk import measure_disk
 from marius_py.planning.plan import (
     Machine,
     Plan,
     candidate_partitions,
     check_fitting,
     choose_plan,
-    measure_disk,
 )
 from marius_py.storage.protocols import NodeTable
 from marius_py.training.batch_path import finds_known_on_device

@@ -24,7 +24,8 @@ from marius_py.nn.known_edges import KnownEdges
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
 from marius_py.parts import make_batch_settings, make_model, make_ordering, make_trainer_settings
-from marius_py.planning.plan import PROBES, Machine, Plan, index_seconds
+from marius_py.planning.disk import PROBES
+from marius_py.planning.plan import Machine, Plan, index_seconds
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
 from marius_py.storage.protocols import Float32, NodeTable
 from marius_py.training.trainer import Trainer

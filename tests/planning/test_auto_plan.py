@@ -34,7 +34,7 @@ def graph(tmp_path_factory):
 def memory(monkeypatch):
     """Sets the bytes that are available, of which half may be taken."""
     monkeypatch.setattr("marius_py.assembly.probes._PROBE_S", 0.01)
-    monkeypatch.setattr("marius_py.planning.plan._PROBE_BYTES", 1 << 20)
+    monkeypatch.setattr("marius_py.planning.disk._PROBE_BYTES", 1 << 20)
 
     def limit(num_bytes):
         monkeypatch.setattr("marius_py.assembly.planned.available_memory", lambda device="cpu": num_bytes)

@@ -22,7 +22,8 @@ from marius_py.errors import ConfigError
 from marius_py.graph import open_graph
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
-from marius_py.planning.plan import Machine, choose_plan, measure_disk, plan_epoch
+from marius_py.planning.disk import measure_disk
+from marius_py.planning.plan import Machine, choose_plan, plan_epoch
 from marius_py.prepare import prepare_arrays
 from marius_py.storage.hdf5_store import Hdf5PartitionStore
 from marius_py.storage.protocols import NodeTable
