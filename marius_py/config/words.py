@@ -18,6 +18,8 @@ NOTES = ("training.regularizer.n3_automatic", "training.regularizer.n3_relation_
 def words_of(settings: Mapping[str, Any], kind: type[Any] = TrainConfig) -> list[str]:
     """Overrides for settings from Python: flat keys, nested mappings as in config.yaml, or a mix of both.
 
+    Of a key that is given both ways the latter value counts, as on the command line.
+
     A mapping with `_target_` for a key of `OPEN` names a class and all of its arguments. Names of files and
     folders stand for themselves, also "null" and what hydra would take for a quotation or interpolation.
 
@@ -26,7 +28,7 @@ def words_of(settings: Mapping[str, Any], kind: type[Any] = TrainConfig) -> list
         kind: configuration class.
 
     Raises:
-        ConfigError: no mapping, a key that is no text, or one that has two values.
+        ConfigError: no mapping, or a key that is no text.
 
     >>> words_of({"model": {"dim": 16, "decoder": {"_target_": "transe", "norm": "l1"}}, "resume": True})
     ['model.dim=16', 'model.decoder={_target_:"transe",norm:"l1"}', 'resume=true']
@@ -38,14 +40,7 @@ def words_of(settings: Mapping[str, Any], kind: type[Any] = TrainConfig) -> list
             f"settings is {_shown(settings)}; allowed: a mapping of keys to values, "
             '{"model.dim": 64} or {"model": {"dim": 64}}'
         )
-    found: dict[str, str] = {}
-    for word in _words("", settings, path_keys(kind)):
-        key, _, value = word.partition("=")
-        if found.setdefault(key, value) != value:
-            raise ConfigError(
-                f"settings: {key} is {found[key]} and {value}, once flat and once nested; give it once"
-            )
-    return [f"{key}={value}" for key, value in found.items()]
+    return list(_words("", settings, path_keys(kind)))
 
 
 def _words(prefix: str, settings: Mapping[str, Any], paths: set[str]) -> Iterator[str]:
