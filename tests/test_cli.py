@@ -253,16 +253,15 @@ def test_output_that_cannot_be_written_is_code_1(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "unbuffered"),
     [
-        ["train", "--help"],
-        ["train", "--cfg", "job"],
-        ["predict", "--help"],
-        ["verify", "--version"],
-        ["--help"],
+        (["train", "--help"], True),
+        (["train", "--cfg", "job"], False),
+        (["predict", "--help"], True),
+        (["verify", "--version"], False),
+        (["--help"], True),
     ],
 )
-@pytest.mark.parametrize("unbuffered", [False, True])
 def test_a_full_disk_is_told_of_standard_output_wherever_a_write_fails(
     words: list[str], unbuffered: bool
 ) -> None:

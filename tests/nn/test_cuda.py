@@ -223,6 +223,7 @@ def trained(
     settings: TrainerSettings,
     *,
     mask_known: bool = True,
+    batch_edges: int = 64,
     decoder: Decoder | None = None,
     loss: Loss | None = None,
     optimizer: SparseOptimizer | None = None,
@@ -241,6 +242,7 @@ def trained(
             **options,
         ),
         mask_known=mask_known,
+        batch_edges=batch_edges,
         device=torch.device(device),
     )
     run.train(1)
@@ -296,7 +298,8 @@ def test_a_batch_never_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(recordings, "WARM_UPS", 10**9)  # recording waits, once a shape
     # The I/O thread waits for its copies, and the mode is every thread's: nothing is swapped.
     settings = replace(INLINE, device_buffer=True, capacity=PARTITIONS)
-    whole = trained("cuda", settings, kernels="triton")  # compiles the kernels
+    options: dict[str, Any] = {"kernels": "triton", "batch_edges": 512}
+    whole = trained("cuda", settings, **options)  # compiles the kernels
     real = DeviceStages._compute
 
     def strict(self: DeviceStages, sent: Any) -> None:
@@ -307,7 +310,7 @@ def test_a_batch_never_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> 
             torch.cuda.set_sync_debug_mode("default")
 
     monkeypatch.setattr(DeviceStages, "_compute", strict)
-    assert_near(trained("cuda", settings, kernels="triton"), whole)
+    assert_near(trained("cuda", settings, **options), whole)
 
 
 @pytest.mark.parametrize("device_buffer", [False, True], ids=["ram", "device"])
