@@ -68,23 +68,25 @@ def available_memory(device: str = "cpu") -> int:
     if device == "cuda" and torch.cuda.is_available():
         cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
         return int(torch.cuda.mem_get_info()[0]) + cached
-    limits = []
-    try:
-        facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        limits.append(int(facts["MemAvailable"].split()[0]) * 1024)
-    except (OSError, KeyError, ValueError):
-        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
+    free = _meminfo("MemAvailable")
+    if free is None:
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     grouped = group_memory()
-    return min(limits) if grouped is None else min(grouped, *limits)
+    return free if grouped is None else min(grouped, free)
 
 
-def free_swap() -> int:
-    """Bytes of swap that are free; 0 where the system does not tell."""
+def memory_with_swap(device: str = "cpu") -> int:
+    """Bytes that can be had at all: `available_memory`, and on this machine what swap has room for."""
+    return available_memory(device) + (0 if device == "cuda" else _meminfo("SwapFree") or 0)
+
+
+def _meminfo(name: str) -> int | None:
+    """Bytes that the kernel counts under a name; None where it does not tell."""
     try:
         facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        return int(facts["SwapFree"].split()[0]) * 1024
+        return int(facts[name].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
-        return 0
+        return None
 
 
 def group_memory(root: Path = Path("/")) -> int | None:

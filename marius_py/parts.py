@@ -27,7 +27,7 @@ from marius_py.data.rounds import FEWEST, EpochOrder, EpochWork, product_flop
 from marius_py.data.step_edges import BLOCK_EDGES
 from marius_py.errors import ConfigError
 from marius_py.graph import Graph
-from marius_py.machine import available_cores, available_memory, resolve_device
+from marius_py.machine import available_cores, available_memory, memory_with_swap, resolve_device
 from marius_py.memory import with_unit
 from marius_py.nn.kernels.host import is_worth_compiling
 from marius_py.nn.model import LinkPredictionModel
@@ -142,7 +142,7 @@ def _check_relations(
 ) -> None:
     rows, width = num_relations * (2 if config.model.reciprocal else 1), components.decoder.relation_dim
     needed = 4 * rows * (width + components.optimizer.state_dim(width))
-    free = available_memory(device.type)
+    free = memory_with_swap(device.type)
     if needed > free:
         raise ConfigError(
             f"{rows} rows of relations with {width} floats each and their optimizer state need "

@@ -15,7 +15,7 @@ from marius_py.data.batch_settings import check_answers
 from marius_py.errors import ConfigError
 from marius_py.evaluation.ranking.scorer import similarity_of
 from marius_py.graph import Graph
-from marius_py.machine import available_memory, free_swap, resolve_device
+from marius_py.machine import memory_with_swap, resolve_device
 from marius_py.memory import with_unit
 from marius_py.nn.decoders import Decoder
 from marius_py.nn.losses import LogisticLoss
@@ -126,7 +126,7 @@ def check_memory(table: NodeTable, capacity: int, device: str) -> None:
     """
     slots = table.num_slots(capacity)
     sizes = [4 * slots * table.slot_rows * width for width in (table.dim, table.state_dim)]
-    free = _free(device)
+    free = memory_with_swap(device)
     if sum(sizes) > free:
         where = "the device" if device == "cuda" else "this machine"
         reason: str | None = f"{where} has {with_unit(free)} free"
@@ -152,7 +152,7 @@ def check_batch(config: TrainConfig, table: NodeTable, capacity: int) -> None:
     device = resolve_device(config.device).type
     rows, ids = batch_rows(config, table, capacity), batch_ids(config, table, capacity)
     needed = 2 * 4 * table.dim * rows + 8 * ids
-    free = _free(device)
+    free = memory_with_swap(device)
     if device == config.storage.device:
         free -= table.num_slots(capacity) * table.slot_bytes
     if needed > free:
@@ -162,11 +162,6 @@ def check_batch(config: TrainConfig, table: NodeTable, capacity: int) -> None:
             f"negatives.count (it is {config.negatives.count}), training.batch_size "
             f"({config.training.batch_size}) or model.dim"
         )
-
-
-def _free(device: str) -> int:
-    """Bytes of memory, or of a device's, that can be had; pages may go to swap."""
-    return available_memory(device) + (0 if device == "cuda" else free_swap())
 
 
 def check_questions(config: TrainConfig, graph: Graph, partitioning: Partitioning, capacity: int) -> None:

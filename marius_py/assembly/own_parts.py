@@ -18,7 +18,7 @@ from torch import Tensor
 from marius_py.config import Components, TrainConfig, make_components
 from marius_py.errors import ConfigError, MariusError
 from marius_py.evaluation.ranking.trained import make_decoder
-from marius_py.machine import available_memory
+from marius_py.machine import memory_with_swap
 from marius_py.memory import with_unit
 from marius_py.nn.decoders import Decoder
 from marius_py.nn.initializers import Initializer
@@ -71,7 +71,7 @@ def check_rows(config: TrainConfig, components: Components) -> None:
     for fill, width in ((decoder.init_rows, decoder.dim), (decoder.init_relations, decoder.relation_dim)):
         if not _is_width(width):
             continue  # of which `check_decoder` tells
-        needed, free = 3 * width * _FLOAT_BYTES, available_memory()
+        needed, free = 3 * width * _FLOAT_BYTES, memory_with_swap()
         if needed > free:
             raise ConfigError(
                 f"model.dim={config.model.dim} makes rows of {width} floats: to make three takes "

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from marius_py import parts
+from marius_py import machine, parts
 from marius_py.assembly import build, checks
 from marius_py.assembly.build import train
 from marius_py.assembly.checks import check_memory, check_room
@@ -107,8 +107,7 @@ def test_a_buffer_that_memory_does_not_hold_is_refused_before_a_run_is_begun(
 def test_what_memory_does_not_hold_is_refused_before_a_run_is_begun(
     words: list[str], message: str, graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "available_memory", lambda device: 1 << 30)
-    monkeypatch.setattr(checks, "free_swap", lambda: 1 << 20)
+    monkeypatch.setattr(checks, "memory_with_swap", lambda device: 1 << 30)
     with pytest.raises(ConfigError, match=message):
         train(load_config([f"graph={graph.path}", f"output={tmp_path / 'run'}", *SMALL, *words]))
     assert not (tmp_path / "run").exists()
@@ -117,7 +116,7 @@ def test_what_memory_does_not_hold_is_refused_before_a_run_is_begun(
 def test_relations_that_memory_does_not_hold_are_refused(
     graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "available_memory", lambda device: 2 * 2 * 4 * 4 - 1)
+    monkeypatch.setattr(parts, "memory_with_swap", lambda device: 2 * 2 * 4 * 4 - 1)
     message = r"2 rows of relations with 4 floats .* need 64 B, and 63 B .* smaller model\.dim \(it is 4\)"
     with pytest.raises(ConfigError, match=message):
         train(load_config([f"graph={graph.path}", f"output={tmp_path / 'run'}", *SMALL]))
@@ -126,8 +125,8 @@ def test_relations_that_memory_does_not_hold_are_refused(
 
 def test_swap_counts_as_memory_of_this_machine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     table = NodeTable(Partitioning(8000, 8), 16, 16)
-    monkeypatch.setattr(checks, "available_memory", lambda device: 5 * table.slot_bytes)
-    monkeypatch.setattr(checks, "free_swap", lambda: table.slot_bytes)
+    monkeypatch.setattr(machine, "available_memory", lambda device: 5 * table.slot_bytes)
+    monkeypatch.setattr(machine, "_meminfo", lambda name: {"SwapFree": table.slot_bytes}[name])
     check_memory(table, 5, "cpu")
     for device, slots in (("cpu", 6), ("cuda", 5)):
         with pytest.raises(ConfigError, match=f"storage.capacity is {slots}"):
@@ -136,7 +135,7 @@ def test_swap_counts_as_memory_of_this_machine_alone(monkeypatch: pytest.MonkeyP
 
 def test_a_devices_memory_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     table = NodeTable(Partitioning(8000, 8), 16, 16)
-    monkeypatch.setattr(checks, "available_memory", lambda device: 5 * table.slot_bytes)
+    monkeypatch.setattr(checks, "memory_with_swap", lambda device: 5 * table.slot_bytes)
     check_memory(table, 4, "cuda")
     with pytest.raises(
         ConfigError, match=r"6 slots of .*the device has .* KiB free\): storage\.capacity is 5"

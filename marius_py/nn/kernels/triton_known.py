@@ -38,44 +38,16 @@ def _first_not_below(values, low, high, wanted):
 
 
 @triton.jit
-def _clear_found(
-    row,
-    nodes,
-    answer,
-    is_one,
-    words_of_rows,
-    flags_of_rows,
-    words_of_columns,
-    flags_of_columns,
-    num_rows,
-    num_columns,
-    OWN_ROWS: tl.constexpr,
-    OTHER_COLUMNS: tl.constexpr,
-    OWN_COLUMNS: tl.constexpr,
-    OTHER_ROWS: tl.constexpr,
-):
+def _clear_found(row, nodes, answer, is_one, ways, shape, blocks):
     """Clear the negatives of rows that are these answers; `nodes` is where those of each answer begin."""
+    num_columns = shape[1]
     column = _first_not_below(
         nodes, tl.zeros(answer.shape, tl.int32), tl.where(is_one, num_columns, 0), answer
     )
     is_found = is_one & (column < num_columns)
     is_found = is_found & (tl.load(nodes + column, mask=is_found, other=-1) == answer)
     while tl.max(is_found.to(tl.int32)) > 0:  # a node may have been drawn several times
-        clear(
-            row,
-            column,
-            is_found,
-            words_of_rows,
-            flags_of_rows,
-            words_of_columns,
-            flags_of_columns,
-            num_rows,
-            num_columns,
-            OWN_ROWS,
-            OTHER_COLUMNS,
-            OWN_COLUMNS,
-            OTHER_ROWS,
-        )
+        clear(row, column, is_found, ways, shape, blocks)
         column += 1
         is_found = is_found & (column < num_columns)
         is_found = is_found & (tl.load(nodes + column, mask=is_found, other=-1) == answer)
@@ -105,6 +77,9 @@ def _leave_out_known_kernel(
     SHORT: tl.constexpr,
     MANY: tl.constexpr,
 ):
+    ways = (words_of_rows, flags_of_rows, words_of_columns, flags_of_columns)
+    shape = (num_rows, num_columns)
+    blocks = (OWN_ROWS, OTHER_COLUMNS, OWN_COLUMNS, OTHER_ROWS)
     row = tl.program_id(0) * EDGES + tl.arange(0, EDGES)  # of all chunks
     is_row = row < num_edges
     begin = tl.load(begins + row, mask=is_row, other=0)
@@ -117,22 +92,7 @@ def _leave_out_known_kernel(
         place = number + tl.arange(0, FEW)
         is_one = place[None, :] < few[:, None]
         answer = tl.load(table + begin[:, None] + place[None, :], mask=is_one, other=0) - first[:, None]
-        _clear_found(
-            row[:, None],
-            own_nodes,
-            answer,
-            is_one,
-            words_of_rows,
-            flags_of_rows,
-            words_of_columns,
-            flags_of_columns,
-            num_rows,
-            num_columns,
-            OWN_ROWS,
-            OTHER_COLUMNS,
-            OWN_COLUMNS,
-            OTHER_ROWS,
-        )
+        _clear_found(row[:, None], own_nodes, answer, is_one, ways, shape, blocks)
     if tl.max(count) > SHORT:
         lane = tl.arange(0, MANY)
         for number in range(0, EDGES):
@@ -152,16 +112,9 @@ def _leave_out_known_kernel(
                             chunk_nodes + tl.zeros([MANY], tl.int32),
                             answer,
                             is_one,
-                            words_of_rows,
-                            flags_of_rows,
-                            words_of_columns,
-                            flags_of_columns,
-                            num_rows,
-                            num_columns,
-                            OWN_ROWS,
-                            OTHER_COLUMNS,
-                            OWN_COLUMNS,
-                            OTHER_ROWS,
+                            ways,
+                            shape,
+                            blocks,
                         )
                 else:
                     for ahead in range(0, num_columns, MANY):
@@ -173,21 +126,7 @@ def _leave_out_known_kernel(
                         )
                         is_found = is_one & (place < answers)
                         value = tl.load(table + start + place, mask=is_found, other=-1)
-                        clear(
-                            alone,
-                            column,
-                            is_found & (value == wanted),
-                            words_of_rows,
-                            flags_of_rows,
-                            words_of_columns,
-                            flags_of_columns,
-                            num_rows,
-                            num_columns,
-                            OWN_ROWS,
-                            OTHER_COLUMNS,
-                            OWN_COLUMNS,
-                            OTHER_ROWS,
-                        )
+                        clear(alone, column, is_found & (value == wanted), ways, shape, blocks)
 
 
 def leave_out_known(

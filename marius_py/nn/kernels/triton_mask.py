@@ -47,22 +47,14 @@ def is_set(words, own, other, is_own, num_words, OTHER: tl.constexpr):
 
 
 @triton.jit
-def clear(
-    row,
-    column,
-    is_one,
-    words_of_rows,
-    flags_of_rows,
-    words_of_columns,
-    flags_of_columns,
-    num_rows,
-    num_columns,
-    OWN_ROWS: tl.constexpr,
-    OTHER_COLUMNS: tl.constexpr,
-    OWN_COLUMNS: tl.constexpr,
-    OTHER_ROWS: tl.constexpr,
-):
-    """Clear the bits of rows, numbered over all chunks, and columns both ways round; flag their blocks."""
+def clear(row, column, is_one, ways, shape, blocks):
+    """Clear the bits of rows, numbered over all chunks, and columns both ways round; flag their blocks.
+
+    `ways` are the words and flags of rows and of columns, `shape` the mask's rows and columns, `blocks` rows
+    and columns of the first way's blocks, columns and rows of the second's.
+    """
+    words_of_rows, flags_of_rows, words_of_columns, flags_of_columns = ways
+    num_rows, num_columns = shape
     row = row.to(tl.int64)  # all chunks together may have more words than 32 bits count
     chunk = row // num_rows
     inside = row - chunk * num_rows
@@ -72,11 +64,11 @@ def clear(
     word = (chunk * num_columns + column) * tl.cdiv(num_rows, 32) + inside // 32
     tl.atomic_and(words_of_columns + word, ~(1 << (inside % 32).to(tl.int32)), mask=is_one, sem="relaxed")
 
-    block = chunk * tl.cdiv(num_rows, OWN_ROWS) + inside // OWN_ROWS
-    block = block * tl.cdiv(num_columns, OTHER_COLUMNS) + column // OTHER_COLUMNS
+    block = chunk * tl.cdiv(num_rows, blocks[0]) + inside // blocks[0]
+    block = block * tl.cdiv(num_columns, blocks[1]) + column // blocks[1]
     tl.store(flags_of_rows + block, 1, mask=is_one)
-    block = chunk * tl.cdiv(num_columns, OWN_COLUMNS) + column // OWN_COLUMNS
-    block = block * tl.cdiv(num_rows, OTHER_ROWS) + inside // OTHER_ROWS
+    block = chunk * tl.cdiv(num_columns, blocks[2]) + column // blocks[2]
+    block = block * tl.cdiv(num_rows, blocks[3]) + inside // blocks[3]
     tl.store(flags_of_columns + block, 1, mask=is_one)
 
 
@@ -100,21 +92,9 @@ def _leave_out_kernel(
     is_one = number < num_positions
     position = tl.load(positions + number, mask=is_one, other=0)
     row = position // num_columns  # of all chunks
-    clear(
-        row,
-        position - row * num_columns,
-        is_one,
-        words_of_rows,
-        flags_of_rows,
-        words_of_columns,
-        flags_of_columns,
-        num_rows,
-        num_columns,
-        OWN_ROWS,
-        OTHER_COLUMNS,
-        OWN_COLUMNS,
-        OTHER_ROWS,
-    )
+    ways = (words_of_rows, flags_of_rows, words_of_columns, flags_of_columns)
+    blocks = (OWN_ROWS, OTHER_COLUMNS, OWN_COLUMNS, OTHER_ROWS)
+    clear(row, position - row * num_columns, is_one, ways, (num_rows, num_columns), blocks)
 
 
 def all_count(
