@@ -133,8 +133,9 @@ def float64_scores(kind, rows, relations):
     def scores(h, r, t, side):
         anchor = rows[h] if side == "tail" else rows[t]
         if kind == "dot":
-            # The product of two float32 numbers is rounded to float32 by the model.
-            return rows @ (anchor * relations[r]).astype(np.float32).astype(np.float64)
+            # The product of two float32 numbers is rounded to float32 by the model. No product of matrices,
+            # since some BLAS sum equal rows in different orders.
+            return (rows * (anchor * relations[r]).astype(np.float32).astype(np.float64)).sum(1)
         query = (anchor + relations[r] * (1 if side == "tail" else -1)).astype(np.float32).astype(np.float64)
         difference = np.abs(query - rows)
         return -difference.sum(1) if kind == "l1" else -np.sqrt((difference**2).sum(1))
