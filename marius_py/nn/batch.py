@@ -80,7 +80,7 @@ class Corruption:
         dropped = None if self.dropped is None else left.pop(0)
         edge_weight = None if self.edge_weight is None else left.pop(0)
         importance = None if self.importance is None else Importance(*left)
-        return Corruption(nodes, importance, dropped, edge_weight)
+        return Corruption(nodes, importance, dropped, edge_weight, self.known)
 
     @property
     def left_out(self) -> Tensor | KnownAnswers | None:

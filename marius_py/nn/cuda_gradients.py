@@ -257,4 +257,6 @@ def _penalize(
         if in_one_pass and table.is_contiguous():
             kernels.add_n3(table, factors, sums, is_complex=is_complex)  # type: ignore[attr-defined]
         else:
-            sums.addcmul_(regularizer.gradient(table, is_complex), factors.unsqueeze(1))
+            factor = factors.unsqueeze(1)
+            # Rows that occur as negatives only have no penalty, be its gradient no number there.
+            sums.addcmul_(torch.where(factor > 0, regularizer.gradient(table, is_complex), 0.0), factor)

@@ -196,10 +196,11 @@ def autograd_gradients(
             total = total + _contrast(decoder, loss, given, side, rows, relations)
         objective = total
         for regularizer in regularizers:
-            node_factors, relation_factors = penalty_factors(regularizer, given)
-            of_nodes = regularizer.penalty(rows, decoder.complex_halves)
-            of_relations = regularizer.penalty(relations, relations_are_complex(decoder))
-            objective = objective + node_factors @ of_nodes + relation_factors @ of_relations
+            tables = (rows, decoder.complex_halves), (relations, relations_are_complex(decoder))
+            for factors, (table, is_complex) in zip(penalty_factors(regularizer, given), tables, strict=True):
+                mine = factors.nonzero().view(-1)
+                if len(mine):
+                    objective = objective + factors[mine] @ regularizer.penalty(table[mine], is_complex)
         d_rows, d_relations = torch.autograd.grad(objective, (rows, relations), allow_unused=True)
     return Gradients(
         torch.zeros_like(rows) if d_rows is None else d_rows,

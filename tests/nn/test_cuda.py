@@ -20,6 +20,7 @@ from marius_py.nn import (
     Batch,
     ComplEx,
     Corruption,
+    Dot,
     LinkPredictionModel,
     LogisticLoss,
     Loss,
@@ -272,6 +273,7 @@ def test_trained_as_on_the_cpu(settings: TrainerSettings, kernels: str) -> None:
 @pytest.mark.parametrize(
     "made",
     [
+        {"decoder": Dot(DIM)},
         {"decoder": TransE(DIM)},
         {"decoder": RotatE(DIM)},
         {"decoder": RESCAL(DIM)},

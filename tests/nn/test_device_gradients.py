@@ -28,6 +28,7 @@ from marius_py.nn import (
     Loss,
     MarginLoss,
     Regularizer,
+    RotatE,
     SoftmaxLoss,
     SparseOptimizer,
     TransE,
@@ -133,6 +134,48 @@ def test_triton_equals_the_blocked_closed_form(decoder: Decoder, reciprocal: boo
             for kernels in ("triton", "auto")
         )
         assert_close(found, plain)
+
+
+@pytest.mark.parametrize("regularizers", REGULARIZERS, ids=["", "penalties"])
+@pytest.mark.parametrize(
+    "optimizer", [Adagrad(0.1), AdagradRow(0.1), Adam(0.1)], ids=lambda o: type(o).__name__
+)
+@pytest.mark.parametrize(
+    "decoder",
+    [Dot(8), DistMult(8), ComplEx(8), RESCAL(8), TransE(8), RotatE(8)],
+    ids=lambda d: type(d).__name__,
+)
+def test_relations_change_under_triton_as_on_the_host(
+    decoder: Decoder, optimizer: SparseOptimizer, regularizers: list[Regularizer]
+) -> None:
+    """Dot has none to change: its rows are empty."""
+    pytest.importorskip("triton", reason="Triton is not installed (extra marius_py[kernels])")
+    batch = random_batch(8)
+    ours, host = (
+        make(decoder, SoftmaxLoss(), kernels=kernels, optimizer=optimizer, regularizers=regularizers)
+        for kernels in ("triton", "auto")
+    )
+    for _ in range(2):
+        assert_close(*([one.gradients(batch).rows.numpy()] for one in (ours, host)))
+    for name, wanted in host.state_arrays().items():
+        np.testing.assert_allclose(ours.state_arrays()[name], wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kernels", "fused"), [("torch", True), ("auto", False)])
+def test_a_penalty_that_is_no_number_at_rows_without_one(kernels: str, fused: bool) -> None:
+    """The norm has no gradient at zero, where rows may be that negatives alone name."""
+
+    class Norm(Regularizer):
+        def penalty(self, rows: torch.Tensor, complex_halves: bool) -> torch.Tensor:
+            return rows.square().sum(1).sqrt()
+
+    batch = random_batch(8)
+    batch = replace(batch, rows=torch.cat((batch.rows, torch.zeros(3, 8))))
+    options: dict[str, Any] = {"regularizers": [Norm(0.1, 0.0)]}
+    found = gradients(make(ComplEx(8), SoftmaxLoss(), kernels=kernels, fused=fused, **options), batch)
+    wanted = gradients(make(ComplEx(8), SoftmaxLoss(), kernels="auto", **options), batch)
+    assert np.isfinite(found[0]).all()
+    assert_close(found, wanted)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 7])

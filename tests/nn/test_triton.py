@@ -344,8 +344,20 @@ def test_operands_are_the_rows_with_zeros_around(count: int, dim: int) -> None:
     assert torch.equal(same, plain)
 
 
-def test_adagrad_of_no_rows() -> None:
-    given = adagrad_arguments(False, changed=0)
+@pytest.mark.parametrize("dim", [4096, 5000])
+@pytest.mark.parametrize("by_row", [False, True])
+def test_adagrad_of_rows_wider_than_a_block(by_row: bool, dim: int) -> None:
+    ours, plain = (adagrad_arguments(by_row, rows=3, changed=2, dim=dim) for _ in range(2))
+    triton_adagrad.adagrad(**ours, lr=0.1, eps=1e-10, rate=0.5, count=None)
+    torch_adagrad(**plain, lr=0.1, eps=1e-10, rate=0.5, count=None)
+    for name in ("rows", "state"):
+        torch.testing.assert_close(ours[name], plain[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("by_row", [False, True])
+@pytest.mark.parametrize("shape", [{"changed": 0}, {"dim": 0}], ids=["no rows", "no columns"])
+def test_adagrad_of_nothing(shape: dict[str, int], by_row: bool) -> None:
+    given = adagrad_arguments(by_row, **shape)
     before = given["rows"].clone()
     triton_adagrad.adagrad(**given, lr=0.1, eps=0.0, rate=1.0, count=None)
     assert torch.equal(given["rows"], before)
@@ -360,7 +372,7 @@ def test_rows_are_taken_as_they_are(count: int, dim: int) -> None:
 
 
 @pytest.mark.parametrize("is_complex", [True, False])
-@pytest.mark.parametrize(("count", "dim"), [(0, 6), (1, 2), (45, 100), (7, 258)])
+@pytest.mark.parametrize(("count", "dim"), [(0, 6), (3, 0), (1, 2), (45, 100), (7, 258), (2, 5000)])
 def test_the_nuclear_norms_gradient_is_added(is_complex: bool, count: int, dim: int) -> None:
     rng = torch.Generator().manual_seed(2)
     rows, sums = (torch.randn(count, dim, generator=rng) for _ in range(2))

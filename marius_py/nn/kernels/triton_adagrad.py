@@ -40,24 +40,30 @@ def _adagrad_kernel(
         limit = tl.load(count).to(tl.int32)
     factor = tl.load(rate) if HAS_RATE else rate
     is_row = number < limit
-    column = tl.arange(0, BLOCK_DIM)
-    inside = is_row[:, None] & (column < DIM)[None, :]
     row = tl.load(index + number, mask=is_row, other=0)
-    place = row[:, None] * DIM + column[None, :]
-    gradient = tl.load(
-        gradients + number[:, None].to(tl.int64) * stride + column[None, :], mask=inside, other=0.0
-    )
-    value = tl.load(rows + place, mask=inside, other=0.0)
+    of_row = gradients + number[:, None].to(tl.int64) * stride
     if BY_ROW:
-        total = tl.load(state + row, mask=is_row, other=0.0) + tl.sum(gradient * gradient, 1) / DIM
+        squares = tl.zeros([BLOCK_ROWS], tl.float32)
+        for first in range(0, DIM, BLOCK_DIM):
+            column = first + tl.arange(0, BLOCK_DIM)[None, :]
+            gradient = tl.load(of_row + column, mask=is_row[:, None] & (column < DIM), other=0.0)
+            squares += tl.sum(gradient * gradient, 1)
+        total = tl.load(state + row, mask=is_row, other=0.0) + squares / DIM
         tl.store(state + row, total, mask=is_row)
-        root = (tl.sqrt_rn(total) + eps)[:, None]
-    else:
-        totals = tl.load(state + place, mask=inside, other=0.0) + gradient * gradient
-        tl.store(state + place, totals, mask=inside)
-        root = tl.sqrt_rn(totals) + eps
-    step = tl.div_rn(gradient, tl.broadcast_to(root, gradient.shape)) * -lr * factor
-    tl.store(rows + place, value + step, mask=inside)
+    for first in range(0, DIM, BLOCK_DIM):
+        column = first + tl.arange(0, BLOCK_DIM)[None, :]
+        inside = is_row[:, None] & (column < DIM)
+        place = row[:, None] * DIM + column
+        gradient = tl.load(of_row + column, mask=inside, other=0.0)
+        value = tl.load(rows + place, mask=inside, other=0.0)
+        if BY_ROW:
+            root = (tl.sqrt_rn(total) + eps)[:, None]
+        else:
+            totals = tl.load(state + place, mask=inside, other=0.0) + gradient * gradient
+            tl.store(state + place, totals, mask=inside)
+            root = tl.sqrt_rn(totals) + eps
+        step = tl.div_rn(gradient, tl.broadcast_to(root, gradient.shape)) * -lr * factor
+        tl.store(rows + place, value + step, mask=inside)
 
 
 def adagrad(
@@ -76,13 +82,13 @@ def adagrad(
     All but the gradients are contiguous; those may be columns of something wider.
     """
     num_rows, dim = gradients.shape
-    if num_rows == 0:
+    if num_rows == 0 or dim == 0:
         return
     if gradients.stride(1) != 1:
         gradients = gradients.contiguous()
     by_row = state.shape[1] != dim or dim == 1
-    block_dim = triton.next_power_of_2(dim)
-    block_rows = max(1, _BLOCK_FLOATS // block_dim)
+    block_dim = min(triton.next_power_of_2(dim), _BLOCK_FLOATS)
+    block_rows = _BLOCK_FLOATS // block_dim
     _adagrad_kernel[(triton.cdiv(num_rows, block_rows),)](
         rows,
         state,

@@ -28,20 +28,21 @@ def _n3_kernel(
 ):
     WIDTH: tl.constexpr = 2 * HALF if COMPLEX else HALF
     row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
-    column = tl.arange(0, BLOCK_HALF)[None, :]
     factor = 3 * tl.load(factors + row, mask=row < num_rows, other=0.0)[:, None]
-    inside = (factor != 0) & (column < HALF)  # rows that occur as negatives only have no penalty
-    place = row.to(tl.int64)[:, None] * WIDTH + column
-    value = tl.load(rows + place, mask=inside, other=0.0)
-    if COMPLEX:
-        value_im = tl.load(rows + place + HALF, mask=inside, other=0.0)
-        modulus = tl.sqrt_rn(value * value + value_im * value_im)
-        total_im = tl.load(sums + place + HALF, mask=inside, other=0.0)
-        tl.store(sums + place + HALF, total_im + value_im * modulus * factor, mask=inside)
-    else:
-        modulus = tl.abs(value)
-    total = tl.load(sums + place, mask=inside, other=0.0)
-    tl.store(sums + place, total + value * modulus * factor, mask=inside)
+    for first in range(0, HALF, BLOCK_HALF):
+        column = first + tl.arange(0, BLOCK_HALF)[None, :]
+        inside = (factor != 0) & (column < HALF)  # rows that occur as negatives only have no penalty
+        place = row.to(tl.int64)[:, None] * WIDTH + column
+        value = tl.load(rows + place, mask=inside, other=0.0)
+        if COMPLEX:
+            value_im = tl.load(rows + place + HALF, mask=inside, other=0.0)
+            modulus = tl.sqrt_rn(value * value + value_im * value_im)
+            total_im = tl.load(sums + place + HALF, mask=inside, other=0.0)
+            tl.store(sums + place + HALF, total_im + value_im * modulus * factor, mask=inside)
+        else:
+            modulus = tl.abs(value)
+        total = tl.load(sums + place, mask=inside, other=0.0)
+        tl.store(sums + place, total + value * modulus * factor, mask=inside)
 
 
 def add_n3(rows: Tensor, factors: Tensor, sums: Tensor, *, is_complex: bool) -> None:
@@ -52,11 +53,11 @@ def add_n3(rows: Tensor, factors: Tensor, sums: Tensor, *, is_complex: bool) -> 
         is_complex: whether |x| is the modulus of a complex number.
     """
     num_rows, dim = rows.shape
-    if num_rows == 0:
-        return
     half = dim // 2 if is_complex else dim
-    block_half = triton.next_power_of_2(half)
-    block_rows = max(1, _BLOCK_FLOATS // block_half)
+    if num_rows == 0 or half == 0:
+        return
+    block_half = min(triton.next_power_of_2(half), _BLOCK_FLOATS)
+    block_rows = _BLOCK_FLOATS // block_half
     _n3_kernel[(triton.cdiv(num_rows, block_rows),)](
         rows,
         factors,
