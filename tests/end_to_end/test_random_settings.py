@@ -93,14 +93,22 @@ ALWAYS = (
 """Ahead of what is drawn: the defaults would take minutes, and sgd's of 10 diverges on batches of 4 edges."""
 
 
-def words_of(rng: np.random.Generator) -> list[str]:
+def drawn(rng: np.random.Generator) -> dict[str, Any]:
     """Settings drawn from `rng`."""
-    drawn = []
+    found = {}
     for key, values in CHOICES.items():
         if rng.random() < SHARE:
-            value = values[rng.integers(len(values))]
-            drawn.append(f"{key}={str(value).lower() if isinstance(value, bool) else value}")
-    return [*ALWAYS, *drawn]
+            found[key] = values[rng.integers(len(values))]
+    return found
+
+
+def words_of(rng: np.random.Generator) -> list[str]:
+    """Settings drawn from `rng`, as words of a command."""
+    words = [
+        f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+        for key, value in drawn(rng).items()
+    ]
+    return [*ALWAYS, *words]
 
 
 def graphs(folder: Path) -> list[Path]:

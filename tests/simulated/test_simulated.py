@@ -30,7 +30,7 @@ ALL = "not autograd and not contrast_kernel and not checks"
 
 def run_on_device(order: str, chosen: str) -> None:
     environment = {**os.environ, "MARIUS_SIMULATED_ORDER": order}
-    files = ["tests/simulated/checks.py", "tests/nn/test_cuda.py"]
+    files = ["tests/simulated/checks.py", "tests/simulated/random_runs.py", "tests/nn/test_cuda.py"]
     words = ["-p", "tests.simulated.cuda", "-m", "", "-n", "0", "-k", chosen, "-p", "no:cacheprovider"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words, *files],
