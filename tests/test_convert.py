@@ -86,7 +86,7 @@ def test_columns_that_are_chosen_twice(tmp_path):
 @pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
 def test_frame_columns_that_are_no_relation_are_left_out_and_logged(tmp_path, caplog, make):
     frame = make({"weight": [1, 2], "Target": ["b", "c"], "index": [0, 1], "source": ["a", "b"]})
-    with caplog.at_level("INFO", logger="marius_py.prepare.columns"):
+    with caplog.at_level("INFO", logger="marius_py.prepare"):
         graph = graph_from(frame, tmp_path / "g", split=(1, 0, 0))
     assert named_edges(graph) == [("a", "", "b"), ("b", "", "c")]
     (line,) = caplog.messages
@@ -110,7 +110,7 @@ def test_names_that_are_no_text(tmp_path):
 @pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
 def test_the_order_of_columns_does_not_make_one_another_than_its_name_says(tmp_path, names, make):
     frame = make({name: ["x", "y"] for name in names})
-    with pytest.raises(ConfigError, match=r"would make .* say which are .* with columns="):
+    with pytest.raises(ConfigError, match=r"would be the .*Choose with columns="):
         graph_from(frame, tmp_path / "g")
     graph = graph_from(frame, tmp_path / "g", columns=names, split=(1, 0, 0))
     assert graph.has_relations == (len(names) == 3)

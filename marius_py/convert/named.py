@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError
 from marius_py.prepare.blocks import pandas_index
-from marius_py.prepare.columns import (
+from marius_py.prepare.column_names import (
     NO_RELATION,
     WORDS,
     UnclearColumnsError,
@@ -25,6 +25,7 @@ from marius_py.prepare.columns import (
     log_left_out,
     log_order,
     recognise_columns,
+    tells_ends,
 )
 
 logger = logging.getLogger(__name__)
@@ -163,6 +164,8 @@ def _normalised(name: Any) -> str:
 def _frame_columns(present: list[Any]) -> list[Any]:
     """Columns by usual names if they tell head and tail, else all of them by position."""
     names = [str(name) for name in present]
+    if len(names) in (2, 3) and len(set(names)) < len(names) and not tells_ends(names):
+        return present  # refused by the caller
     try:
         found = recognise_columns(names)
     except UnclearColumnsError as error:
@@ -178,17 +181,6 @@ def _frame_columns(present: list[Any]) -> list[Any]:
         raise ConfigError(
             f"the frame has columns {', '.join(names)}; say which are head, (relation,) tail with columns="
         )
-    if len(set(names)) < len(names):
-        return present  # refused by the caller
-    roles = ("head", "relation", "tail") if len(names) == 3 else ("head", "tail")
-    for name, role in zip(names, roles, strict=True):
-        other = next((one for one, words in WORDS.items() if _normalised(name) in words), role)
-        if other != role:
-            raise ConfigError(
-                f"the frame has columns {', '.join(names)}, which do not tell head and tail, and their "
-                f"order would make {name!r} the {role}, a name of the {other}: say which are head, "
-                "(relation,) tail with columns="
-            )
     log_order(names, "the frame", "columns= chooses others")
     return present
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from marius_py.errors import FormatError, MissingPathError, StorageError
 from marius_py.predict.queries import PARTS
-from marius_py.prepare.columns import WORDS
+from marius_py.prepare.column_names import WORDS
 
 Column = list[str | None] | None
 

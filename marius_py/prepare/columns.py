@@ -3,8 +3,8 @@
 In: the cells of a file's first line (or its schema's names), those of some lines below it, and the user's
 `columns` and `header`. Out: `Columns`, positions by role. Names decide when one is a usual word for the head
 and another for the tail; a first line of text is then a header, as it is when only its ends are no numbers.
-What is left over must plainly be no relation (`NO_RELATION`): a relation that is left out by mistake, or a
-weight that is read as one, would silently make another graph.
+`column_names` says what names tell. A first line that is taken for an edge though it may be a header, and
+numbers that may be weights, are warned of.
 """
 
 from __future__ import annotations
@@ -16,35 +16,24 @@ from dataclasses import dataclass
 from typing import Literal
 
 from marius_py.errors import ConfigError, FormatError
+from marius_py.prepare.column_names import (
+    UnclearColumnsError,
+    is_word,
+    listed,
+    log_left_out,
+    log_order,
+    may_be_names,
+    no_relations,
+    recognise_columns,
+    tells_ends,
+)
 
 ColumnKey = int | str
 Header = bool | Literal["auto"]
 
-WORDS = {
-    "head": (
-        "head", "source", "src", "subject", "from", "lhs", "h", "head_id", "source_id", "head_entity",
-    ),
-    "relation": (
-        "relation", "rel", "predicate", "relationship", "edge_type", "r", "relation_id", "property", "type",
-        "kind", "label",
-    ),
-    "tail": (
-        "tail", "target", "dst", "destination", "object", "to", "rhs", "t", "tail_id", "target_id",
-        "tail_entity",
-    ),
-}  # fmt: skip
-"""Names by which a column is known as head, relation or tail, whatever their case."""
-
-NO_RELATION = (
-    "weight", "weights", "w", "score", "count", "timestamp", "time", "id", "index", "__index_level_0__",
-    "unnamed: 0", "",
-)  # fmt: skip
-"""Names of columns that are left out beside a known head and tail: they plainly are no relation."""
-
 _PLAIN_NAME = re.compile(r"[^\W\d][\w-]*")
 _WHOLE_NUMBER = re.compile(r"\s*[+-]?[0-9]+\s*")
 _NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
-_LEVEL = re.compile(r"__index_level_[0-9]+__")
 _DELIMITERS = {",": "a comma", "\t": "a tab", " ": "a blank", ";": "a semicolon", "|": "a bar"}
 _COMMENTS = ("#", "%")
 logger = logging.getLogger(__name__)
@@ -66,37 +55,8 @@ class Columns:
         return (self.head, self.tail) if self.relation is None else (self.head, self.relation, self.tail)
 
 
-@dataclass(frozen=True, slots=True)
-class NamedColumns:
-    """What the names of columns say: positions by role, and of the columns to leave out."""
-
-    head: int
-    relation: int | None
-    tail: int
-    left_out: tuple[int, ...]
-
-    @property
-    def used(self) -> tuple[int, ...]:
-        """Positions in the order head, (relation,) tail."""
-        return (self.head, self.tail) if self.relation is None else (self.head, self.relation, self.tail)
-
-
 class MissingColumnError(ConfigError):
     """A chosen column is in no file of this kind."""
-
-
-class UnclearColumnsError(FormatError):
-    """Names that tell head and tail, and leave open what another column is, or whose order misleads.
-
-    `with_relation` and `without` are positions in the order head, (relation,) tail that a user may choose;
-    of two columns both are the same.
-    """
-
-    def __init__(self, problem: str, with_relation: tuple[int, ...], without: tuple[int, int]) -> None:
-        super().__init__(problem)
-        self.problem = problem
-        self.with_relation = with_relation
-        self.without = without
 
 
 def resolve_columns(
@@ -153,13 +113,15 @@ def resolve_columns(
         raise ConfigError(f"columns is {columns!r}: two of them are the same column")
     has_header = header is True or by_name
     if not has_header and header == "auto":
-        has_header = _is_word(cells[positions[0]], "head") and _is_word(cells[positions[-1]], "tail")
-        if has_header and len(positions) == 3 and not _is_word(cells[positions[1]], "relation"):
+        has_header = is_word(cells[positions[0]], "head") and is_word(cells[positions[-1]], "tail")
+        if has_header and len(positions) == 3 and not is_word(cells[positions[1]], "relation"):
             logger.info(
                 "%s: taken for a header; if it is an edge, set input.header=false %s", where, _WITHOUT_HEADER
             )
         if not has_header and _heads_numbers(cells, following, positions[0], positions[-1]):
             has_header = _takes_header(cells, following, positions[0], positions[-1], where, numbered)
+        elif not has_header:
+            _doubt_edge(cells, positions, where)
     relation = positions[1] if len(positions) == 3 else None
     return Columns(positions[0], relation, positions[-1], has_header, len(cells))
 
@@ -167,116 +129,6 @@ def resolve_columns(
 def is_whole_number(name: str) -> bool:
     """Whether a name is a whole number, with a sign and blanks around it or without."""
     return _WHOLE_NUMBER.fullmatch(name) is not None
-
-
-def tells_ends(names: Sequence[str]) -> bool:
-    """Whether one of the names is a usual word for the head and another for the tail."""
-    return all(any(_is_word(name, role) for name in names) for role in ("head", "tail"))
-
-
-def leave_out_index(names: Sequence[str], index: Sequence[str], where: str) -> tuple[list[str], list[str]]:
-    """Take a pandas index away from the columns of a file, where it has no name or one of `NO_RELATION`.
-
-    Args:
-        names: the columns.
-        index: those of them that hold the index.
-        where: the file, for the log.
-
-    Returns:
-        The other columns, and those of the index among them that may be a part of the edges: the names do not
-        tell head and tail, and an index stands at the end, wherever it stood in the frame.
-    """
-    plain = [name for name in index if _normalised(name) in NO_RELATION or _LEVEL.fullmatch(name)]
-    if plain:
-        logger.info("%s: left out, as the index of a pandas frame: %s", where, ", ".join(map(repr, plain)))
-    rest = [name for name in names if name not in plain]
-    return rest, [] if tells_ends(rest) else [name for name in index if name not in plain]
-
-
-def recognise_columns(names: Sequence[str]) -> NamedColumns | None:
-    """Read roles off the names of columns.
-
-    Returns:
-        The columns, or None if no name tells the head or none the tail: then their order does.
-
-    Raises:
-        UnclearColumnsError: two columns for one role, one that is neither known nor in `NO_RELATION`, or one
-        of these where the order of two or three columns would use it.
-    """
-    if not tells_ends(names):
-        _check_order(names)
-        return None
-    found = {role: [i for i, name in enumerate(names) if _is_word(name, role)] for role in WORDS}
-    known = {i for positions in found.values() for i in positions}
-    left_out = [i for i in _no_relations(names) if i not in known]
-    unknown = [i for i in range(len(names)) if i not in known and i not in left_out]
-    head, tail = found["head"][0], found["tail"][0]
-    problems = [
-        f"{_listed(names, positions)} could each be the {role}"
-        for role, positions in found.items()
-        if len(positions) > 1
-    ]
-    if unknown:
-        problems.append(
-            f"{_listed(names, unknown)} {'is no name' if len(unknown) == 1 else 'are no names'} known for a "
-            "relation, nor for what can be left out (such as weight, timestamp, id)"
-        )
-    candidates = [*found["relation"], *unknown]
-    if problems:
-        middle = (candidates or [i for i in range(len(names)) if i not in (head, tail)])[0]
-        raise UnclearColumnsError(
-            f"has the columns {', '.join(map(repr, names))}: {'; '.join(problems)}",
-            (head, middle, tail),
-            (head, tail),
-        )
-    return NamedColumns(head, found["relation"][0] if found["relation"] else None, tail, tuple(left_out))
-
-
-def _check_order(names: Sequence[str]) -> None:
-    """Refuse two or three columns in their order if one of them plainly is no head, relation or tail."""
-    doubtful = _no_relations(names)
-    if not doubtful or len(names) not in (2, 3):
-        return
-    last = len(names) - 1
-    others = [i for i in range(len(names)) if i not in doubtful]
-    raise UnclearColumnsError(
-        f"has the columns {', '.join(map(repr, names))}, which do not tell head and tail, and "
-        f"{_listed(names, doubtful)} {'is no name' if len(doubtful) == 1 else 'are no names'} for a part of "
-        "an edge, as their order would have it",
-        tuple(range(len(names))),
-        (others[0], others[1]) if len(others) == 2 else (0, last),
-    )
-
-
-def _no_relations(names: Sequence[str]) -> list[int]:
-    return [i for i, name in enumerate(names) if _normalised(name) in NO_RELATION]
-
-
-def log_left_out(names: Sequence[str], columns: NamedColumns, where: str) -> None:
-    """Log which columns are read and which are left out, if any are."""
-    if columns.left_out:
-        logger.info("%s: %s; left out: %s", where, _roles(names, columns), _listed(names, columns.left_out))
-
-
-def log_order(names: Sequence[str], where: str, choice: str) -> None:
-    """Log that two or three columns are taken in their order; `choice` says how to choose others."""
-    columns = NamedColumns(0, 1 if len(names) == 3 else None, len(names) - 1, ())
-    logger.info(
-        "%s: the names of the columns do not tell head and tail, so their order does: %s; %s",
-        where,
-        _roles(names, columns),
-        choice,
-    )
-
-
-def _roles(names: Sequence[str], columns: NamedColumns) -> str:
-    relation = "no relation" if columns.relation is None else f"relation {names[columns.relation]!r}"
-    return f"head {names[columns.head]!r}, {relation}, tail {names[columns.tail]!r}"
-
-
-def _listed(names: Sequence[str], positions: Sequence[int]) -> str:
-    parts = [repr(names[i]) for i in positions]
-    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 
 
 def _by_words_or_order(
@@ -315,20 +167,43 @@ def _by_words_or_order(
         log_order(cells, where, "input.columns chooses others")
     elif above_numbers or header != "auto":
         pass  # doubted already, or no doubt
-    elif doubtful := [i for i in _no_relations(cells) if cells[i].strip()]:
+    else:
+        _doubt_edge(cells, range(len(cells)), where)
+    _doubt_tails(following if has_header else [cells, *following], where)
+    return Columns(0, 1 if len(cells) == 3 else None, len(cells) - 1, has_header, len(cells))
+
+
+def _doubt_edge(cells: Sequence[str], used: Sequence[int], where: str) -> None:
+    """Warn that the first line is taken for an edge if one of the cells that are used may be a name."""
+    doubtful = [i for i in may_be_names(cells) if i in used]
+    if doubtful:
         logger.warning(
             "%s: taken for an edge, though %s may be a column's name; if this line is a header, set "
             "input.header=true and choose with input.columns %s",
-            where, _listed(cells, doubtful), _ELSEWHERE,
+            where, listed(cells, doubtful), _ELSEWHERE,
         )  # fmt: skip
-    return Columns(0, 1 if len(cells) == 3 else None, len(cells) - 1, has_header, len(cells))
+
+
+def _doubt_tails(rows: Sequence[Sequence[str]], where: str) -> None:
+    """Warn where the tails of edges look like weights: fractions behind two whole numbers, in all lines."""
+    if not all(
+        len(row) == 3 and all(map(is_whole_number, row[:2])) and _NUMBER.fullmatch(row[2]) for row in rows
+    ):
+        return
+    fractions = [row[2] for row in rows if not is_whole_number(row[2])]
+    if fractions:
+        logger.warning(
+            "%s: three columns are head, relation and tail, so that nodes have names such as %r; if those "
+            "are weights, leave them out with input.columns=[0,1] %s",
+            where, fractions[0], _ELSEWHERE,
+        )  # fmt: skip
 
 
 def _leaves_numbers_out(cells: Sequence[str], following: Sequence[Sequence[str]]) -> bool:
     """Whether one of two or three cells is a name to be left out, above numbers in two lines or more."""
     return len(cells) in (2, 3) and len(following) > 1 and any(
         cells[i].strip() and all(len(row) == len(cells) and _NUMBER.fullmatch(row[i]) for row in following)
-        for i in _no_relations(cells)
+        for i in no_relations(cells)
     )  # fmt: skip
 
 
@@ -418,14 +293,6 @@ def _setting(cells: Sequence[str], positions: Sequence[int]) -> str:
     """A value for input.columns: names, or positions where a name would not be read as that name."""
     plain = all(_PLAIN_NAME.fullmatch(cells[i]) and cells.count(cells[i]) == 1 for i in positions)
     return f"[{','.join(cells[i] if plain else str(i) for i in positions)}]"
-
-
-def _normalised(cell: str) -> str:
-    return cell.strip().casefold()
-
-
-def _is_word(cell: str, role: str) -> bool:
-    return _normalised(cell).replace(" ", "_") in WORDS[role]
 
 
 def _number_or_name(key: ColumnKey, cells: Sequence[str], header: Header) -> ColumnKey:

@@ -29,14 +29,8 @@ from marius_py.prepare.blocks import (
     name_column,
     pandas_index,
 )
-from marius_py.prepare.columns import (
-    ColumnKey,
-    Columns,
-    elsewhere,
-    leave_out_index,
-    resolve_columns,
-    tells_ends,
-)
+from marius_py.prepare.column_names import leave_out_index, tells_ends
+from marius_py.prepare.columns import ColumnKey, Columns, elsewhere, resolve_columns
 
 BLOCK_ROWS = 1 << 20
 

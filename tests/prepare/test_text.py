@@ -21,7 +21,7 @@ from marius_py import cli
 from marius_py.config import PrepareConfig, compose
 from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
 from marius_py.prepare import prepare
-from marius_py.prepare.columns import NO_RELATION, WORDS
+from marius_py.prepare.column_names import NO_RELATION, WORDS
 from marius_py.prepare.sources import open_source
 from tests.prepare.graphs import all_edges, write_rows
 
@@ -462,6 +462,73 @@ def test_a_first_line_that_is_read_as_an_edge_is_doubted(
     read(path, header=False)
     read(put(tmp_path, b"a,b\nc,d\n", "e.csv"))
     assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("first", "ways"),
+    [
+        ("u,v,type", ["[u,type,v]", "[u,v]"]),
+        ("type,u,v", ["[u,type,v]", "[u,v]"]),
+        ("target,u", ["[u,target]"]),
+        ("u,type", ["[u,type]"]),
+        ("dst,u,weight", ["[u,weight,dst]", "[u,dst]"]),
+    ],
+)
+def test_the_order_of_names_makes_none_another_than_it_says(
+    tmp_path: Path, first: str, ways: list[str]
+) -> None:
+    rows = f"{','.join('xyz'[: first.count(',') + 1])}\n"
+    path = put(tmp_path, f"{first}\n{rows}".encode(), "e.csv")
+    with pytest.raises(FormatError, match=r"would be the .* by their order, and is a name of the") as caught:
+        read(path, header=True)
+    assert re.findall(r"input\.columns=(\[.*?\])", str(caught.value)) == ways
+    assert len(read(path, header=True, columns=[0, -1])) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "columns", "doubted"),
+    [
+        (b"u,v,type\na,b,r\n", None, "'type'"),
+        (b"place,knows,Target\na,r,b\n", None, "'Target'"),
+        (b"u,v,type\na,b,r\n", [0, 2, 1], "'type'"),
+        (b"u,v,type\na,b,r\n", [0, 1], None),
+        (b"source,v,type\na,b,r\n", [0, 2, 1], "'source' and 'type'"),
+        (b"h,r,b\nr,s,t\n", None, None),  # nodes may be letters
+    ],
+)
+def test_a_first_line_with_a_word_for_a_part_of_an_edge_is_doubted(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    content: bytes,
+    columns: list[int] | None,
+    doubted: str | None,
+) -> None:
+    assert len(read(put(tmp_path, content, "e.csv"), columns=columns)) == 2
+    expected = [] if doubted is None else [f"taken for an edge, though {doubted} may be a column's name"]
+    assert [line.split(": ", 1)[1].split(";")[0] for line in caplog.messages] == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "is_doubted"),
+    [
+        (b"1,2,.5\n2,3,1\n", {}, True),
+        (b"1,2,.5\n2,3,1\n", {"header": False}, True),
+        (b"a,b,c\n1,2,.5\n2,3,1e-3\n", {"header": True}, True),
+        (b"1,2,.5\n2,3,1\n", {"columns": [0, 1, 2]}, False),
+        (b"1,2,5\n2,3,1\n", {}, False),
+        (b"1,2,.5\n2,3,b\n", {}, False),
+        (b"1,r,.5\n2,s,.7\n", {}, False),
+    ],
+)
+def test_tails_that_look_like_weights_are_doubted(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    content: bytes,
+    options: dict[str, Any],
+    is_doubted: bool,
+) -> None:
+    assert len(read(put(tmp_path, content, "e.csv"), **options)) == 2
+    assert any("such as '.5'; if those are weights" in line for line in caplog.messages) == is_doubted
 
 
 def test_columns_of_a_command_line_are_numbers_or_names(tmp_path: Path) -> None:

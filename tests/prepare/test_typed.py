@@ -148,7 +148,7 @@ def test_parquet_columns_that_are_no_relation_are_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     weighted = save(tmp_path / "w.parquet", source=["a", "b"], target=["c", "a"], weight=[3, 4])
-    with caplog.at_level(logging.INFO, logger="marius_py.prepare.columns"):
+    with caplog.at_level(logging.INFO, logger="marius_py.prepare"):
         graph = prepared(weighted)
     assert not graph.has_relations
     assert rows_of(graph) == [("a", "c"), ("b", "a")]
@@ -173,7 +173,7 @@ def test_an_index_of_pandas_that_is_no_part_of_edges_is_left_out(
     for index in (pd.Index([5, 6]), pd.Index([5, 6], name="id"), levels):
         frame.set_axis(index).to_parquet(tmp_path / "e.parquet")
         caplog.clear()
-        with caplog.at_level(logging.INFO, logger="marius_py.prepare.columns"):
+        with caplog.at_level(logging.INFO, logger="marius_py.prepare"):
             assert rows_of(prepared(tmp_path / "e.parquet", overwrite=True)) == [("a", "c"), ("b", "a")]
         assert "left out, as the index of a pandas frame: " in caplog.messages[0]
 
@@ -229,7 +229,7 @@ def test_parquet_of_other_names_is_read_in_order_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = save(tmp_path / "e.parquet", x=["a"], y=["r"], z=["b"])
-    with caplog.at_level(logging.INFO, logger="marius_py.prepare.columns"):
+    with caplog.at_level(logging.INFO, logger="marius_py.prepare"):
         assert rows_of(prepared(path)) == [("a", "r", "b")]
     (line,) = caplog.messages
     assert "head 'x', relation 'y', tail 'z'" in line

@@ -1,0 +1,233 @@
+"""Which columns their names tell to be head, relation and tail (floor 4).
+
+In: the names of columns. Out: their positions by role, where one is a usual word for the head and another for
+the tail. What is left over must plainly be no relation (`NO_RELATION`), and names whose order counts must
+agree with it: a relation that is left out by mistake, or a weight that is read as one, would silently make
+another graph.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from marius_py.errors import FormatError
+
+WORDS = {
+    "head": (
+        "head", "source", "src", "subject", "from", "lhs", "h", "head_id", "source_id", "head_entity",
+        "subject_id", "source_node", "from_node", "src_id", "from_id",
+    ),
+    "relation": (
+        "relation", "rel", "predicate", "relationship", "edge_type", "r", "relation_id", "property", "type",
+        "kind", "label",
+    ),
+    "tail": (
+        "tail", "target", "dst", "destination", "object", "to", "rhs", "t", "tail_id", "target_id",
+        "tail_entity", "object_id", "target_node", "to_node", "dest", "dst_id", "to_id",
+    ),
+}  # fmt: skip
+"""Names by which a column is known as head, relation or tail, whatever their case."""
+
+NO_RELATION = (
+    "weight", "weights", "w", "score", "count", "timestamp", "time", "id", "index", "__index_level_0__",
+    "unnamed: 0", "",
+)  # fmt: skip
+"""Names of columns that are left out beside a known head and tail: they plainly are no relation."""
+
+_ROLES = {2: ("head", "tail"), 3: ("head", "relation", "tail")}
+"""What columns are in their order, by how many there are."""
+
+_LEVEL = re.compile(r"__index_level_[0-9]+__")
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedColumns:
+    """What the names of columns say: positions by role, and of the columns to leave out."""
+
+    head: int
+    relation: int | None
+    tail: int
+    left_out: tuple[int, ...]
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """Positions in the order head, (relation,) tail."""
+        return (self.head, self.tail) if self.relation is None else (self.head, self.relation, self.tail)
+
+
+class UnclearColumnsError(FormatError):
+    """Names that tell head and tail, and leave open what another column is, or whose order misleads.
+
+    `with_relation` and `without` are positions in the order head, (relation,) tail that a user may choose;
+    of two columns both are the same.
+    """
+
+    def __init__(self, problem: str, with_relation: tuple[int, ...], without: tuple[int, int]) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.with_relation = with_relation
+        self.without = without
+
+
+def tells_ends(names: Sequence[str]) -> bool:
+    """Whether one of the names is a usual word for the head and another for the tail."""
+    return all(any(is_word(name, role) for name in names) for role in ("head", "tail"))
+
+
+def leave_out_index(names: Sequence[str], index: Sequence[str], where: str) -> tuple[list[str], list[str]]:
+    """Take a pandas index away from the columns of a file, where it has no name or one of `NO_RELATION`.
+
+    Args:
+        names: the columns.
+        index: those of them that hold the index.
+        where: the file, for the log.
+
+    Returns:
+        The other columns, and those of the index among them that may be a part of the edges: the names do not
+        tell head and tail, and an index stands at the end, wherever it stood in the frame.
+    """
+    plain = [name for name in index if _normalised(name) in NO_RELATION or _LEVEL.fullmatch(name)]
+    if plain:
+        logger.info("%s: left out, as the index of a pandas frame: %s", where, ", ".join(map(repr, plain)))
+    rest = [name for name in names if name not in plain]
+    return rest, [] if tells_ends(rest) else [name for name in index if name not in plain]
+
+
+def recognise_columns(names: Sequence[str]) -> NamedColumns | None:
+    """Read roles off the names of columns.
+
+    Returns:
+        The columns, or None if no name tells the head or none the tail: then their order does.
+
+    Raises:
+        UnclearColumnsError: two columns for one role, one that is neither known nor in `NO_RELATION`, or one
+        of these where the order of two or three columns would use it.
+    """
+    if not tells_ends(names):
+        _check_order(names)
+        return None
+    found = {role: [i for i, name in enumerate(names) if is_word(name, role)] for role in WORDS}
+    known = {i for positions in found.values() for i in positions}
+    left_out = [i for i in no_relations(names) if i not in known]
+    unknown = [i for i in range(len(names)) if i not in known and i not in left_out]
+    head, tail = found["head"][0], found["tail"][0]
+    problems = [
+        f"{listed(names, positions)} could each be the {role}"
+        for role, positions in found.items()
+        if len(positions) > 1
+    ]
+    if unknown:
+        problems.append(
+            f"{listed(names, unknown)} {'is no name' if len(unknown) == 1 else 'are no names'} known for a "
+            "relation, nor for what can be left out (such as weight, timestamp, id)"
+        )
+    candidates = [*found["relation"], *unknown]
+    if problems:
+        middle = (candidates or [i for i in range(len(names)) if i not in (head, tail)])[0]
+        raise UnclearColumnsError(
+            f"has the columns {', '.join(map(repr, names))}: {'; '.join(problems)}",
+            (head, middle, tail),
+            (head, tail),
+        )
+    return NamedColumns(head, found["relation"][0] if found["relation"] else None, tail, tuple(left_out))
+
+
+def _check_order(names: Sequence[str]) -> None:
+    """Refuse two or three columns in their order if a name is that of another part of an edge, or of none."""
+    if len(names) not in _ROLES:
+        return
+    roles = [_role_of(name) for name in names]
+    doubtful = no_relations(names)
+    misplaced = [
+        i
+        for i, (role, own) in enumerate(zip(roles, _ROLES[len(names)], strict=True))
+        if role not in (None, own)
+    ]
+    problems = [
+        f"{names[i]!r} would be the {_ROLES[len(names)][i]} by their order, and is a name of the {roles[i]}"
+        for i in misplaced
+    ]
+    if doubtful:
+        problems.append(
+            f"{listed(names, doubtful)} {'is no name' if len(doubtful) == 1 else 'are no names'} for a part "
+            "of an edge, as their order would have it"
+        )
+    if problems:
+        order = _by_role(roles) if misplaced else tuple(range(len(names)))
+        ends = [i for i in order if i not in doubtful]
+        raise UnclearColumnsError(
+            f"has the columns {', '.join(map(repr, names))}, which do not tell head and tail, and "
+            f"{'; '.join(problems)}",
+            order,
+            (ends[0], ends[-1]) if len(ends) == 2 else (order[0], order[-1]),
+        )
+
+
+def _by_role(roles: Sequence[str | None]) -> tuple[int, ...]:
+    """Positions in the order head, (relation,) tail: names with a role have it, the others what is left."""
+    wanted = _ROLES[len(roles)]
+    given = {role: roles.index(role) for role in wanted if role in roles}
+    rest = [i for i in range(len(roles)) if i not in given.values()]
+    return tuple(given[role] if role in given else rest.pop(0) for role in wanted)
+
+
+def no_relations(names: Sequence[str]) -> list[int]:
+    """Positions of names that plainly are no relation's."""
+    return [i for i, name in enumerate(names) if _normalised(name) in NO_RELATION]
+
+
+def may_be_names(cells: Sequence[str]) -> list[int]:
+    """Positions of cells that may be names of columns: words for a part of an edge, or for what is none.
+
+    Words of one letter are none of them: nodes have such names.
+    """
+    return [
+        i
+        for i, cell in enumerate(cells)
+        if (_normalised(cell) in NO_RELATION and cell.strip()) or (_role_of(cell) and len(cell.strip()) > 1)
+    ]
+
+
+def log_left_out(names: Sequence[str], columns: NamedColumns, where: str) -> None:
+    """Log which columns are read and which are left out, if any are."""
+    if columns.left_out:
+        logger.info("%s: %s; left out: %s", where, _roles(names, columns), listed(names, columns.left_out))
+
+
+def log_order(names: Sequence[str], where: str, choice: str) -> None:
+    """Log that two or three columns are taken in their order; `choice` says how to choose others."""
+    columns = NamedColumns(0, 1 if len(names) == 3 else None, len(names) - 1, ())
+    logger.info(
+        "%s: the names of the columns do not tell head and tail, so their order does: %s; %s",
+        where,
+        _roles(names, columns),
+        choice,
+    )
+
+
+def _roles(names: Sequence[str], columns: NamedColumns) -> str:
+    relation = "no relation" if columns.relation is None else f"relation {names[columns.relation]!r}"
+    return f"head {names[columns.head]!r}, {relation}, tail {names[columns.tail]!r}"
+
+
+def listed(names: Sequence[str], positions: Sequence[int]) -> str:
+    """Some of the names, for a message."""
+    parts = [repr(names[i]) for i in positions]
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+
+
+def _normalised(cell: str) -> str:
+    return cell.strip().casefold()
+
+
+def is_word(cell: str, role: str) -> bool:
+    """Whether a name is a usual one for a role."""
+    return _normalised(cell).replace(" ", "_") in WORDS[role]
+
+
+def _role_of(name: str) -> str | None:
+    return next((role for role in WORDS if is_word(name, role)), None)
