@@ -298,6 +298,7 @@ _EVALUATE = HydraCommand(
     ),
     _run_evaluate,
     sweep_output="${hydra:runtime.output_dir}/metrics.json",
+    replaces=("output", "ranks"),
 )
 _PREPARE = HydraCommand(
     "marius-prepare",

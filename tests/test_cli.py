@@ -492,6 +492,20 @@ def test_sweep_of_a_command_that_writes_a_file(
     assert json.loads(found[0].read_text()) == METRICS
 
 
+def test_jobs_of_a_sweep_do_not_write_over_each_others_files(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(
+        marius_py.evaluating, "evaluate", lambda config, on_stage=None: {"mrr": len(config.mode)}
+    )
+    words = ["-m", "run=r", "mode=full,sampled"]
+    assert cli.evaluate([*words, "output=o.json"]) == 2
+    assert "output=o.json was written by job 0, and each job needs" in capsys.readouterr().err
+    assert json.loads((tmp_path / "o.json").read_text()) == {"mrr": len("full")}
+    assert cli.evaluate([*words, "output=o-${hydra:job.num}.json"]) == 0
+    assert json.loads((tmp_path / "o-1.json").read_text()) == {"mrr": len("sampled")}
+
+
 def _saved_run(folder: Path) -> str:
     words = ["graph=g", f"output={folder}", "loss=logistic", "negatives.count=50", "training.epochs=2"]
     write_yaml(plain(load_config(words)), folder / "config.yaml")

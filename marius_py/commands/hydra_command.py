@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +40,7 @@ class HydraCommand:
         purpose, examples: for `--help`.
         run: its work; returns the figure that a sweep goes by.
         sweep_output: in a sweep without `output`, what it is; each job has a folder of its own.
+        replaces: keys of files that the command replaces if they are there, which each job has its own of.
     """
 
     name: str
@@ -48,6 +49,7 @@ class HydraCommand:
     examples: tuple[str, ...]
     run: Callable[[Any], float | None]
     sweep_output: str = "${hydra:runtime.output_dir}"
+    replaces: tuple[str, ...] = ()
 
 
 def configured(command: HydraCommand, argv: Sequence[str] | None) -> int:
@@ -148,9 +150,13 @@ def _through_hydra(command: HydraCommand, kind: type[Any], flags: _Flags) -> Non
             words = ["--config-dir", flags.config_dir] if flags.config_dir is not None else []
             words += job_words(kind, flags.overrides, overrides, swept, given)
             log.info("job %d: %s", number, shlex.join(words))
-        return jobs.run(
-            number, lambda: command.run(config_from(kind, composed, given, config_dir=flags.config_dir))
-        )
+
+        def work() -> float | None:
+            config = config_from(kind, composed, given, config_dir=flags.config_dir)
+            jobs.claim(number, {key: getattr(config, key) for key in command.replaces})
+            return command.run(config)
+
+        return jobs.run(number, work)
 
     words = [command.name, *flags.hydra, *(["-m"] if flags.sweep else []), *overrides]
     try:
@@ -218,6 +224,7 @@ class _Jobs:
         failures: the error of each that failed.
         ended_by: what ends the sweep with its job: an interrupt, or a thread that hangs.
         parent: the process that counts; a launcher may fork others.
+        claimed: files that jobs write, and the job of each.
     """
 
     sweep: bool
@@ -225,6 +232,24 @@ class _Jobs:
     failures: list[Exception] = field(default_factory=list)
     ended_by: Exception | None = None
     parent: int = field(default_factory=os.getpid)
+    claimed: dict[str, int] = field(default_factory=dict)
+
+    def claim(self, number: int, files: Mapping[str, str | None]) -> None:
+        """Refuse the file of a key if an earlier job has written it: its results would be lost.
+
+        Raises:
+            ConfigError: names key, file and job.
+        """
+        for key, name in files.items():
+            path = None if name is None else os.path.realpath(name)
+            if path in self.claimed and os.path.isfile(path):
+                raise ConfigError(
+                    f"{key}={name} was written by job {self.claimed[path]}, and each job needs a file of its "
+                    f"own: name it by what is swept or by the job, as in '{key}=job-${{hydra:job.num}}"
+                    f"{os.path.splitext(name or '')[1]}'"
+                )
+            if path is not None:
+                self.claimed[path] = number
 
     def run(self, number: int, work: Callable[[], float | None]) -> float | None:
         """What `work` returns, for the sweeper; None where it fails, by which sweepers know that."""
