@@ -5,7 +5,7 @@ What it has learnt is read as `RunReader` does; what is asked of it is answered 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES, Evaluator, Mode
 from marius_py.evaluation.metrics import DEFAULT_KS, Metrics
 from marius_py.export import export
 from marius_py.predict import Metric, Neighbor, NeighborIndex, Prediction, neighbors, predict, score
-from marius_py.predict.queries import Names
+from marius_py.run_files.given_names import Name, Names
 from marius_py.run_files.reader import RunReader, open_run
 from marius_py.storage.protocols import Edges
 from marius_py.types import Progress
@@ -152,7 +152,7 @@ class Run(RunReader):
 
     def neighbors(
         self,
-        nodes: str | Sequence[str],
+        nodes: Name | Iterable[Name],
         *,
         k: int = 10,
         metric: Metric = "cosine",
@@ -167,7 +167,7 @@ class Run(RunReader):
         """
         return neighbors(self, nodes, k=k, metric=metric, index=index)
 
-    def score(self, triples: Sequence[Sequence[str | None]] | NDArray[np.integer]) -> NDArray[np.float64]:
+    def score(self, triples: Sequence[Sequence[Name | None]] | NDArray[np.integer]) -> NDArray[np.float64]:
         """Scores (n,) float64 of edges given as names (head, relation, tail), or as ids (n, 3).
 
         A data frame (pandas, polars, Arrow) holds names, numbers among them; its columns are told apart as

@@ -132,7 +132,7 @@ def test_unknown_names_get_a_suggestion(written):
             run.embeddings(["Paris", "Oslo1", "Oslo", "x", "y"])
         with pytest.raises(ConfigError, match=r"no relation .* Did you mean 'likes'"):
             run.relation("like")
-        with pytest.raises(ConfigError, match="single text"):
+        with pytest.raises(ConfigError, match="pass a list of names"):
             run.embeddings("Oslo")
         with pytest.raises(ConfigError, match="allowed: 0 to 9"):
             run.embeddings(np.array([10]))
@@ -291,3 +291,41 @@ def test_a_users_own_decoder(tmp_path):
     folder = write_run(tmp_path, decoder="marius_py.nn.decoders.DistMult")[0]
     with load(folder) as run:
         assert run.evaluate().both.count == 10
+
+
+def test_names_that_are_whole_numbers_may_be_given_as_such(tmp_path):
+    names = [str(3 * number) for number in range(10)]
+    folder = write_run(tmp_path, names=names, relations=("0", "1"))[0]
+    with load(folder) as run:
+        for seven in (21, np.int64(21)):
+            np.testing.assert_array_equal(run.embedding(seven), run.embedding("21"))
+            assert run.predict(head=seven, relation=1) == run.predict(head="21", relation="1")
+            assert run.neighbors(seven) == run.neighbors([seven]) == run.neighbors("21")
+        np.testing.assert_array_equal(run.relation(1), run.relation("1"))
+        assert run.node_ids([9, "9"]).tolist() == run.node_ids(["9", "9"]).tolist()
+        assert run.predict(head=iter([9, 3]), relation="1") == run.predict(head=["9", "3"], relation="1")
+        assert run.score([(9, 1, 3)]) == run.score([("9", "1", "3")])
+        with pytest.raises(ConfigError, match=r"no node .* '7'"):
+            run.predict(head=7, relation=1)
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda run: run.predict(head=b"Oslo", relation="likes"), r"head is b'Oslo' \(bytes\)"),
+        (lambda run: run.predict(head=[b"Oslo"], relation="likes"), r"head is b'Oslo' \(bytes\).* decode it"),
+        (
+            lambda run: run.predict(head=1.5, relation="likes"),
+            r"head is 1\.5 \(float\); pass a list of names",
+        ),
+        (lambda run: run.predict(head=["Oslo"], relation=True), r"relation is True \(bool\)"),
+        (lambda run: run.neighbors(b"Oslo"), r"nodes is b'Oslo' \(bytes\)"),
+        (lambda run: run.neighbors([None]), r"nodes is None \(NoneType\); a name is"),
+        (lambda run: run.relation(-1.0), r"the relation is -1\.0 \(float\)"),
+        (lambda run: run.embedding(b"Oslo"), r"node_names is b'Oslo' \(bytes\)"),
+        (lambda run: run.score([("Oslo", "likes", 2.0)]), r"tail is 2\.0 \(float\)"),
+    ],
+)
+def test_what_is_no_name_is_refused(written, ask, message):
+    with load(written[0]) as run, pytest.raises(ConfigError, match=message):
+        ask(run)

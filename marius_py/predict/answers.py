@@ -24,9 +24,10 @@ from marius_py.predict.completion import (
     score_edges,
 )
 from marius_py.predict.finite import not_finite
-from marius_py.predict.queries import Names, Place, Queries, names_of, numbered
+from marius_py.predict.queries import Place, Queries, names_of, numbered
 from marius_py.predict.relations import complete_relations
 from marius_py.predict.topk import TopK
+from marius_py.run_files.given_names import Names
 from marius_py.types import Progress
 
 if TYPE_CHECKING:

@@ -10,12 +10,10 @@ import numpy as np
 from marius_py.arrays import distinct
 from marius_py.errors import ConfigError
 from marius_py.evaluation.ranking.candidates import Ids
+from marius_py.run_files.given_names import Names, is_name, name_text, name_texts
 
 if TYPE_CHECKING:
     from marius_py.run_files.reader import RunReader
-
-Names = str | Sequence[str | None] | None
-"""One name for all queries, or one a query; None: this is what is asked for."""
 
 PARTS = ("head", "relation", "tail")
 _NAME_BLOCK = 1 << 16
@@ -54,14 +52,14 @@ class Queries:
         self, run: RunReader, head: Names, relation: Names, tail: Names, place: Place = numbered
     ) -> None:
         self._place = place
-        if not run.graph.has_relations and not isinstance(relation, str):
-            relation = "" if relation is None else ["" if name is None else name for name in relation]
-        given = (head, relation, tail)
-        lengths = {len(part) for part in given if part is not None and not isinstance(part, str)}
+        given = [_texts(part, what) for part, what in zip((head, relation, tail), PARTS, strict=True)]
+        lengths = {len(part) for part in given if isinstance(part, list)}
         if len(lengths) > 1:
             raise ConfigError(f"head, relation and tail are lists of different lengths: {sorted(lengths)}")
         count = lengths.pop() if lengths else 1
-        columns = [[part] * count if part is None or isinstance(part, str) else list(part) for part in given]
+        columns = [part if isinstance(part, list) else [part] * count for part in given]
+        if not run.graph.has_relations:
+            columns[1] = [name or "" for name in columns[1]]
         self.names = list(zip(*columns, strict=True))
         for number, names in enumerate(self.names):
             if sum(name is None for name in names) > 1:
@@ -101,7 +99,7 @@ class Queries:
         if not given:
             return
         numbers, places = np.array(given).T
-        names = [str(self.names[number][part]) for number, part in given]
+        names = [self.names[number][part] or "" for number, part in given]
         try:
             self.ids[numbers, places] = find(names)
         except ConfigError as error:
@@ -110,6 +108,13 @@ class Queries:
             affected = distinct(numbers[look_up(names) < 0])
             more = f" and {affected.size - 1} more" if affected.size > 1 else ""
             raise ConfigError(f"{self._place(int(affected[0]))}{more}: {error}") from error
+
+
+def _texts(given: Names, what: str) -> str | list[str | None] | None:
+    """One name, or those of several queries."""
+    if given is None or is_name(given):
+        return None if given is None else name_text(given, what)
+    return name_texts(given, what)
 
 
 def names_of(run: RunReader, ids: Ids) -> dict[int, str]:

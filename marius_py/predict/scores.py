@@ -12,6 +12,7 @@ from marius_py.errors import ConfigError
 from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES
 from marius_py.predict.completion import score_edges
 from marius_py.predict.queries import PARTS, Queries
+from marius_py.run_files.given_names import Name
 
 if TYPE_CHECKING:
     from marius_py.run_files.reader import RunReader
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def score(
     run: RunReader,
-    triples: Sequence[Sequence[str | None]] | NDArray[np.integer],
+    triples: Sequence[Sequence[Name | None]] | NDArray[np.integer],
     *,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ for, by name or by id; the whole table only by `to_numpy`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from copy import deepcopy
 from functools import cached_property
 from itertools import pairwise
@@ -27,6 +27,7 @@ from marius_py.graph.similar import similar_in
 from marius_py.machine import resolve_device
 from marius_py.pipeline.forked import tell_of_fork
 from marius_py.run_files.folder import graph_folder, is_snapshot
+from marius_py.run_files.given_names import Name, name_text, name_texts
 from marius_py.run_files.names import CHECKPOINT_FOLDER, CONFIG_FILE, RESULT_META
 from marius_py.storage.protocols import Checkpoint
 from marius_py.storage.reader import NodeReader, open_node_reader
@@ -160,21 +161,21 @@ class RunReader:
             suffix += INVERSE_SUFFIX
         return suffix
 
-    def node_ids(self, names: Sequence[str]) -> NDArray[np.int64]:
+    def node_ids(self, names: Iterable[Name]) -> NDArray[np.int64]:
         """Ids (n,) of node names.
 
         Raises:
             ConfigError: a name is unknown; the message offers similar ones.
         """
-        names = _texts(names)
+        names = _texts(names, "node_names")
         ids = self.graph.node_ids(names)
         if (ids < 0).any():
             raise self._unknown("node", [name for name, i in zip(names, ids.tolist(), strict=True) if i < 0])
         return ids
 
-    def relation_ids(self, names: Sequence[str]) -> NDArray[np.int64]:
+    def relation_ids(self, names: Iterable[Name]) -> NDArray[np.int64]:
         """Ids (n,) of relation names; ConfigError like `node_ids`."""
-        names = _texts(names)
+        names = _texts(names, "relation_names")
         ids = self.graph.relation_ids(names)
         if (ids < 0).any():
             raise self._unknown(
@@ -182,12 +183,12 @@ class RunReader:
             )
         return ids
 
-    def embedding(self, name: str) -> NDArray[np.float32]:
+    def embedding(self, name: Name) -> NDArray[np.float32]:
         """Embedding (D,) float32 of the node with this name; ConfigError if there is none."""
         row: NDArray[np.float32] = self.embeddings([name])[0]
         return row
 
-    def embeddings(self, names: Sequence[str] | NDArray[np.integer]) -> NDArray[np.float32]:
+    def embeddings(self, names: Iterable[Name] | NDArray[np.integer]) -> NDArray[np.float32]:
         """Embeddings (n, D) float32 of nodes by name, or by id (n,), in their order.
 
         Raises:
@@ -200,7 +201,7 @@ class RunReader:
                     f"node ids span {ids.min()} to {ids.max()}; allowed: 0 to {self.num_nodes - 1}"
                 )
         else:
-            ids = self.node_ids([str(name) for name in _texts(names)])
+            ids = self.node_ids(names)
         distinct, inverse = np.unique(ids, return_inverse=True)
         rows = np.empty((distinct.size, self.dim), dtype=np.float32)
         # Ranges of ids that lie near each other, within blocks: each is one read.
@@ -226,7 +227,7 @@ class RunReader:
         """Names of consecutive node ids, to the last node if `stop` is None."""
         return self.graph.node_names(start, stop)
 
-    def relation(self, name: str, *, inverse: bool = False) -> NDArray[np.float32]:
+    def relation(self, name: Name, *, inverse: bool = False) -> NDArray[np.float32]:
         """Parameters (Dr,) float32 of a relation.
 
         Args:
@@ -237,6 +238,7 @@ class RunReader:
             ConfigError: unknown name, or `inverse` in a run without reciprocal relations.
         """
         known = self._relation_numbers
+        name = name_text(name, "the relation")
         base = name.removesuffix(self.inverse_suffix)
         if not inverse and name not in known and base != name and base in known:
             name, inverse = base, True
@@ -309,10 +311,8 @@ def open_run(kind: type[R], path: Path | str, graph: Path | str | None, device: 
         raise
 
 
-def _texts(names: Any) -> list[str]:
-    if isinstance(names, str):
-        raise ConfigError(f"names is the single text {names!r}; pass a list of names")
-    return list(names)
+def _texts(names: Iterable[Name], what: str) -> list[str]:
+    return [name_text(name, what) for name in name_texts(names, what)]
 
 
 def _check_graph(checkpoint: Checkpoint | None, graph: Graph, path: Path) -> None:
