@@ -38,7 +38,7 @@ from marius_py.pipeline import recordings
 from marius_py.pipeline.device_stages import DeviceStages
 from marius_py.training.settings import TrainerSettings
 from tests.nn.batches import NUM_RELATIONS, random_batch, step
-from tests.training.test_trainer import DIM, INLINE, PARTITIONS, RELATIONS, THREADED, Setup
+from tests.training.test_trainer import DIM, EDGES, INLINE, PARTITIONS, RELATIONS, THREADED, Setup
 
 pytestmark = [
     pytest.mark.gpu,
@@ -225,6 +225,7 @@ def trained(
     *,
     mask_known: bool = True,
     batch_edges: int = 64,
+    edges: int = EDGES,
     decoder: Decoder | None = None,
     loss: Loss | None = None,
     optimizer: SparseOptimizer | None = None,
@@ -244,6 +245,7 @@ def trained(
         ),
         mask_known=mask_known,
         batch_edges=batch_edges,
+        edges=edges,
         device=torch.device(device),
     )
     run.train(1)
@@ -300,7 +302,7 @@ def test_a_batch_never_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(recordings, "WARM_UPS", 10**9)  # recording waits, once a shape
     # The I/O thread waits for its copies, and the mode is every thread's: nothing is swapped.
     settings = replace(INLINE, device_buffer=True, capacity=PARTITIONS)
-    options: dict[str, Any] = {"kernels": "triton", "batch_edges": 512}
+    options: dict[str, Any] = {"kernels": "triton", "batch_edges": 512, "edges": 1024}
     whole = trained("cuda", settings, **options)  # compiles the kernels
     real = DeviceStages._compute
 
@@ -328,7 +330,7 @@ def test_recorded_batches_are_those_launched_one_by_one(
     replayed = []
     settings = replace(THREADED, device_buffer=device_buffer, rate=CosineRate(2))
     options: dict[str, Any] = {"kernels": "triton", "clip_norm": clip, "regularizers": (N3(0.01),)}
-    options["mask_known"] = masked
+    options |= {"mask_known": masked, "edges": 1500}
     real = torch.cuda.CUDAGraph.replay
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda self: (replayed.append(1), real(self))[1])
     monkeypatch.setattr(recordings, "WARM_UPS", 2)

@@ -40,11 +40,11 @@ from marius_py.types import Schedule, Side
 NODES, RELATIONS, EDGES, DIM, PARTITIONS = 300, 4, 3000, 16, 6
 
 
-def make_edges(p: int = PARTITIONS, seed: int = 0) -> MemoryEdgeStore:
+def make_edges(p: int = PARTITIONS, seed: int = 0, count: int = EDGES) -> MemoryEdgeStore:
     rng = np.random.default_rng(seed)
-    head = rng.integers(0, NODES, EDGES)
-    relation = rng.integers(0, RELATIONS, EDGES)
-    tail = (head * (relation + 2) + rng.integers(0, 3, EDGES)) % NODES
+    head = rng.integers(0, NODES, count)
+    relation = rng.integers(0, RELATIONS, count)
+    tail = (head * (relation + 2) + rng.integers(0, 3, count)) % NODES
     edges = np.stack([head, relation, tail], axis=1)
     return MemoryEdgeStore(Partitioning(NODES, p), edges)
 
@@ -83,6 +83,7 @@ class Setup:
         weigh: bool = True,
         batch_edges: int = 64,
         chunks: int = 4,
+        edges: int = EDGES,
         **options: Any,
     ) -> None:
         self.model = model or make_model()
@@ -91,7 +92,7 @@ class Setup:
         self.trainer = Trainer(
             self.model,
             self.store,
-            make_edges(p),
+            make_edges(p, count=edges),
             ordering(p, settings.capacity),
             sampler or UniformNegatives(20, 4),
             BatchSettings(
