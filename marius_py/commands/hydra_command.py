@@ -153,8 +153,11 @@ def _through_hydra(command: HydraCommand, kind: type[Any], flags: _Flags) -> Non
 
         def work() -> float | None:
             config = config_from(kind, composed, given, config_dir=flags.config_dir)
-            jobs.claim(number, {key: getattr(config, key) for key in command.replaces})
-            return command.run(config)
+            files = {key: getattr(config, key) for key in command.replaces}
+            jobs.check(files)
+            found = command.run(config)
+            jobs.written |= {os.path.realpath(name): number for name in files.values() if name is not None}
+            return found
 
         return jobs.run(number, work)
 
@@ -224,7 +227,7 @@ class _Jobs:
         failures: the error of each that failed.
         ended_by: what ends the sweep with its job: an interrupt, or a thread that hangs.
         parent: the process that counts; a launcher may fork others.
-        claimed: files that jobs write, and the job of each.
+        written: files that jobs have written, and the job of each.
     """
 
     sweep: bool
@@ -232,24 +235,22 @@ class _Jobs:
     failures: list[Exception] = field(default_factory=list)
     ended_by: Exception | None = None
     parent: int = field(default_factory=os.getpid)
-    claimed: dict[str, int] = field(default_factory=dict)
+    written: dict[str, int] = field(default_factory=dict)
 
-    def claim(self, number: int, files: Mapping[str, str | None]) -> None:
+    def check(self, files: Mapping[str, str | None]) -> None:
         """Refuse the file of a key if an earlier job has written it: its results would be lost.
 
         Raises:
             ConfigError: names key, file and job.
         """
         for key, name in files.items():
-            path = None if name is None else os.path.realpath(name)
-            if path in self.claimed and os.path.isfile(path):
+            number = None if name is None else self.written.get(os.path.realpath(name))
+            if number is not None:
                 raise ConfigError(
-                    f"{key}={name} was written by job {self.claimed[path]}, and each job needs a file of its "
-                    f"own: name it by what is swept or by the job, as in '{key}=job-${{hydra:job.num}}"
-                    f"{os.path.splitext(name or '')[1]}'"
+                    f"{key}={name} was written by job {number}, and each job needs a file of its own: name "
+                    f"it by what is swept or by the job, as in '{key}=job-${{hydra:job.num}}"
+                    f"{os.path.splitext(str(name))[1]}'"
                 )
-            if path is not None:
-                self.claimed[path] = number
 
     def run(self, number: int, work: Callable[[], float | None]) -> float | None:
         """What `work` returns, for the sweeper; None where it fails, by which sweepers know that."""
