@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -51,6 +51,19 @@ def resolve_device(name: str) -> torch.device:
             "cuda", torch.cuda.current_device()
         )  # that of this thread, others may have theirs
     return torch.device("cpu")
+
+
+def on_this_device(body: Callable[[], None]) -> Callable[[], None]:
+    """A body for another thread, there with this thread's CUDA device: threads begin with the first one."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return body
+    device = torch.cuda.current_device()
+
+    def there() -> None:
+        torch.cuda.set_device(device)
+        body()
+
+    return there
 
 
 def available_cores() -> int:

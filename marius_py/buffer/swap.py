@@ -15,6 +15,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
+from marius_py.machine import on_this_device
 from marius_py.threads import start_thread
 
 P = ParamSpec("P")
@@ -56,7 +57,7 @@ class IOThread:
                 future.set_exception(self._error or RuntimeError("the I/O thread has been shut down"))
                 return future
             if self._thread is None:
-                thread = threading.Thread(target=self._work, name=NAME, daemon=True)
+                thread = threading.Thread(target=on_this_device(self._work), name=NAME, daemon=True)
                 start_thread(thread)
                 self._thread = thread
             self._open.add(future)

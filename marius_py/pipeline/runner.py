@@ -22,6 +22,7 @@ from threading import Thread
 from typing import Any
 
 from marius_py.errors import MariusError, PipelineError
+from marius_py.machine import on_this_device
 from marius_py.pipeline.channel import Channel, InFlight, Stop, StoppedError
 from marius_py.pipeline.trace import IN_FLIGHT, Trace
 from marius_py.pipeline.watchdog import Watchdog
@@ -129,7 +130,9 @@ class Run(ABC):
         """Run all bodies to their end; raise the first failure."""
         in_caller, bodies = self.bodies()
         threads = [
-            threading.Thread(target=self._guard, args=(body,), name=f"marius-{title}", daemon=True)
+            threading.Thread(
+                target=self._guard, args=(on_this_device(body),), name=f"marius-{title}", daemon=True
+            )
             for title, body in bodies
         ]
         try:

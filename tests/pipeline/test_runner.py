@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from marius_py.errors import PipelineError, StorageError
 from marius_py.pipeline.lanes import run_lanes
@@ -286,6 +287,28 @@ def test_threads_that_cannot_be_started_end_those_that_were(
     with pytest.raises(PipelineError, match="can't start new thread"):
         run(iter(int, 1), stages, Trace())
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    "run", [partial(run_threaded, max_in_flight=2), partial(run_lanes, lanes=2)], ids=["threaded", "lanes"]
+)
+def test_threads_have_the_device_of_the_one_that_began_them(
+    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: dict[int, int] = {}
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(
+        torch.cuda, "set_device", lambda device: chosen.__setitem__(threading.get_ident(), device)
+    )
+    worked: set[int] = set()
+    stages = [
+        Stage(name, lambda item: (worked.add(threading.get_ident()), item)[1]) for name in ("work", "end")
+    ]
+    run(numbers(9), stages, Trace())
+    assert worked - {threading.get_ident()} <= chosen.keys()
+    assert chosen
+    assert set(chosen.values()) == {1}
 
 
 def test_own_errors_keep_their_class() -> None:

@@ -168,6 +168,7 @@ def _install_functions() -> None:
         "is_initialized": lambda: True,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
+        "set_device": lambda device: None,
         "get_device_name": lambda device=None: "a simulated device",
         "get_device_capability": lambda device=None: (9, 0),
         "mem_get_info": lambda device=None: (8 << 30, 8 << 30),
