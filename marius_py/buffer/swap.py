@@ -52,6 +52,7 @@ class IOThread:
             PipelineError: the system has no room for the thread; nothing is queued.
         """
         future: Future[T] = Future()
+        what = getattr(task, "__name__", "task").strip("_<>")
         with self._lock:
             if self._ended:
                 future.set_exception(self._error or RuntimeError("the I/O thread has been shut down"))
@@ -61,8 +62,7 @@ class IOThread:
                 start_thread(thread)
                 self._thread = thread
             self._open.add(future)
-        what = getattr(task, "__name__", "task").strip("_<>")
-        self._tasks.put((future, what, lambda: task(*args, **kwargs)))
+            self._tasks.put((future, what, lambda: task(*args, **kwargs)))
         return future
 
     def doing(self, what: str) -> None:
@@ -71,19 +71,22 @@ class IOThread:
 
     def _work(self) -> None:
         while (item := self._tasks.get()) is not None:
-            future, what, task = item
-            self.doing(f"I/O: {what}")
-            try:
-                if self._error is not None:
-                    raise self._error
-                result = task()
-            except BaseException as error:
-                self._error = self._error or error
-                self._settle(future, error=error)
-            else:
-                self._settle(future, result)
-            self.doing("idle")
+            self._run(*item)
+            del item  # and with it the result, which may be all edges of a block
         self._current.pop(NAME, None)
+
+    def _run(self, future: Future[Any], what: str, task: Callable[[], Any]) -> None:
+        self.doing(f"I/O: {what}")
+        try:
+            if self._error is not None:
+                raise self._error
+            result = task()
+        except BaseException as error:
+            self._error = self._error or error
+            self._settle(future, error=error)
+        else:
+            self._settle(future, result)
+        self.doing("idle")
 
     def _settle(self, future: Future[Any], result: Any = None, error: BaseException | None = None) -> None:
         with self._lock:

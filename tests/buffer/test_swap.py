@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -53,6 +54,69 @@ def test_shutdown_forgets_what_is_queued_and_leaves_nothing_noted() -> None:
     assert not current
 
 
+def test_what_it_does_is_noted_by_the_name_of_the_task() -> None:
+    current: dict[str, tuple[float, str]] = {}
+    io = IOThread(current)
+
+    def _read_rows() -> str:
+        return current[NAME][1]
+
+    assert io.submit(_read_rows).result(5) == "I/O: read_rows"
+    end = time.monotonic() + 5
+    while current[NAME][1] != "idle":
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    io.shutdown()
+
+
+def test_draining_waits_for_what_is_queued() -> None:
+    io, ran = IOThread(), []
+    io.submit(time.sleep, 0.05)
+    io.submit(ran.append, 1)
+    io.drain()
+    assert ran
+    io.shutdown()
+
+
+def test_a_task_that_exits_has_failed() -> None:
+    io = IOThread()
+
+    def leave() -> None:
+        raise SystemExit("enough")
+
+    left, behind = io.submit(leave), io.submit(int)
+    assert str(left.exception(5)) == str(behind.exception(5)) == "enough"
+    io.shutdown()
+
+
+def test_the_first_failure_stays_when_it_is_given_up() -> None:
+    io = IOThread()
+
+    def fail() -> None:
+        raise OSError("disk is full")
+
+    io.submit(fail).exception(5)
+    io.abandon(TimeoutError("stalled"))
+    with pytest.raises(OSError, match="disk is full"):
+        io.raise_failure()
+    io.shutdown()
+
+
+def test_a_result_that_its_owner_drops_is_held_by_nothing_else() -> None:
+    class Edges:
+        pass
+
+    io = IOThread()
+    read = io.submit(Edges)
+    edges = weakref.ref(read.result(5))
+    del read
+    end = time.monotonic() + 5
+    while edges() is not None:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    io.shutdown()
+
+
 def test_a_task_given_up_may_end_later() -> None:
     """The first error stays, the thread goes on to its end, and nobody waits for it."""
     current: dict[str, tuple[float, str]] = {}
@@ -73,6 +137,7 @@ def test_a_task_given_up_may_end_later() -> None:
     thread = io._thread
     assert thread is not None
     assert thread.is_alive()
+    assert thread.daemon
     go.set()
     thread.join(5)
     assert not current
