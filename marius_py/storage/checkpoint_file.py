@@ -242,6 +242,8 @@ def _parsing(path: Path) -> Iterator[None]:
         yield
     except MariusError as error:
         raise type(error)(f"{path}: {error}") from None
+    except MemoryError:  # no fault of the file
+        raise
     except Exception as error:
         raise FormatError(f"{path} is not a checkpoint of this package: {error}") from error
 
@@ -282,7 +284,8 @@ def _plain(group: h5py.Group, name: str) -> h5py.Dataset:
 
 def _checked(facts: dict[str, int], store_id: str, slots: NDArray[Any], hashes: NDArray[Any]) -> Manifest:
     num_parts, num_slots = facts["num_partitions"], facts["num_slots"]
-    if min(facts["generation"], facts["state_dim"]) < 0 or facts["dim"] < 1 or facts["num_nodes"] < 1:
+    is_table = facts["dim"] >= 1 and facts["state_dim"] >= 0 and 1 <= num_parts <= facts["num_nodes"]
+    if facts["generation"] < 0 or not is_table:
         raise FormatError(f"impossible counts {facts}")
     if not re.fullmatch("[0-9a-f]{32}", store_id):
         raise FormatError("its store_id is not 32 hex digits")

@@ -47,6 +47,10 @@ def expect_version(store: PartitionStore, part: int, number: int) -> None:
     np.testing.assert_array_equal(state[:size], expected[1][:size])
 
 
+_LOOP: list[Any] = []
+_LOOP.append(_LOOP)
+
+
 class StoreTests:
     """Semantics of `PartitionStore`; `make_store` is what a subclass gives."""
 
@@ -120,7 +124,7 @@ class StoreTests:
             store.write(3, *version(self.table, 3, 1))
         store.write(0, *version(self.table, 0, 1))
         assert store.free_slots() == 0
-        with pytest.raises(StorageError, match=r"no free slot .* commit first"):
+        with pytest.raises(StorageError, match=r"no free slot .*: 2 partitions await .* commit first"):
             store.write(1, *version(self.table, 1, 1))
         expect_version(store, 1, 0)
         store.commit(Checkpoint(meta={"number": 1}))
@@ -167,10 +171,16 @@ class StoreTests:
         "checkpoint",
         [
             Checkpoint(arrays={"a": np.array(["text"])}),
+            Checkpoint(arrays={"a": np.array([b"text"])}),
             Checkpoint(arrays={"a": np.array([None])}),
+            Checkpoint(arrays={"a": np.zeros(2, np.complex64)}),
+            Checkpoint(arrays={"a": np.zeros(2, np.longdouble)}),
             Checkpoint(arrays={"../a": np.zeros(2)}),
             Checkpoint(arrays={"a/b": np.zeros(2)}),
+            Checkpoint(arrays={"..": np.zeros(2)}),
+            Checkpoint(arrays={"a" * 101: np.zeros(2)}),
             Checkpoint(meta={"a": object()}),
+            Checkpoint(meta={"a": _LOOP}),
         ],
     )
     def test_refuses_what_it_cannot_keep(self, store: PartitionStore, checkpoint: Checkpoint) -> None:

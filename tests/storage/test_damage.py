@@ -113,7 +113,7 @@ def test_state_of_width_zero_for_h5py(tmp_path: Path) -> None:
             store.write(part, *version(table, part, 0))
         store.commit(Checkpoint())
     with h5py.File(tmp_path / "s" / CHECKPOINT_NAME) as file:
-        assert file["state"].shape == (7, 0)
+        assert file["state"][:].shape == (7, 0)
     assert verify_node_store(tmp_path / "s") == []
 
 
@@ -250,9 +250,32 @@ def test_other_format_versions(folder: Path) -> None:
     with pytest.raises(FormatError, match=r"nodes.h5 has format version 2; this version reads 1"):
         read_everything(folder)
     content = (folder / CHECKPOINT_NAME).read_bytes()[HEADER_BYTES:]
-    (folder / CHECKPOINT_NAME).write_bytes(_header(7, content) + content)
-    with pytest.raises(FormatError, match=r"checkpoint.h5 has format version 7; this version reads 1"):
-        read_everything(folder)
+    for number in (0, 7):
+        (folder / CHECKPOINT_NAME).write_bytes(_header(number, content) + content)
+        message = f"checkpoint.h5 has format version {number}; this version reads 1"
+        with pytest.raises(FormatError, match=message):
+            read_everything(folder)
+
+
+def test_memory_that_is_short_is_no_fault_of_the_checkpoint(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: object) -> None:
+        raise MemoryError("Unable to allocate 12.0 GiB")
+
+    monkeypatch.setattr("marius_py.storage.checkpoint_file.np.asarray", no_memory)
+    with pytest.raises(MemoryError, match=r"12\.0 GiB"):
+        read_checkpoint(folder / CHECKPOINT_NAME)
+
+
+def test_a_cut_checkpoint_says_what_is_left(folder: Path) -> None:
+    path = folder / CHECKPOINT_NAME
+    data = path.read_bytes()
+    size = len(data) - HEADER_BYTES
+    for left, message in ((0, "is empty"), (-1, f"is truncated: {size - 1:,} of {size:,} bytes are left")):
+        path.write_bytes(data[:left])
+        with pytest.raises(StorageError, match=message):
+            read_checkpoint(path)
 
 
 def test_a_checkpoint_needs_no_new_hdf5(folder: Path) -> None:
@@ -315,6 +338,12 @@ def group(file: h5py.File) -> None:
     file.create_group("arrays/inner")
 
 
+def uncommitted_in_two_slots(file: h5py.File) -> None:
+    file.attrs.modify("generation", 0)
+    file.attrs.modify("num_slots", 2)
+    put(file, "partition_slot", np.full(3, -1))
+
+
 HOSTILE: list[tuple[Callable[[h5py.File], None], str]] = [
     (link_out, "'secret' is missing or a link"),
     (soft_link, "'secret' is missing or a link"),
@@ -327,13 +356,26 @@ HOSTILE: list[tuple[Callable[[h5py.File], None], str]] = [
     (lambda f: put(f, "partition_slot", np.array([0, 1, 99])), "does not fit 4 slots"),
     (lambda f: put(f, "partition_slot", np.array([0, 1, 1])), "does not fit 4 slots"),
     (lambda f: put(f, "partition_slot", np.array([0, 1, -1])), "does not fit 4 slots"),
+    (lambda f: put(f, "partition_slot", np.array([0, 1, 4])), "does not fit 4 slots"),
     (lambda f: put(f, "partition_slot", np.array([0, 1])), r"partition_slot has shape \(2,\)"),
+    (lambda f: put(f, "partition_slot", np.array([0.0, 2.0, 3.0])), "partition_slot .* dtype float64"),
     (lambda f: put(f, "partition_xxh3", np.zeros((3, 2))), "dtype float64"),
+    (lambda f: put(f, "partition_xxh3", np.zeros((2, 2), np.uint64)), r"partition_xxh3 has shape \(2, 2\)"),
+    (lambda f: put(f, "arrays/relations", np.ones(2, np.longdouble)), "'relations' has dtype"),
+    (lambda f: put(f, "meta", h5py.Empty("u1")), "'meta' is not a data set"),
     (lambda f: put(f, "meta", np.frombuffer(b"[1]", np.uint8)), "meta is not a JSON object"),
     (lambda f: put(f, "meta", np.frombuffer(b"{", np.uint8)), "not a checkpoint"),
-    (lambda f: f.attrs.modify("dim", -3), "impossible counts"),
-    (lambda f: f.attrs.modify("num_partitions", 5000), "partition_slot has shape"),
+    (lambda f: f.attrs.modify("dim", 0), "impossible counts"),
+    (lambda f: f.attrs.modify("state_dim", -1), "impossible counts"),
+    (lambda f: f.attrs.modify("generation", -1), "impossible counts"),
+    (lambda f: f.attrs.modify("num_nodes", 0), "impossible counts"),
+    (lambda f: f.attrs.modify("generation", 0), "does not fit 4 slots"),
+    (uncommitted_in_two_slots, "does not fit 2 slots"),
+    (lambda f: f.attrs.modify("num_partitions", 2), "partition_slot has shape"),
+    (lambda f: f.attrs.modify("num_partitions", 5000), "impossible counts"),
+    (lambda f: f.attrs.modify("num_nodes", 2), "impossible counts"),
     (lambda f: f.attrs.modify("store_id", "../../etc"), "32 hex digits"),
+    (lambda f: f.attrs.modify("store_id", f.attrs["store_id"] + "0"), "32 hex digits"),
     (lambda f: f.attrs.__delitem__("generation"), "not a checkpoint"),
     (lambda f: f.__delitem__("arrays"), "not a checkpoint"),
 ]
@@ -348,18 +390,57 @@ def test_hostile_checkpoint(folder: Path, change: Callable[[h5py.File], None], m
     assert verify_node_store(folder)
 
 
-def test_hostile_view_is_reported_and_not_followed(folder: Path) -> None:
-    def change(file: h5py.File) -> None:
-        del file["embeddings"]
-        layout = h5py.VirtualLayout((2503, 3), "f4")
-        layout[:] = h5py.VirtualSource("/etc/other.h5", "slots", (2503, 3))
-        file.create_virtual_dataset("embeddings", layout)
+def other_rows(file: h5py.File) -> None:
+    layout = h5py.VirtualLayout((2503, 3), "f4")
+    layout[:] = h5py.VirtualSource(NODES_NAME, "slots", (2503, 3))
+    del file["embeddings"]
+    file.create_virtual_dataset("embeddings", layout)
 
+
+def other_file(file: h5py.File) -> None:
+    layout = h5py.VirtualLayout((2503, 3), "f4")
+    source = h5py.VirtualSource("/etc/other.h5", "slots", (4 * TABLE.slot_rows, 3))
+    for part, slot in enumerate(file["partition_slot"][:].tolist()):
+        start, first = TABLE.partitioning.start(part), slot * TABLE.slot_rows
+        size = TABLE.partitioning.size(part)
+        layout[start : start + size] = source[first : first + size]
+    del file["embeddings"]
+    file.create_virtual_dataset("embeddings", layout)
+
+
+def no_rows(file: h5py.File) -> None:
+    space = h5py.h5s.create_simple((2503, 3))
+    space.select_none()
+    create = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    create.set_virtual(space, NODES_NAME.encode(), b"slots", space)
+    del file["embeddings"]
+    h5py.h5d.create(file.id, b"embeddings", h5py.h5t.IEEE_F32LE, h5py.h5s.create_simple((2503, 3)), create)
+
+
+def link_to_a_view(file: h5py.File) -> None:
+    del file["embeddings"]
+    file["embeddings"] = h5py.ExternalLink("/etc/other.h5", "/embeddings")
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (other_rows, "'embeddings' does not map the committed slots"),
+        (other_file, "'embeddings' does not map the committed slots"),
+        (no_rows, "'embeddings' does not map the committed slots"),
+        (lambda f: put(f, "embeddings", np.zeros((2503, 3), np.float32)), "'embeddings' does not map"),
+        (lambda f: put(f, "embeddings", np.zeros((9, 3), np.float32)), "'embeddings' is missing or not of"),
+        (link_to_a_view, "'embeddings' is missing or not of shape"),
+    ],
+)
+def test_hostile_view_is_reported_and_not_followed(
+    folder: Path, change: Callable[[h5py.File], None], problem: str
+) -> None:
     rebuild(folder, change)
     read_everything(folder)
     findings = verify_node_store(folder)
     assert len(findings) == 1
-    assert "'embeddings' does not map the committed slots" in findings[0].problem
+    assert problem in findings[0].problem
 
 
 @pytest.mark.parametrize("kind", ["link", "external", "chunked", "shape"])
@@ -393,6 +474,8 @@ def test_uncommitted_store(tmp_path: Path) -> None:
     create_node_store(folder, TABLE, spare_slots=1).close()
     assert not has_commit(folder)
     assert "nothing was committed" in verify_node_store(folder)[0].problem
+    with h5py.File(folder / CHECKPOINT_NAME) as file:
+        assert not {"embeddings", "state"} & {*file}
     with pytest.raises(StorageError, match="no committed nodes yet"):
         open_node_reader(folder)
     with open_node_store(folder) as store:

@@ -21,6 +21,7 @@ from marius_py.storage.hdf5_store import Hdf5PartitionStore
 from marius_py.storage.node_file import NODES_NAME
 from marius_py.storage.protocols import Checkpoint, NodeTable
 from marius_py.storage.reader import open_node_reader
+from marius_py.storage.slots import SlotTable
 from marius_py.storage.verify import verify_node_store
 from marius_py.testing import SystemCallFaults
 from marius_py.testing.store_tests import expect_version, slot_arrays, version
@@ -117,6 +118,24 @@ def store(tmp_path: Path) -> Hdf5PartitionStore:
             store.write(part, *version(TABLE, part, 0))
         store.commit(Checkpoint(meta={"number": 0}))
         yield store
+
+
+def test_each_partition_whose_write_failed_must_be_written_again(store: Hdf5PartitionStore) -> None:
+    for part in (0, 1):
+        with SystemCallFaults(1, errno.EIO), pytest.raises(StorageError, match="cannot write"):
+            store.write(part, *version(TABLE, part, 1))
+    store.write(0, *version(TABLE, 0, 2))
+    with pytest.raises(StorageError, match="last write of partition 1 failed"):
+        store.commit(Checkpoint())
+    expect_version(store, 0, 2)
+
+
+def test_what_is_rolled_back_has_not_failed() -> None:
+    slots = SlotTable(3, np.array([0, 1]))
+    slots.claim(1)
+    slots.rollback()
+    assert slots.current(1) == 1
+    assert slots.num_free() == 1
 
 
 def names_of_a_commit(store: Hdf5PartitionStore) -> list[str]:
