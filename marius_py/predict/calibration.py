@@ -220,7 +220,7 @@ class _Moments:
         scores = torch.nan_to_num(scores, nan=-math.inf, posinf=math.inf, neginf=-math.inf)
         weight = scores * self._beta
         part = torch.logsumexp(weight, dim=1, keepdim=True)
-        weight = torch.nan_to_num((weight - part).exp_())
+        weight = torch.nan_to_num(torch.softmax(weight, dim=1))  # adds up to 1 where scores are large, too
         scores = scores.masked_fill(torch.isneginf(scores), 0)
         weighted = weight * scores
         span = slice(first, first + len(scores))

@@ -23,6 +23,7 @@ from marius_py.predict import (
     calibration,
     complete_nodes,
     complete_relations,
+    completion,
     fit_temperature,
     predict,
 )
@@ -188,6 +189,17 @@ def test_neighbors(written, run, metric):
         np.testing.assert_allclose([one.score for one in part], value[order], rtol=1e-6)
 
 
+def test_a_temperature_is_fitted_to_a_sample_that_the_seed_draws(run, monkeypatch):
+    monkeypatch.setattr(calibration, "_MAX_EDGES", 10)
+    options = {"split": "train", "allow_self": True}
+    first, again, other = (fit_temperature(run, **options, seed=seed) for seed in (1, 1, 2))
+    assert first == again != other
+    assert first.num_edges == 10
+    monkeypatch.setattr(calibration, "_MAX_PAIRS", 2 * 40 * 7)
+    monkeypatch.setattr(calibration, "_MIN_EDGES", 3)
+    assert fit_temperature(run, **options).num_edges == 7
+
+
 def test_a_temperature_is_not_left_to_a_handful_of_edges(run, monkeypatch):
     monkeypatch.setattr(calibration, "_MAX_PAIRS", 1)
     monkeypatch.setattr(calibration, "_MIN_EDGES", 3)
@@ -196,7 +208,7 @@ def test_a_temperature_is_not_left_to_a_handful_of_edges(run, monkeypatch):
 
 def test_a_temperature_does_not_depend_on_what_all_scores_share(tmp_path, monkeypatch):
     """Scores of 1e6 leave float32 no digits for their differences, whose quotient by T counts."""
-    found = []
+    found, passes = [], []
     for constant in (0.0, 1000.0):
         folder = tmp_path / str(constant)
         folder.mkdir()
@@ -205,7 +217,8 @@ def test_a_temperature_does_not_depend_on_what_all_scores_share(tmp_path, monkey
         edges = np.stack((np.arange(40), np.zeros(40, int), likely), axis=1)
         monkeypatch.setattr(calibration, "_sample", lambda *given, edges=edges: edges)
         with load(run) as opened:
-            found.append(fit_temperature(opened, allow_self=True))
+            found.append(fit_temperature(opened, allow_self=True, progress=lambda *now: passes.append(now)))
+        assert len(passes) < 8 * len(found)
     assert 0.1 < found[0].temperature < 10
     assert found[0].temperature == pytest.approx(found[1].temperature, rel=3e-3)  # to which it is fitted
     assert found[0].log_loss == pytest.approx(found[1].log_loss, rel=1e-5)
@@ -242,6 +255,36 @@ def test_temperature_is_the_most_likely_one(written, run):
         near = fitted.temperature * np.array([0.8, 1.0, 1.25])
         losses = [loss(one) for one in near]
         assert min(losses) > losses[1] - 1e-4
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_the_slope_and_curvature_of_the_log_loss_are_its_own(written, run, filtered):
+    task = calibration._make_task(run, known_edges(written[1]), filtered, True, 16 << 20, None)
+    low, here, high = (task.at(np.exp(0.2 + step)) for step in (-1e-4, 0, 1e-4))
+    for order in (1, 2):
+        assert here[order] == pytest.approx((high[order - 1] - low[order - 1]) / 2e-4, rel=1e-5)
+
+
+def test_a_temperature_is_the_same_in_any_tiles(run, monkeypatch):
+    options = {"split": "train", "filter_known": True, "allow_self": False}
+    whole = fit_temperature(run, **options)
+    for module in (calibration, completion):
+        monkeypatch.setattr(module, "TILE_CANDIDATES", 8)
+    monkeypatch.setattr(calibration, "TILE_QUERIES", 5)
+    blocks = [(start, run.read_rows(start, min(start + 16, 40))) for start in (0, 16, 32)]
+    monkeypatch.setattr(calibration, "node_blocks", lambda *_: blocks)
+    parts = fit_temperature(run, **options)
+    for name in ("temperature", "log_loss", "log_loss_before"):
+        assert getattr(parts, name) == pytest.approx(getattr(whole, name), rel=1e-9)
+
+
+def test_no_temperature_is_fitted_to_what_is_not_there(run, diverged):
+    with pytest.raises(ConfigError, match="there are no valid edges to fit"):
+        fit_temperature(run)
+    with pytest.raises(ConfigError, match="memory is 1 bytes"):
+        fit_temperature(run, memory_bytes=1)
+    with pytest.raises(ConfigError, match="the scores of the train edges are not finite"):
+        fit_temperature(diverged, split="train")
 
 
 def test_bad_queries(run):
