@@ -56,32 +56,58 @@ def test_a_large_graph_gets_a_sample_of_edges_for_its_share_of_the_work() -> Non
     assert 0.09 < scores / (5 * FREEBASE[1] * 1000 * 4) <= 0.1
     half = _plan(FREEBASE, "evaluation.valid.share=0.05")
     assert half.max_edges == pytest.approx(plan.max_edges / 2, abs=1)
+    sides = _plan(FREEBASE, "negatives.count_head=1000", "negatives.count_tail=2000")
+    assert sides.max_edges == pytest.approx(plan.max_edges * 3, abs=3)
+    assert _plan((10**6, 1000, 10**6), "negatives=all") == ValidationPlan("edges", 2000, 1000)
 
 
 def test_candidates_are_sampled_only_where_few_edges_cost_too_much() -> None:
     plan = _plan(FREEBASE, "negatives.count=10", "training.valid_every=1")
-    assert plan.mode == "candidates"
-    assert plan.max_edges is not None
-    assert plan.max_edges >= LEAST_EDGES
+    assert plan == ValidationPlan("candidates", 1_216_000, 1000)  # a tenth of 304e6 · 20 · 4 scores
+    assert _plan((1_073_741, 1, 10_000)) == ValidationPlan("edges", LEAST_EDGES, 1000)
+    assert _plan((1_076_000, 1, 10_000)).mode == "candidates"  # affords 498
 
 
 def test_what_is_asked_for_is_done() -> None:
     assert _plan(FREEBASE, "evaluation.valid.mode=full") == ValidationPlan("full", None, 1000)
     assert _plan(FB15K_237, "evaluation.valid.max_edges=700") == ValidationPlan("edges", 700, 1000)
-    assert _plan(FB15K_237, "evaluation.valid.max_edges=99999").mode == "full"
+    assert _plan(FB15K_237, "evaluation.valid.max_edges=7") == ValidationPlan("edges", 7, 1000)
+    for number in (FB15K_237[2], 99_999):
+        assert _plan(FB15K_237, f"evaluation.valid.max_edges={number}").mode == "full"
     assert _plan(FB15K_237, "evaluation.valid.mode=candidates", "evaluation.candidates=50") == ValidationPlan(
         "candidates", None, 50
     )
+    assert _plan(FREEBASE, "evaluation.valid.mode=candidates") == ValidationPlan("candidates", None, 1000)
     assert _plan(FB15K_237, "evaluation=sampled") == ValidationPlan("candidates", None, 1000)
+    for mode in ("auto", "candidates"):
+        words = ("evaluation=sampled", f"evaluation.valid.mode={mode}", "evaluation.valid.max_edges=700")
+        assert _plan(FB15K_237, *words) == ValidationPlan("candidates", 700, 1000)
+    assert _plan(FB15K_237, "evaluation=sampled", "evaluation.valid.mode=full").mode == "full"
+    assert _plan(FB15K_237, "evaluation.valid.mode=edges").mode == "full"
     assert _plan(FREEBASE, "negatives=all").mode == "full"  # beside such a training anything is cheap
     edges = _plan((CHEAP_SCORES, 1, 10_000), "evaluation.valid.mode=edges")
     assert edges == ValidationPlan("edges", LEAST_EDGES, 1000)
 
 
-def test_a_run_goes_on_with_the_plan_that_it_began_with() -> None:
+def test_a_plan_says_what_it_ranks() -> None:
+    full = ValidationPlan("full", None, 9)
+    edges, candidates = ValidationPlan("edges", 40, 9), ValidationPlan("candidates", 40, 9)
+    assert full.describe(100) == "all 100 edges against all nodes"
+    assert edges.describe(100) == "sampled: 40 of 100 edges against all nodes"
+    assert edges.describe(30) == "sampled: 30 of 30 edges against all nodes"
+    assert candidates.describe(100) == "sampled: 40 of 100 edges against 9 sampled nodes"
+    assert [plan.sampled for plan in (full, edges, candidates)] == [False, True, True]
+    assert [plan.arguments()["mode"] for plan in (full, edges, candidates)] == ["full", "full", "sampled"]
+
+
+def test_a_run_goes_on_with_the_plan_that_it_began_with(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "marius_py")
     begun = ValidationPlan("edges", 321, 1000)
     committed = {"validation": begun.to_meta(), "history": [{"valid": {"mrr": 0.5}}, {"valid": None}]}
+    assert _plan(FB15K_237, "evaluation.valid.max_edges=321", committed=committed) == begun
+    assert "as it began" not in caplog.text
     assert _plan(FB15K_237, committed=committed) == begun
+    assert "as it began, so that its figures can be compared: sampled: 321 of 17535 edges" in caplog.text
     no_figure = {**committed, "history": [{"valid": None}]}
     assert _plan(FB15K_237, committed=no_figure) == ValidationPlan("full", None, 1000)
     before_plans = {"history": [{"valid": {"mrr": 0.5}}]}
@@ -221,9 +247,9 @@ def test_trackers_hear_of_samples_under_another_name() -> None:
     [
         ([], False),
         ([(5, 0.2)], False),
-        ([(5, 0.2), (10, 0.185)], False),
-        ([(5, 0.2), (10, 0.175)], True),
-        ([(5, 0.1), (10, 0.2), (15, 0.175)], True),
+        ([(5, 0.2), (10, 0.181)], False),
+        ([(5, 0.2), (10, 0.179)], True),
+        ([(5, 0.1), (10, 0.2), (15, 0.179)], True),
         ([(5, 0.2), (10, 0.1), (15, 0.3)], False),
     ],
 )
@@ -231,7 +257,7 @@ def test_a_run_that_forgot_what_it_knew_is_told(validations: list[tuple[int, flo
     message = decline_of(validations)
     assert (message is not None) == said
     if message is not None:
-        assert "(0.2000) and is 0.1750 at the end" in message
+        assert "(0.2000) and is 0.1790 at the end" in message
         assert f"after epoch {max(validations, key=lambda one: one[1])[0]} " in message
 
 
@@ -269,10 +295,17 @@ def test_one_that_has_learnt_something_is_not() -> None:
     rng = np.random.default_rng(0)
     half = rng.integers(1, 1_501, 300)  # knows in which half of 3,000 the answer lies
     found = np.where(rng.random(2_000) < 0.02, 1, rng.integers(1, 10**6, 2_000))  # knows one of fifty answers
+    most = rng.integers(1, 901, 20_000)  # knows a tenth of the wrong answers
+    hardly = np.where(rng.random(2_000) < 0.01, 1, rng.integers(1, 1_001, 2_000))
     few = rng.integers(1, 1_001, 99)
     only = np.ones(500, int)
-    for ranks, candidates in ((half, 3_000), (found, 10**6), (few, 1_000), (only, 1)):
+    for ranks, candidates in (
+        (half, 3_000), (found, 10**6), (most, 1_000), (hardly, 1_000), (few, 1_000), (only, 1)
+    ):  # fmt: skip
         assert chance_of(_metrics(ranks, candidates), [{"loss": 1.0}]) is None
+    old = _metrics(rng.integers(1, 1_001, 2_000), 1_000)
+    del old["amri"]  # as lines of older versions
+    assert chance_of(old, [{"loss": 1.0}]) is None
 
 
 @pytest.mark.parametrize("rate", [1e-6, 0.1])

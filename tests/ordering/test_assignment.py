@@ -20,6 +20,7 @@ from marius_py.ordering import (
     simulate,
     validate,
 )
+from marius_py.ordering.assignment import Policy
 from marius_py.ordering.leveling import idle_cost, step_work
 from marius_py.ordering.residency import Residency
 from tests.ordering.strategies import rmat_counts, sizes
@@ -113,6 +114,31 @@ def test_random_uses_late_steps_and_the_seed() -> None:
     steps = {bucket: time for time, step in enumerate(drawn[0].steps) for bucket in step.buckets}
     assert all(first[i * 16 + j] <= time <= last[i * 16 + j] for (i, j), time in steps.items())
     assert sum(time > first[i * 16 + j] for (i, j), time in steps.items()) > 50
+
+
+def test_random_draws_any_step_that_holds_a_bucket() -> None:
+    schedule = beta(6, 2)
+    held = [
+        {number for first, last in spans for number in range(first, last + 1)}
+        for spans in Residency(schedule).spans()
+    ]
+    drawn: list[list[int]] = [[] for _ in held]
+    for seed in range(200):
+        for number, step in enumerate(assign_buckets(schedule, "random", seed=seed).steps):
+            for head, tail in step.buckets:
+                drawn[head * 6 + tail].append(number)
+    assert [set(numbers) for numbers in drawn] == held
+    for numbers, steps in zip(drawn, held, strict=True):
+        assert max(map(numbers.count, steps)) < 400 / len(steps)  # each 200 / len(steps) times on average
+
+
+@pytest.mark.parametrize("policy", ["eager", "deadline", "random"])
+def test_buckets_that_can_never_run_later_come_first_in_a_step(policy: Policy) -> None:
+    schedule = assign_buckets(auto(16, 4), policy)
+    last = Residency(schedule).last
+    for step in schedule.steps:
+        deadlines = [last[head * 16 + tail] for head, tail in step.buckets]
+        assert deadlines == sorted(deadlines)
 
 
 def test_known_io_cost_is_served() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from marius_py.errors import ConfigError
 from marius_py.prepare import prepare_arrays, splitting
 from marius_py.prepare.dictionary import EdgeSpill
 from marius_py.prepare.progress import silent
@@ -93,15 +94,35 @@ def test_copies_share_a_split_whatever_the_blocks(
 def test_without_copies_counts_are_exact_however_full_bins_are(
     spill_of: Callable[[np.ndarray], EdgeSpill],
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
     bits: int,
     counts: Counts,
 ) -> None:
+    caplog.set_level(logging.INFO, "marius_py")
     monkeypatch.setattr(splitting, "BIN_BITS", bits)
     monkeypatch.setattr(splitting, "_bin_of", lambda keys: (keys % np.uint64(1 << bits)).astype(np.int64))
     for scale in (1, 97):
         wanted = (counts[0] * scale, counts[1] * scale, counts[2] * scale)
         found = draw(spill_of(distinct(20 * scale)), wanted, 5, 113)
         assert tuple(found[split].total() for split in SPLIT_NAMES) == wanted
+    assert not caplog.messages
+
+
+def test_the_edges_of_few_bins_are_decided_one_by_one(
+    spill_of: Callable[[np.ndarray], EdgeSpill], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(splitting, "BIN_BITS", 8)
+    monkeypatch.setattr(splitting, "_bin_of", lambda keys: (keys % np.uint64(1 << 8)).astype(np.int64))
+    splits = RandomSplits.draw(spill_of(distinct(5120)), (5119, 0, 1), 0, silent)
+    assert len(splits.keys) < 5120 * 1.5 * splitting.MAX_OPEN / 256
+
+
+def test_what_has_nothing_to_decide_is_not_read(spill_of: Callable[[np.ndarray], EdgeSpill]) -> None:
+    spill, stages = spill_of(distinct(100)), []
+    for counts, expected in (((100, 0, 0), []), ((80, 10, 10), ["split"])):
+        stages.clear()
+        RandomSplits.draw(spill, counts, 0, lambda stage, *_: stages.append(stage))
+        assert stages == expected
 
 
 def test_choice_is_uniform_over_places_and_seeds(spill_of: Callable[[np.ndarray], EdgeSpill]) -> None:
@@ -148,6 +169,35 @@ def test_split_that_copies_leave_empty_is_one_clear_line_and_a_graph(
     assert "test 0 of the 8 edges" in lines[0]
 
 
+@pytest.mark.parametrize(("copies", "level"), [(2, logging.INFO), (4, logging.WARNING)])
+def test_edges_that_are_missing_to_a_split_are_said(
+    spill_of: Callable[[np.ndarray], EdgeSpill], caplog: pytest.LogCaptureFixture, copies: int, level: int
+) -> None:
+    caplog.set_level(logging.INFO, "marius_py")
+    draw(spill_of(np.repeat(distinct(10), copies, axis=0)), (10 * copies - 3, 0, 3))
+    (record,) = caplog.records
+    assert record.levelno == level
+    assert f"test {3 // copies * copies} of the 3 edges" in record.message
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        ((0.9, 0.1), "give three shares"),
+        ((0.8, 0.1, 0.05, 0.05), "give three shares"),
+        ((1, -0.1, 0.1), "give three shares"),
+        ((0.9, 0.05, 0.06), "add up to 1"),
+        ((0, 0.5, 0.5), "train above 0"),
+        ((0.1, 0.9, 0), "leaves none for train"),
+    ],
+)
+def test_wrong_shares_are_refused(split: tuple[float, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        random_counts(2, split, "x")
+
+
 def test_counts_follow_the_shares() -> None:
     assert random_counts(20, (0.9, 0.05, 0.05), "x") == (18, 1, 1)
+    assert random_counts(10, (0.7, 0.2, 0.1), "x") == (7, 2, 1)
+    assert random_counts(29, (0.8, 0.1, 0.1), "x") == (23, 3, 3)
     assert random_counts(1000, (0.5, 0.5, 0), "x") == (500, 500, 0)
