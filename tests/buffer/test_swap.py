@@ -46,6 +46,8 @@ def test_shutdown_forgets_what_is_queued_and_leaves_nothing_noted() -> None:
     ending.start()
     while not io._ended:
         time.sleep(0.001)
+    ending.join(0.05)
+    assert ending.is_alive()
     go.set()
     ending.join(5)
     assert running.result(5) == "done"

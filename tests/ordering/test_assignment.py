@@ -23,6 +23,7 @@ from marius_py.ordering import (
 from marius_py.ordering.assignment import Policy
 from marius_py.ordering.leveling import idle_cost, step_work
 from marius_py.ordering.residency import Residency
+from marius_py.types import Schedule
 from tests.ordering.strategies import rmat_counts, sizes
 
 
@@ -43,6 +44,37 @@ def test_deadline_never_waits_longer_than_eager(
         epoch = simulate(schedule, costs=costs, read_rate=1 / read, write_rate=1 / write)
         times[policy] = epoch.idle_s
     assert times["deadline"] <= times["eager"] * (1 + 1e-9) + 1e-6
+
+
+def _skewed(p: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return np.outer(rng.lognormal(0, 1.5, p), rng.lognormal(0, 1.5, p))
+
+
+def _work(schedule: Schedule, costs: np.ndarray) -> list[float]:
+    return [float(sum(costs[bucket] for bucket in step.buckets)) for step in schedule.steps]
+
+
+@pytest.mark.parametrize(("p", "c", "seed"), [(6, 3, 398), (6, 3, 7025), (8, 4, 2393)])
+def test_the_most_even_assignment_is_not_taken_where_it_may_wait_longer(p: int, c: int, seed: int) -> None:
+    costs = _skewed(p, seed)
+    eager = _work(assign_buckets(beta(p, c), "eager", costs=costs), costs)
+    deadline = _work(assign_buckets(beta(p, c), costs=costs), costs)
+    for io_cost in (*eager, *deadline):
+        assert idle_cost(deadline, io_cost) <= idle_cost(eager, io_cost) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("p", "c", "seed"), [(6, 3, 3853), (8, 4, 8385)])
+def test_a_known_io_cost_is_hidden_where_even_work_would_not_hide_it(p: int, c: int, seed: int) -> None:
+    costs, schedule = _skewed(p, seed), beta(p, c)
+    io_cost = 0.5 * float(costs.sum()) / len(schedule.steps)
+    known = _work(assign_buckets(schedule, costs=costs, io_cost=io_cost), costs)
+    even = _work(assign_buckets(schedule, costs=costs), costs)
+    assert idle_cost(known, io_cost) < 0.3 * idle_cost(even, io_cost)
+
+
+def test_the_last_step_has_no_io_to_hide() -> None:
+    assert idle_cost([3.0, 1.0, 0.5, 0.0], 2.0) == 2.5
 
 
 @pytest.mark.parametrize(
