@@ -67,8 +67,8 @@ def graph_from(
         valid: edges of the validation split, of the same kind.
         test: edges of the test split. With neither, the edges are split at random by `split`.
         columns: of a frame, in the order head, (relation,) tail; None: by usual names, as for files (see
-            `marius_py.prepare.columns`), else its two or three columns by position, unless one has a usual
-            name of another part. A named index of a pandas frame is refused then: it may be a part.
+            `marius_py.prepare.column_names`), else its two or three columns by position, unless one has a
+            usual name of another part. A named index of a pandas frame is refused then: it may be a part.
         relation: name of the edge attribute of a NetworkX graph, which all edges then need; None: "relation"
             if they have it, else the one with a usual name for it, as for `columns`.
         node_names: of a PyG `Data`, by number.

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from marius_py.errors import ConfigError, FormatError
 from marius_py.prepare.blocks import pandas_index
 from marius_py.prepare.column_names import (
-    NO_RELATION,
-    WORDS,
     UnclearColumnsError,
+    is_word,
     leave_out_index,
     log_left_out,
     log_order,
+    no_relations,
     recognise_columns,
     tells_ends,
 )
@@ -147,18 +147,14 @@ def _without_index(frame: Any, present: list[Any]) -> list[Any]:
 def _check_index(frame: Any) -> None:
     """Refuse a pandas frame whose index may be a part of the edges; ConfigError says how to go on."""
     levels = [name for name in getattr(getattr(frame, "index", None), "names", ()) if name is not None]
-    doubtful = [name for name in levels if _normalised(name) not in NO_RELATION]
+    plain = no_relations([str(name) for name in levels])
+    doubtful = [name for number, name in enumerate(levels) if number not in plain]
     if doubtful:
         raise ConfigError(
             f"the frame's index has the name {', '.join(map(repr, doubtful))}, and may be a part of the "
             "edges, which are read from columns alone: call reset_index() first to make it a column, or "
             f"choose among the columns {', '.join(map(str, frame.columns))} with columns="
         )
-
-
-def _normalised(name: Any) -> str:
-    """A name as the lists of usual names have it."""
-    return str(name).strip().casefold().replace(" ", "_")
 
 
 def _frame_columns(present: list[Any]) -> list[Any]:
@@ -239,7 +235,7 @@ def from_networkx(graph: Any, relation: str | None) -> NamedEdges:
 
 def _relation_attribute(present: Iterable[Any], edges: Iterable[tuple[Any, Any, Mapping[Any, Any]]]) -> Any:
     """The edge attribute "relation", else the one with another usual name for it; ConfigError if in doubt."""
-    found = [name for name in present if _normalised(name) in WORDS["relation"]]
+    found = [name for name in present if is_word(str(name), "relation")]
     if "relation" in found or not found:
         return "relation"
     if len(found) > 1:

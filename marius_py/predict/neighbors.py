@@ -20,7 +20,7 @@ from marius_py.predict.index import NeighborIndex
 from marius_py.predict.metric import Metric, check_metric, scorer_of
 from marius_py.predict.queries import names_of
 from marius_py.predict.topk import TILE_CANDIDATES, TopK, top_k
-from marius_py.run_files.given_names import Name, is_name, name_text, name_texts
+from marius_py.run_files.given_names import Name, is_name, name_texts
 from marius_py.types import Progress
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def neighbors(
     Raises:
         ConfigError: an unknown name or metric, or an index of another metric.
     """
-    names = [name_text(name, "nodes") for name in ([nodes] if is_name(nodes) else name_texts(nodes, "nodes"))]
+    names = name_texts([nodes] if is_name(nodes) else nodes, "nodes")
     ids = run.node_ids(names)
     if index is None:
         best = find_neighbors(run, ids, k, metric, memory_bytes=memory_bytes, progress=progress)

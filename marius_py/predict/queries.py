@@ -10,7 +10,7 @@ import numpy as np
 from marius_py.arrays import distinct
 from marius_py.errors import ConfigError
 from marius_py.evaluation.ranking.candidates import Ids
-from marius_py.run_files.given_names import Names, is_name, name_text, name_texts
+from marius_py.run_files.given_names import Names, is_name, name_list, name_text
 
 if TYPE_CHECKING:
     from marius_py.run_files.reader import RunReader
@@ -112,9 +112,11 @@ class Queries:
 
 def _texts(given: Names, what: str) -> str | list[str | None] | None:
     """One name, or those of several queries."""
-    if given is None or is_name(given):
-        return None if given is None else name_text(given, what)
-    return name_texts(given, what)
+    if given is None:
+        return None
+    if is_name(given):
+        return name_text(given, what)
+    return [None if name is None else name_text(name, what) for name in name_list(given, what)]
 
 
 def names_of(run: RunReader, ids: Ids) -> dict[int, str]:

@@ -45,18 +45,24 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class NamedColumns:
-    """What the names of columns say: positions by role, and of the columns to leave out."""
+class Roles:
+    """Positions (from 0) of columns by role; `relation` is None for a graph without relations."""
 
     head: int
     relation: int | None
     tail: int
-    left_out: tuple[int, ...]
 
     @property
     def used(self) -> tuple[int, ...]:
         """Positions in the order head, (relation,) tail."""
         return (self.head, self.tail) if self.relation is None else (self.head, self.relation, self.tail)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedColumns(Roles):
+    """What the names of columns say, the positions of those to leave out as well."""
+
+    left_out: tuple[int, ...]
 
 
 class UnclearColumnsError(FormatError):

@@ -17,6 +17,7 @@ from typing import Literal
 
 from marius_py.errors import ConfigError, FormatError
 from marius_py.prepare.column_names import (
+    Roles,
     UnclearColumnsError,
     is_word,
     listed,
@@ -40,19 +41,11 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
-    """Positions (from 0) of the columns to read; `relation` is None for a graph without relations."""
+class Columns(Roles):
+    """The columns of a file to read, of `count` in all."""
 
-    head: int
-    relation: int | None
-    tail: int
     has_header: bool
     count: int
-
-    @property
-    def used(self) -> tuple[int, ...]:
-        """Positions in the order head, (relation,) tail."""
-        return (self.head, self.tail) if self.relation is None else (self.head, self.relation, self.tail)
 
 
 class MissingColumnError(ConfigError):

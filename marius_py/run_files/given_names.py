@@ -41,16 +41,13 @@ def name_text(given: Any, what: str) -> str:
     return str(given)
 
 
-def name_texts(given: Any, what: str) -> list[str | None]:
-    """The texts of names, None where one is None.
-
-    Args:
-        given: any iterable of names.
-        what: whose names, for messages.
-
-    Raises:
-        ConfigError: it is none.
-    """
+def name_list(given: Any, what: str) -> list[Any]:
+    """What any iterable of names holds; ConfigError if it is none, or a single text."""
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         raise ConfigError(f"{what} is {given!r} ({type(given).__name__}); pass a list of names")
-    return [None if name is None else name_text(name, what) for name in given]
+    return list(given)
+
+
+def name_texts(given: Any, what: str) -> list[str]:
+    """The texts of an iterable of names; ConfigError as `name_list` and `name_text`."""
+    return [name_text(name, what) for name in name_list(given, what)]

@@ -167,7 +167,7 @@ class RunReader:
         Raises:
             ConfigError: a name is unknown; the message offers similar ones.
         """
-        names = _texts(names, "node_names")
+        names = name_texts(names, "node_names")
         ids = self.graph.node_ids(names)
         if (ids < 0).any():
             raise self._unknown("node", [name for name, i in zip(names, ids.tolist(), strict=True) if i < 0])
@@ -175,7 +175,7 @@ class RunReader:
 
     def relation_ids(self, names: Iterable[Name]) -> NDArray[np.int64]:
         """Ids (n,) of relation names; ConfigError like `node_ids`."""
-        names = _texts(names, "relation_names")
+        names = name_texts(names, "relation_names")
         ids = self.graph.relation_ids(names)
         if (ids < 0).any():
             raise self._unknown(
@@ -309,10 +309,6 @@ def open_run(kind: type[R], path: Path | str, graph: Path | str | None, device: 
     except BaseException:
         reader.close()
         raise
-
-
-def _texts(names: Iterable[Name], what: str) -> list[str]:
-    return [name_text(name, what) for name in name_texts(names, what)]
 
 
 def _check_graph(checkpoint: Checkpoint | None, graph: Graph, path: Path) -> None:
