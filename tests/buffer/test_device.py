@@ -210,12 +210,12 @@ def _by_way_of_a_device(run: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run.trainer._path, "_device", torch.device("meta"))
 
 
-def test_kernels_that_never_wait_take_padded_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_that_never_wait_take_padded_batches() -> None:
     pytest.importorskip("triton", reason="Triton is not installed (extra marius_py[kernels])")
-    monkeypatch.setattr("tests.training.test_trainer.EDGES", 150)
     runs = []
     for kernels, settings in (("torch", INLINE), ("triton", ON_DEVICE)):
-        runs.append(Setup(settings, model=make_model(kernels=kernels), mask_known=True, weigh=True))
+        model = make_model(kernels=kernels)
+        runs.append(Setup(settings, model=model, mask_known=True, weigh=True, edges=150))
         runs[-1].train(1)
     np.testing.assert_allclose(runs[1].table(), runs[0].table(), rtol=1e-3, atol=1e-4)
     assert runs[1].trainer.state.history[0]["loss"] == pytest.approx(

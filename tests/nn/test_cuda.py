@@ -265,7 +265,7 @@ def assert_near(found: Setup, wanted: Setup) -> None:
     ids=["ram", "ram threaded", "device", "device threaded"],
 )
 def test_trained_as_on_the_cpu(settings: TrainerSettings, kernels: str) -> None:
-    here, there = trained("cpu", INLINE), trained("cuda", settings, kernels=kernels)
+    here, there = trained("cpu", INLINE, edges=1500), trained("cuda", settings, kernels=kernels, edges=1500)
     assert_near(there, here)
     losses = [run.trainer.state.history[0]["loss"] for run in (here, there)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
@@ -291,7 +291,8 @@ def test_trained_as_on_the_cpu(settings: TrainerSettings, kernels: str) -> None:
 def test_what_is_computed_in_other_ways_is_trained_as_on_the_cpu(
     made: dict[str, Any], settings: TrainerSettings
 ) -> None:
-    here, there = trained("cpu", INLINE, **made), trained("cuda", settings, kernels="triton", **made)
+    here = trained("cpu", INLINE, edges=1000, **made)
+    there = trained("cuda", settings, kernels="triton", edges=1000, **made)
     assert_near(there, here)
     losses = [run.trainer.state.history[0]["loss"] for run in (here, there)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
@@ -302,7 +303,7 @@ def test_a_batch_never_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(recordings, "WARM_UPS", 10**9)  # recording waits, once a shape
     # The I/O thread waits for its copies, and the mode is every thread's: nothing is swapped.
     settings = replace(INLINE, device_buffer=True, capacity=PARTITIONS)
-    options: dict[str, Any] = {"kernels": "triton", "batch_edges": 512, "edges": 1024}
+    options: dict[str, Any] = {"kernels": "triton", "batch_edges": 256, "edges": 512}
     whole = trained("cuda", settings, **options)  # compiles the kernels
     real = DeviceStages._compute
 
