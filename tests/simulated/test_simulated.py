@@ -24,8 +24,11 @@ pytestmark = [
 ROOT = Path(__file__).resolve().parents[2]
 
 # Kernels alone are tried without a device; autograd is not played; some checks need a device that is late.
-ALL = "not autograd and not contrast_kernel and not checks"
-"""Tests of a GPU that the simulated one can stand for."""
+NOT_PLAYED = ("autograd", "contrast_kernel", "checks")
+"""Tests of a GPU that the simulated one cannot stand for, by parts of their names."""
+
+LONG = ("test_trained_as", "other_ways", "recorded", "trains_as_the_cpu")
+"""Those that take longest."""
 
 
 def run_on_device(order: str, chosen: str) -> None:
@@ -57,7 +60,12 @@ def test_what_is_written_for_a_device(order: str, chosen: str) -> None:
     run_on_device(order, chosen)
 
 
+def _others() -> str:
+    return " and ".join(f"not {name}" for name in (*NOT_PLAYED, *LONG))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_all_that_is_written_for_a_device() -> None:
-    run_on_device("3", ALL)
+@pytest.mark.parametrize("chosen", [*LONG, _others()], ids=[*LONG, "others"])
+def test_all_that_is_written_for_a_device(chosen: str) -> None:
+    run_on_device("3", chosen)
