@@ -20,11 +20,12 @@ if not has_gpu:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """A process for each core where the default tests run whole, none beside pytest's own for fewer tests.
+    """A process for each core where tests run whole, none beside pytest's own for fewer tests.
 
-    A file is done sooner than processes have begun, and slow tests measure times and memory: they run alone.
+    A file is done sooner than processes have begun, and tests that measure times have the machine for
+    themselves: only where the markers leave them out, others run side by side.
     """
     whole = config.args == config.getini("testpaths") and not config.option.keyword
-    slow = config.option.markexpr != "not slow and not gpu"
+    apart = any(left_out in config.option.markexpr for left_out in ("not slow", "not alone"))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores if whole and not slow and cores > 1 else 0
+    return cores if whole and apart and cores > 1 else 0

@@ -48,6 +48,7 @@ class _Clock(Watcher):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("name", SHAPES)
 def test_epochs_take_as_long_as_planned(name, tmp_path):
     """Rates change by the minute on a machine with other work: a plan before, one after, their mean."""

@@ -75,6 +75,7 @@ def wait_share(policy: str, io_per_swap_s: float) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_deadline_and_spread_hide_what_eager_exposes() -> None:
     swaps = build_schedule(P, C, order="beta", seed=0).swaps
     io_per_swap_s = 0.8 * PACE_S * EDGES / BATCH / swaps
