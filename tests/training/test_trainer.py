@@ -332,14 +332,14 @@ def test_bytes_of_edges_belong_to_the_epoch_that_they_are_for(
     of_rows = 2 * 4 * DIM * NODES // PARTITIONS
     found = []
     for commits in (CommitRhythm(), CommitRhythm(swaps=1)):
-        setup = Setup(replace(settings, commits=commits), mask_known=mask_known)
+        setup = Setup(replace(settings, commits=commits), mask_known=mask_known, edges=1000)
         found.append([line["bytes_read"] - line["loads"] * of_rows for line in setup.train(3)])
     for plain, divided in zip(*found, strict=True):
         assert divided == plain if mask_known else divided >= plain
     if not mask_known:
         assert len(set(found[0])) == 1
-        assert found[0][0] == EDGES * 12
-    assert found[0][0] >= EDGES * 12
+        assert found[0][0] == 1000 * 12
+    assert found[0][0] >= 1000 * 12
 
 
 @pytest.mark.parametrize("settings", [INLINE, THREADED, TrainerSettings(PARTITIONS, "threaded")])
@@ -551,13 +551,12 @@ def test_a_failing_disk_stops_the_run_and_the_commit_survives(mode: str, operati
     store = FailingStore(table, operation, call)
     before = threading.active_count()
     with pytest.raises(StorageError, match=f"{operation} failed: no space left"):
-        Setup(TrainerSettings(3, mode, max_in_flight=1), store=store).train(2)
+        Setup(TrainerSettings(3, mode, max_in_flight=1), store=store, edges=1000).train(2)
     assert threading.active_count() == before
     store.rollback()
     store.left = 10**9
-    again = Setup(INLINE, store=store)
+    again, whole = Setup(INLINE, store=store, edges=1000), Setup(INLINE, edges=1000)
     again.train(2)
-    whole = Setup(INLINE)
     whole.train(2)
     again.assert_equals(whole)
 
@@ -829,13 +828,13 @@ def test_each_epoch_is_told_once_wherever_a_run_ends(ends_in: str) -> None:
 
 @pytest.mark.parametrize("settings", [INLINE, THREADED], ids=["inline", "threaded"])
 @pytest.mark.parametrize(
-    ("fails_in", "calls"), [("validate", 2), ("on_epoch", 2), ("on_boundary", 2), ("on_progress", 60)]
+    ("fails_in", "calls"), [("validate", 2), ("on_epoch", 2), ("on_boundary", 2), ("on_progress", 25)]
 )
 def test_a_run_whose_callback_fails_is_gone_on_with(
     settings: TrainerSettings, fails_in: str, calls: int
 ) -> None:
     """Whatever the next epoch began with is let go of, no thread stays, and the rest is as if unbroken."""
-    options: dict[str, Any] = {"mask_known": True, "spread": True}
+    options: dict[str, Any] = {"mask_known": True, "spread": True, "edges": 1000}
     whole = Setup(settings, **options)
     whole.train(3)
     left = [calls]
