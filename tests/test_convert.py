@@ -303,6 +303,8 @@ def test_pyg_ranks_the_edges_that_a_link_split_asks_for(tmp_path, caplog, asked)
     assert pairs_of(graph, "valid") == [(3, 4)]
     assert pairs_of(graph, "test") == [(4, 5), (5, 0)]
     assert "valid: left out of edge_label_index: 1 of 2 edges" in caplog.text
+    told = "train: 2 of 3 edges of edge_label_index are in edge_index too" in caplog.text
+    assert told is ((4, 4) in asked)
     del valid.edge_label
     graph = graph_from(train, tmp_path / "h", valid=valid)
     assert pairs_of(graph, "valid") == [(0, 5), (3, 4)]

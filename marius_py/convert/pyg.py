@@ -115,6 +115,7 @@ def _split_edges(data: Any, split: str, where: str) -> tuple[NDArray[np.int64], 
     """(2, E) edges of a split of a PyG object or one of its stores, and how many come from its `edge_index`.
 
     Train has both kinds: its labelled edges pass messages too, unless `disjoint_train_ratio` took them out.
+    Where some do and others do not, which copies of a multigraph's edge are one cannot be told: it is said.
     """
     asked = _asked(data)
     if asked is not None and split != "train":
@@ -127,6 +128,12 @@ def _split_edges(data: Any, split: str, where: str) -> tuple[NDArray[np.int64], 
     heads, tails = np.unique(both, return_inverse=True)[1].reshape(both.shape)  # whose product fits int64
     pairs = heads * both.size + tails
     known = np.isin(pairs[count:], pairs[:count])
+    if known.any() and not known.all():
+        logger.warning(
+            "%s: %d of %d edges of %s are in edge_index too and are taken for the same ones: where they are "
+            "further edges between these nodes, give all edges as edge_index",
+            where, np.count_nonzero(known), len(known), asked,
+        )  # fmt: skip
     return np.concatenate([index, both[:, count:][:, ~known]], axis=1), count
 
 
