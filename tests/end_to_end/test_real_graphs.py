@@ -77,10 +77,12 @@ def test_fb15k_237_out_of_core_is_as_good_as_in_memory(
 def test_fb15k_237_with_products_of_bfloat16_is_as_good(
     fb15k_237: Path, in_memory: float, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    if not (has_bfloat16_tiles() and torch.backends.mkl.is_available()):
-        pytest.skip("bfloat16 within compiled loops needs a processor with AMX and a PyTorch with MKL")
     found = runs(fb15k_237, tmp_path, "pipeline.precision=bfloat16")
-    assert capfd.readouterr().err.count("are those of bfloat16") == len(SEEDS)
+    said = capfd.readouterr().err
+    rounded = said.count("products of scores are those of bfloat16")
+    assert rounded + said.count("products of scores are those of float32") == len(SEEDS)
+    if has_bfloat16_tiles() and torch.backends.mkl.is_available():
+        assert rounded == len(SEEDS)  # other processors may have no units for it
     assert mrr(found) >= 0.31
     assert mrr(found) == pytest.approx(in_memory, abs=0.005)
 

@@ -30,6 +30,8 @@ NOT_PLAYED = ("autograd", "contrast_kernel", "checks")
 LONG = ("test_trained_as", "other_ways", "recorded", "trains_as_the_cpu")
 """Those that take longest."""
 
+OTHERS = " and ".join(f"not {name}" for name in (*NOT_PLAYED, *LONG))
+
 
 def run_on_device(order: str, chosen: str) -> None:
     environment = {**os.environ, "MARIUS_SIMULATED_ORDER": order}
@@ -60,12 +62,8 @@ def test_what_is_written_for_a_device(order: str, chosen: str) -> None:
     run_on_device(order, chosen)
 
 
-def _others() -> str:
-    return " and ".join(f"not {name}" for name in (*NOT_PLAYED, *LONG))
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("chosen", [*LONG, _others()], ids=[*LONG, "others"])
+@pytest.mark.parametrize("chosen", [*LONG, OTHERS], ids=[*LONG, "others"])
 def test_all_that_is_written_for_a_device(chosen: str) -> None:
     run_on_device("3", chosen)
