@@ -200,6 +200,21 @@ def test_an_optimizer_has_its_own_rate_whichever_way_it_is_chosen(name: str, tmp
         assert load_config([output, "resume=true", word]).optimizer.lr == 0.3
 
 
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_rotate_takes_twice_the_rate_of_optimizers_that_divide_by_gradients(
+    name: str, tmp_path: Path
+) -> None:
+    own = inspect.signature(OPTIMIZERS[name]).parameters["lr"].default
+    twice = own if name == "sgd" else 2 * own
+    words = ["graph=g", f"optimizer.name={name}"]
+    for word in ("model=rotate", "model.decoder=rotate", "model.decoder=marius_py.nn.decoders.RotatE"):
+        assert load_config([*words, word]).optimizer.lr == twice
+        assert load_config([*words, word, f"optimizer.lr={own}"]).optimizer.lr == own
+    assert load_config([*words, "model=transe"]).optimizer.lr == own
+    output = _saved(tmp_path, "model=rotate", *words[1:], f"optimizer.lr={own}")
+    assert load_config([output, "resume=true", "training.epochs=30"]).optimizer.lr == own
+
+
 def test_a_class_of_ones_own_needs_its_name() -> None:
     for group, key in (("optimizer", "name"), ("loss", "_target_")):
         with pytest.raises(ConfigError, match=rf"{group}=custom needs {group}\.{key}=mypkg\.MyClass"):
