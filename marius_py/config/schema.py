@@ -167,9 +167,9 @@ class OptimizerConfig(Checked):
         None,
         f"learning rate; null = {LEARNING_RATE}, "
         + ", ".join(f"{rate:g} for {name}" for name, rate in LEARNING_RATES.items())
-        + f" and training.batch_size={BATCH_SIZE}, in proportion to that; for "
+        + f" and training.batch_size={BATCH_SIZE}, in proportion to that; twice as much for "
         + ", ".join(TWICE_THE_RATE)
-        + f" twice as much but for {', '.join(RATE_FOLLOWS_BATCH)}",
+        + f", except with {', '.join(RATE_FOLLOWS_BATCH)}",
         unit="step size",
         above=0.0,
     )
