@@ -274,6 +274,32 @@ assert table[1].tolist() == [2, 2]
 """
 
 
+@pytest.mark.parametrize(
+    ("ending", "kept"),
+    [("nbi", b""), ("nbi", bytes(100)), pytest.param("nbc", b"\x80\x04", marks=pytest.mark.slow)],
+)
+def test_compiled_code_that_cannot_be_loaded_is_made_again(ending: str, kept: bytes, tmp_path: Path) -> None:
+    """As after a power failure: files cut off, or of zeros."""
+    said = []
+    for run in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", COMPILE.format(limit=False)],
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        said.append(done.stderr)
+        (file,) = tmp_path.rglob(f"*.{ending}")
+        if run == 0:
+            file.write_bytes(kept)
+    assert said[0] == said[2] == ""
+    assert said[1].startswith("add_rows: compiled code that was kept is of no use")
+    assert said[1].count("\n") == 1
+
+
 @pytest.mark.parametrize("trouble", ["full disk", pytest.param("no folder", marks=pytest.mark.slow)])
 def test_compiled_code_that_cannot_be_kept_runs_all_the_same(trouble: str, tmp_path: Path) -> None:
     folder = tmp_path / "cache"

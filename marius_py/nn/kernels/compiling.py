@@ -6,8 +6,10 @@ Importing this module needs Numba; `marius_py.nn.kernels.host` is what imports i
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
@@ -55,29 +57,62 @@ def kernel(*, reordered: bool = False) -> Callable[[F], F]:
     """Compile a function at its first call; it then runs without the interpreter's lock.
 
     Machine code is kept for later runs, beside the module or in the user's cache folder, as Numba's
-    NUMBA_CACHE_DIR says. Where it cannot be kept, each run compiles again. Numba notices changes of the
-    kernel's own file, not of a helper in another one: who works on these removes what is kept (*.nbi).
+    NUMBA_CACHE_DIR says. Where it cannot be kept, each run compiles again; where what is kept cannot be
+    loaded (files cut off as power failed, types of another version), it is removed. Numba notices changes of
+    the kernel's own file, not of a helper in another one: who works on these removes what is kept (*.nbi).
 
     Args:
         reordered: sums may be taken in another order than written; else results are those of IEEE 754.
     """
+    options = {"nogil": True, "error_model": "numpy", "fastmath": _REORDERED if reordered else False}
 
     def compile_it(function: F) -> F:
-        options = {"nogil": True, "error_model": "numpy", "fastmath": _REORDERED if reordered else False}
-        try:
-            compiled = numba.njit(cache=True, **options)(function)
-        except RuntimeError as error:  # no folder that can be written
-            log.debug("%s: compiled code is not kept: %s", function.__name__, error)
-            compiled = numba.njit(**options)(function)
+        def compiling() -> Any:
+            try:
+                return numba.njit(cache=True, **options)(function)
+            except RuntimeError as error:  # no folder that can be written
+                log.debug("%s: compiled code is not kept: %s", function.__name__, error)
+                return numba.njit(**options)(function)
+
+        compiled = compiling()
+        again: Any = None  # compiled anew, after what was kept could not be loaded
+        lock = threading.Lock()
 
         @wraps(function)
         def call(*arguments: Any) -> Any:
+            nonlocal again
+            if again is not None:
+                return again(*arguments)
             try:
                 return compiled(*arguments)
             except OSError as error:  # compiled by now, but not kept: a full disk, say
                 log.debug("%s: compiled code is not kept: %s", function.__name__, error)
                 return compiled(*arguments)
+            except MemoryError:
+                raise
+            except Exception as error:
+                with lock:
+                    if again is None:
+                        name = function.__name__
+                        log.warning(
+                            "%s: compiled code that was kept is of no use (%r): compiling", name, error
+                        )
+                        _remove_kept(compiled, function)
+                        again = compiling()
+            return again(*arguments)
 
         return call  # type: ignore[return-value]
 
     return compile_it
+
+
+def _remove_kept(compiled: Any, function: Callable[..., Any]) -> None:
+    """Remove the list of a function's machine code, so that none of it is loaded; as far as that can be."""
+    file, line = Path(function.__code__.co_filename).stem, function.__code__.co_firstlineno
+    try:
+        for kept in Path(compiled.stats.cache_path or "").glob(
+            f"{file}.{function.__qualname__}-{line}.*.nbi"
+        ):
+            kept.unlink(missing_ok=True)
+    except OSError as error:
+        log.debug("%s: %s", function.__name__, error)
