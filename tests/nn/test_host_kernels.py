@@ -8,15 +8,18 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from numba.core.errors import TypingError
 from torch import Tensor
 
 from marius_py.nn import Adagrad, Adam, SparseOptimizer, known_edges
 from marius_py.nn.kernels import gemm, host, numba_contrast, numba_gemm
+from marius_py.nn.kernels.compiling import kernel
 from marius_py.nn.kernels.distance import pairwise_moduli
 from marius_py.nn.kernels.gemm import bfloat16_gemm_address, sgemm_address
 from marius_py.nn.known_edges import KnownEdges
@@ -274,30 +277,55 @@ assert table[1].tolist() == [2, 2]
 """
 
 
+LOOP = """
+from marius_py.nn.kernels.compiling import kernel
+
+@kernel()
+def double(numbers):
+    for i in range(len(numbers)):
+        numbers[i] *= 2
+"""
+
+
 @pytest.mark.parametrize(
     ("ending", "kept"),
-    [("nbi", b""), ("nbi", bytes(100)), pytest.param("nbc", b"\x80\x04", marks=pytest.mark.slow)],
+    [("nbi", b""), ("nbi", bytes(100)), ("nbc", b"\x80\x04")],
+    ids=["none", "zeros", "cut"],
 )
-def test_compiled_code_that_cannot_be_loaded_is_made_again(ending: str, kept: bytes, tmp_path: Path) -> None:
-    """As after a power failure: files cut off, or of zeros."""
+def test_compiled_code_that_cannot_be_loaded_is_made_again(
+    ending: str, kept: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a power failure."""
+    module = tmp_path / "loop.py"
+    module.write_text(LOOP)
     said = []
     for run in range(3):
-        done = subprocess.run(
-            [sys.executable, "-c", COMPILE.format(limit=False)],
-            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        said.append(done.stderr)
+        spec = spec_from_file_location("loop", module)
+        assert spec is not None
+        assert spec.loader is not None
+        loaded = module_from_spec(spec)
+        spec.loader.exec_module(loaded)
+        numbers = np.arange(4.0)
+        for _ in range(2):
+            loaded.double(numbers)
+        assert numbers.tolist() == [0, 4, 8, 12]
+        said.append([one for one in caplog.messages if "is of no use" in one])
+        caplog.clear()
         (file,) = tmp_path.rglob(f"*.{ending}")
         if run == 0:
             file.write_bytes(kept)
-    assert said[0] == said[2] == ""
-    assert said[1].startswith("add_rows: compiled code that was kept is of no use")
-    assert said[1].count("\n") == 1
+    assert [len(lines) for lines in said] == [0, 1, 0]
+    assert said[1][0].startswith("double: ")
+
+
+def test_an_error_of_the_loops_own_is_told() -> None:
+    @kernel()
+    def none_of(numbers: np.ndarray) -> float:
+        return numbers.no_such_thing  # type: ignore[attr-defined, no-any-return]
+
+    for _ in range(2):
+        with pytest.raises(TypingError, match="no_such_thing"):
+            none_of(np.zeros(3))
 
 
 @pytest.mark.parametrize("trouble", ["full disk", pytest.param("no folder", marks=pytest.mark.slow)])
@@ -347,6 +375,7 @@ for gemm, dtype in ((sgemm_address(), np.float32), (bfloat16_gemm_address(), np.
 """
 
 
+@pytest.mark.slow
 def test_code_just_compiled_and_code_that_was_kept_give_the_same_bits(tmp_path: Path) -> None:
     """A run that is killed while it compiles, and goes on with kept code, equals one that is not."""
     first, second = (
