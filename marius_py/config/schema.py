@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
+from marius_py.config import rates
 from marius_py.config.fields import MAX_SEED, MEBIBYTE, Checked, Component, section, setting
 from marius_py.errors import ConfigError
 from marius_py.types import MAX_PARTITIONS
@@ -32,22 +33,6 @@ ORDERS = (
 
 MOST_OPTIMAL = 16
 """Most partitions for which `marius_py.ordering` holds an optimal order."""
-
-LEARNING_RATES = {"adam": 0.01, "sgd": 10.0}
-"""Registered optimizer → learning rate where none is set; the others take `LEARNING_RATE`."""
-
-LEARNING_RATE = 0.1
-
-RATE_FOLLOWS_BATCH = ("sgd",)
-"""Optimizers whose rate is for batches of `BATCH_SIZE` edges and goes with the batch where none is set: their
-steps are as long as the gradients, those of a mean over the batch. Others divide by what gradients were."""
-
-BATCH_SIZE = 1024
-
-TWICE_THE_RATE = ("rotate",)
-"""Registered decoders that take twice the rate where none is set, of optimizers that divide by what gradients
-were. At the usual one the default RotatE had not come far enough after 20 epochs (test MRR at .1 and .2 of
-Adagrad: umls .784 and .824, WN18RR .378 and .426, FB15k-237 .302 and .318; benchmarks/RESULTS.md has all)."""
 
 MAX_ROUNDS = 64
 """Most passes of an epoch through the partitions, as `marius_py.ordering` allows."""
@@ -165,11 +150,7 @@ class OptimizerConfig(Checked):
     )
     lr: float | None = setting(
         None,
-        f"learning rate; null = {LEARNING_RATE}, "
-        + ", ".join(f"{rate:g} for {name}" for name, rate in LEARNING_RATES.items())
-        + f" and training.batch_size={BATCH_SIZE}, in proportion to that; twice as much for "
-        + ", ".join(TWICE_THE_RATE)
-        + f", except with {', '.join(RATE_FOLLOWS_BATCH)}",
+        f"learning rate; null = {rates.IN_WORDS}",
         unit="step size",
         above=0.0,
     )
@@ -182,15 +163,6 @@ class OptimizerConfig(Checked):
             object.__setattr__(self, "name", arguments.pop("_target_"))
         object.__setattr__(self, "arguments", arguments)
         super().__post_init__()
-
-    def rate(self, batch_size: int, decoder: str) -> float:
-        """`lr`, or where it is null the optimizer's own for batches of so many edges and that decoder."""
-        if self.lr is not None:
-            return self.lr
-        own = LEARNING_RATES.get(self.name, LEARNING_RATE)
-        if self.name in RATE_FOLLOWS_BATCH:
-            return own * batch_size / BATCH_SIZE
-        return 2 * own if decoder in TWICE_THE_RATE else own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +204,7 @@ class TrainingConfig(Checked):
     epochs: int = setting(
         20, "passes over the training edges, in all, resumed ones included", unit="epochs", low=1
     )
-    batch_size: int = setting(BATCH_SIZE, "edges of a batch", unit="edges", low=1)
+    batch_size: int = setting(rates.BATCH_SIZE, "edges of a batch", unit="edges", low=1)
     seed: int = setting(0, "seed of every random draw of the run", low=0, high=MAX_SEED)
     valid_every: int = setting(5, "epochs between validations; 0 = never", unit="epochs", low=0)
     patience: int | None = setting(
@@ -465,8 +437,9 @@ class TrainConfig(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        rate = self.optimizer.rate(self.training.batch_size, self.model.decoder.target)
-        object.__setattr__(self, "optimizer", replace(self.optimizer, lr=rate))
+        if self.optimizer.lr is None:
+            of = self.optimizer.name, self.model.decoder.target, self.training.batch_size
+            object.__setattr__(self, "optimizer", replace(self.optimizer, lr=rates.learning_rate(*of)))
 
     @property
     def by_validation(self) -> list[str]:
