@@ -5,11 +5,13 @@ from __future__ import annotations
 import builtins
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -287,6 +289,19 @@ def double(numbers):
 """
 
 
+def load_loop(folder: Path) -> Any:
+    """A module of one compiled loop in a folder, as a new program would have it."""
+    module = folder / "loop.py"
+    if not module.exists():
+        module.write_text(LOOP)
+    spec = spec_from_file_location("loop", module)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
 @pytest.mark.parametrize(
     ("ending", "kept"),
     [("nbi", b""), ("nbi", bytes(100)), ("nbc", b"\x80\x04")],
@@ -296,16 +311,9 @@ def test_compiled_code_that_cannot_be_loaded_is_made_again(
     ending: str, kept: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As after a power failure."""
-    module = tmp_path / "loop.py"
-    module.write_text(LOOP)
     said = []
     for run in range(3):
-        spec = spec_from_file_location("loop", module)
-        assert spec is not None
-        assert spec.loader is not None
-        loaded = module_from_spec(spec)
-        spec.loader.exec_module(loaded)
-        numbers = np.arange(4.0)
+        loaded, numbers = load_loop(tmp_path), np.arange(4.0)
         for _ in range(2):
             loaded.double(numbers)
         assert numbers.tolist() == [0, 4, 8, 12]
@@ -316,6 +324,26 @@ def test_compiled_code_that_cannot_be_loaded_is_made_again(
             file.write_bytes(kept)
     assert [len(lines) for lines in said] == [0, 1, 0]
     assert said[1][0].startswith("double: ")
+
+
+@pytest.mark.parametrize("may_be_removed", [True, False])
+def test_compiled_code_that_may_not_be_read(
+    may_be_removed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A folder stands for the file, which nobody can open, nor remove if something lies in it."""
+    assert load_loop(tmp_path).double(np.ones(1)) is None
+    (file,) = tmp_path.rglob("*.nbi")
+    file.unlink()
+    file.mkdir()
+    (file / "inside").touch()
+    if may_be_removed:
+        monkeypatch.setattr(Path, "unlink", lambda path, missing_ok: shutil.rmtree(path))
+    loaded, numbers = load_loop(tmp_path), np.arange(4.0)
+    for _ in range(2):
+        loaded.double(numbers)
+    assert numbers.tolist() == [0, 4, 8, 12]
+    assert sum("IsADirectoryError" in one for one in caplog.messages) == 1
+    assert file.is_file() == may_be_removed
 
 
 def test_an_error_of_the_loops_own_is_told() -> None:

@@ -85,20 +85,20 @@ def kernel(*, reordered: bool = False) -> Callable[[F], F]:
                 return again(*arguments)
             try:
                 return compiled(*arguments)
-            except OSError as error:  # compiled by now, but not kept: a full disk, say
-                log.debug("%s: compiled code is not kept: %s", function.__name__, error)
-                return compiled(*arguments)
             except MemoryError:
                 raise
             except Exception as error:
+                if isinstance(error, OSError) and compiled.signatures:  # compiled by now, but not kept
+                    log.debug("%s: compiled code is not kept: %s", function.__name__, error)
+                    return compiled(*arguments)
                 with lock:
                     if again is None:
                         name = function.__name__
                         log.warning(
                             "%s: compiled code that was kept is of no use (%r): compiling", name, error
                         )
-                        _remove_kept(compiled, function)
-                        again = compiling()
+                        is_gone = _remove_kept(compiled, function)
+                        again = compiling() if is_gone else numba.njit(**options)(function)
             return again(*arguments)
 
         return call  # type: ignore[return-value]
@@ -106,13 +106,14 @@ def kernel(*, reordered: bool = False) -> Callable[[F], F]:
     return compile_it
 
 
-def _remove_kept(compiled: Any, function: Callable[..., Any]) -> None:
-    """Remove the list of a function's machine code, so that none of it is loaded; as far as that can be."""
+def _remove_kept(compiled: Any, function: Callable[..., Any]) -> bool:
+    """Remove the list of a function's machine code, so that none of it is loaded; whether that could be."""
     file, line = Path(function.__code__.co_filename).stem, function.__code__.co_firstlineno
+    kept = f"{file}.{function.__qualname__}-{line}.*.nbi"
     try:
-        for kept in Path(compiled.stats.cache_path or "").glob(
-            f"{file}.{function.__qualname__}-{line}.*.nbi"
-        ):
-            kept.unlink(missing_ok=True)
+        for one in Path(compiled.stats.cache_path or "").glob(kept):
+            one.unlink(missing_ok=True)
     except OSError as error:
         log.debug("%s: %s", function.__name__, error)
+        return False
+    return True
