@@ -20,7 +20,7 @@ from numba.core.errors import TypingError
 from torch import Tensor
 
 from marius_py.nn import Adagrad, Adam, SparseOptimizer, known_edges
-from marius_py.nn.kernels import gemm, host, numba_contrast, numba_gemm
+from marius_py.nn.kernels import compiling, gemm, host, numba_contrast, numba_gemm
 from marius_py.nn.kernels.compiling import kernel
 from marius_py.nn.kernels.distance import pairwise_moduli
 from marius_py.nn.kernels.gemm import bfloat16_gemm_address, sgemm_address
@@ -311,19 +311,35 @@ def test_compiled_code_that_cannot_be_loaded_is_made_again(
     ending: str, kept: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As after a power failure."""
+    caplog.set_level(logging.DEBUG, "marius_py.nn.kernels.compiling")
+    compiling._tell_of_damage.cache_clear()
     said = []
     for run in range(3):
         loaded, numbers = load_loop(tmp_path), np.arange(4.0)
         for _ in range(2):
             loaded.double(numbers)
         assert numbers.tolist() == [0, 4, 8, 12]
-        said.append([one for one in caplog.messages if "is of no use" in one])
+        said.append([one.getMessage() for one in caplog.records if one.name == compiling.__name__])
         caplog.clear()
         (file,) = tmp_path.rglob(f"*.{ending}")
         if run == 0:
             file.write_bytes(kept)
-    assert [len(lines) for lines in said] == [0, 1, 0]
-    assert said[1][0].startswith("double: ")
+    assert said[0] == said[2] == []
+    warning, reason = said[1]
+    assert "damaged: compiling again" in warning
+    assert reason.startswith("double: ")
+
+
+def test_damage_to_several_loops_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    compiling._tell_of_damage.cache_clear()
+    folders = tmp_path / "one", tmp_path / "two"
+    for folder in folders:
+        folder.mkdir()
+        load_loop(folder).double(np.ones(1))
+        (file,) = folder.rglob("*.nbi")
+        file.write_bytes(b"")
+        load_loop(folder).double(np.ones(1))
+    assert sum("damaged" in one for one in caplog.messages) == 1
 
 
 @pytest.mark.parametrize("may_be_removed", [True, False])
@@ -331,6 +347,7 @@ def test_compiled_code_that_may_not_be_read(
     may_be_removed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A folder stands for the file, which nobody can open, nor remove if something lies in it."""
+    caplog.set_level(logging.DEBUG, "marius_py.nn.kernels.compiling")
     assert load_loop(tmp_path).double(np.ones(1)) is None
     (file,) = tmp_path.rglob("*.nbi")
     file.unlink()
@@ -342,7 +359,7 @@ def test_compiled_code_that_may_not_be_read(
     for _ in range(2):
         loaded.double(numbers)
     assert numbers.tolist() == [0, 4, 8, 12]
-    assert sum("IsADirectoryError" in one for one in caplog.messages) == 1
+    assert sum("of no use: IsADirectoryError" in one for one in caplog.messages) == 1
     assert file.is_file() == may_be_removed
 
 

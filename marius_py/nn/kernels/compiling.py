@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -93,9 +93,9 @@ def kernel(*, reordered: bool = False) -> Callable[[F], F]:
                     return compiled(*arguments)
                 with lock:
                     if again is None:
-                        name = function.__name__
-                        log.warning(
-                            "%s: compiled code that was kept is of no use (%r): compiling", name, error
+                        _tell_of_damage()
+                        log.debug(
+                            "%s: compiled code that was kept is of no use: %r", function.__name__, error
                         )
                         is_gone = _remove_kept(compiled, function)
                         again = compiling() if is_gone else numba.njit(**options)(function)
@@ -104,6 +104,12 @@ def kernel(*, reordered: bool = False) -> Callable[[F], F]:
         return call  # type: ignore[return-value]
 
     return compile_it
+
+
+@cache
+def _tell_of_damage() -> None:
+    """Once for all loops: a power failure harms more than one."""
+    log.warning("compiled code that was kept for training on the CPU is damaged: compiling again")
 
 
 def _remove_kept(compiled: Any, function: Callable[..., Any]) -> bool:
