@@ -438,8 +438,10 @@ class TrainConfig(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.optimizer.lr is None:
-            of = self.optimizer.name, self.model.decoder.target, self.training.batch_size
-            object.__setattr__(self, "optimizer", replace(self.optimizer, lr=rates.learning_rate(*of)))
+            rate = rates.learning_rate(
+                self.optimizer.name, self.model.decoder.target, self.training.batch_size
+            )
+            object.__setattr__(self, "optimizer", replace(self.optimizer, lr=rate))
 
     @property
     def by_validation(self) -> list[str]:

@@ -363,7 +363,9 @@ def test_compiled_code_that_may_not_be_read(
     assert file.is_file() == may_be_removed
 
 
-def test_an_error_of_the_loops_own_is_told() -> None:
+def test_an_error_of_the_loops_own_is_told_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    compiling._tell_of_damage.cache_clear()
+
     @kernel()
     def none_of(numbers: np.ndarray) -> float:
         return numbers.no_such_thing  # type: ignore[attr-defined, no-any-return]
@@ -371,6 +373,7 @@ def test_an_error_of_the_loops_own_is_told() -> None:
     for _ in range(2):
         with pytest.raises(TypingError, match="no_such_thing"):
             none_of(np.zeros(3))
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize("trouble", ["full disk", pytest.param("no folder", marks=pytest.mark.slow)])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+from numba.core.errors import NumbaError
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ def kernel(*, reordered: bool = False) -> Callable[[F], F]:
                 return again(*arguments)
             try:
                 return compiled(*arguments)
-            except MemoryError:
+            except (MemoryError, NumbaError):  # the loop's own
                 raise
             except Exception as error:
                 if isinstance(error, OSError) and compiled.signatures:  # compiled by now, but not kept
