@@ -57,12 +57,11 @@ class DeviceWork:
             self._tables.hold(drawn.known.edges)
             self._held = drawn.known
         dropped = {side: len(positions) for side, positions in drawn.dropped.items()}
-        # A recording reads the tables where they were when it was made.
+        # A recording reads the tables where they were when it was made, and has the learning rate of then.
         tables = None if drawn.known is None else self._tables.size
         shapes = ((drawn.negatives[side].shape, dropped.get(side)) for side in SIDES)
-        (known,) = self._recordings.do(
-            lambda given: [self._compute(drawn, given[0])], [packed], (drawn.num_edges, tables, *shapes)
-        )
+        key = (drawn.num_edges, self._model.optimizer.lr, tables, *shapes)
+        (known,) = self._recordings.do(lambda given: [self._compute(drawn, given[0])], [packed], key)
         return known
 
     def _compute(self, drawn: DrawnBatch, packed: Tensor) -> Tensor:

@@ -123,7 +123,7 @@ def training_stages(
             return [found.rows, figures(found)]
 
         with torch.no_grad():
-            rows, known = recordings.do(work, batch.tensors())
+            rows, known = recordings.do(work, batch.tensors(), model.optimizer.lr)  # of the relations' step
         mine = rows[: len(gathered.ids.index)]
         return Computed(gathered.ids, gathered.rate, mine, known, transfer.computed())
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import time
 import weakref
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from types import SimpleNamespace
 from typing import Any
 
@@ -203,6 +204,28 @@ def test_batches_without_known_edges_are_alike(device_buffer: bool, monkeypatch:
     run.train(4)
     assert len(number_dropped) > 10
     assert done.most_common(1)[0][1] > 0.8 * done.total()
+
+
+@pytest.mark.parametrize("device_buffer", [False, True], ids=["ram", "device"])
+def test_a_recording_is_of_one_learning_rate(device_buffer: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may change that of an optimizer of its own while it trains."""
+    keys: dict[float, set[Any]] = defaultdict(set)
+    real_do = Recordings.do
+
+    def do(self: Recordings, work: Any, given: Any, key: Any = None) -> Any:
+        keys[run.model.optimizer.lr].add((key, tuple(one.shape for one in given)))
+        return real_do(self, work, given, key)
+
+    def change(edges: int) -> None:
+        run.model.optimizer.lr /= 2
+
+    monkeypatch.setattr(Recordings, "do", do)
+    run = Setup(replace(INLINE, capacity=1, device_buffer=device_buffer), p=1, on_progress=change)
+    if not device_buffer:
+        _by_way_of_a_device(run, monkeypatch)
+    run.train(1)
+    assert len(keys) > 3
+    assert not any(one & other for one, other in combinations(keys.values(), 2))
 
 
 def _by_way_of_a_device(run: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
