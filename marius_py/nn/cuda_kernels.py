@@ -303,7 +303,10 @@ class TritonKernels:
                 return found
             except TooLargeError as error:
                 blocks = self._blocks[dim] = blocks.smaller(error.kernel)
-                log.info("contrast kernel: %s; trying %s", error, blocks or "PyTorch")
+                if blocks is None:
+                    log.warning("the contrast goes the slower way through PyTorch: %s", error)
+                else:
+                    log.info("contrast kernel: %s; trying %s", error, blocks)
         return torch_contrast(queries, candidates, positive, **given)
 
 

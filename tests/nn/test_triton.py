@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import subprocess
 import sys
@@ -385,9 +386,16 @@ def test_the_nuclear_norms_gradient_is_added(is_complex: bool, count: int, dim: 
     torch.testing.assert_close(sums.double(), wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_smaller_blocks_are_tried_where_shared_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    from triton.runtime.errors import OutOfResources
+@pytest.mark.parametrize("told_by", ["Triton", "the assembler"])
+def test_smaller_blocks_are_tried_where_shared_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, told_by: str
+) -> None:
+    from triton.runtime.errors import OutOfResources, PTXASError
 
+    short = {
+        "Triton": OutOfResources(300_000, 200_000, "shared memory"),
+        "the assembler": PTXASError("uses too much\nshared data\n"),
+    }[told_by]
     tried: list[tuple[str, int]] = []
     real = {kernel: getattr(triton_contrast, f"_{kernel}_kernel") for kernel in ("forward", "backward")}
 
@@ -402,7 +410,7 @@ def test_smaller_blocks_are_tried_where_shared_memory_is_short(monkeypatch: pyte
             own = how["BLOCK_EDGES" if self.kernel == "forward" else "BLOCK_NODES"]
             tried.append((self.kernel, own))
             if own > fits[self.kernel]:
-                raise OutOfResources(300_000, 200_000, "shared memory")
+                raise short
             real[self.kernel][grid](*given, **how)
 
     for kernel in real:
@@ -419,6 +427,8 @@ def test_smaller_blocks_are_tried_where_shared_memory_is_short(monkeypatch: pyte
         smallest = {"forward": 64, "backward": 128} | {kernel: own for kernel, own in fits.items() if own}
         if fits["forward"] == 0:  # once: PyTorch from then on
             assert tried == [("forward", 64), ("forward", 32), ("forward", 16)]
+            (warning,) = (one.getMessage() for one in caplog.records if one.levelno == logging.WARNING)
+            assert f"through PyTorch: forward: {' '.join(str(short).split())}" in warning
         else:  # each kernel by itself, and the second time at once
             assert tried[-2:] == list(smallest.items())
             assert {own for kernel, own in tried if kernel == "forward"} == {64, fits["forward"]}

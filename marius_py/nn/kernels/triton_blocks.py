@@ -9,14 +9,15 @@ Kernel = Literal["forward", "backward"]
 
 
 class TooLargeError(Exception):
-    """Blocks of a kernel do not fit the device.
+    """Blocks of a kernel do not fit the device, or cannot be assembled for it.
 
     Attributes:
         kernel: which.
     """
 
     def __init__(self, kernel: Kernel, cause: Exception) -> None:
-        super().__init__(f"{kernel}: {cause}")
+        said = " ".join(str(cause).split())  # an assembler's errors have many lines
+        super().__init__(f"{kernel}: {said}")
         self.kernel = kernel
 
 

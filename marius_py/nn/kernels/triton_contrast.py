@@ -20,7 +20,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.runtime.errors import OutOfResources
+from triton.runtime.errors import OutOfResources, PTXASError
 
 from marius_py.nn.kernels.triton_blocks import Blocks, Kernel, TooLargeError, default_blocks
 from marius_py.nn.kernels.triton_known import leave_out_known
@@ -330,7 +330,7 @@ def _backward_kernel(
 def _launch(kernel: Kernel, launch: Callable[..., Any], *given: Any, **how: Any) -> None:
     try:
         launch(*given, **how)
-    except OutOfResources as error:
+    except (OutOfResources, PTXASError) as error:  # the assembler counts some of the memory itself
         raise TooLargeError(kernel, error) from error
 
 
@@ -357,7 +357,7 @@ def contrast(
         blocks: shape of the blocks; None: `default_blocks`.
 
     Raises:
-        TooLargeError: the blocks do not fit the device.
+        TooLargeError: the blocks do not fit the device, or cannot be assembled for it.
     """
     num_chunks, num_edges, dim = queries.shape
     num_nodes = candidates.shape[1]
