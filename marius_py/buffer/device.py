@@ -59,7 +59,7 @@ class DeviceBuffer(PartitionBuffer):
 
     def rows(self, kernels: Kernels, index: Tensor) -> Tensor:
         """Copy of the embeddings (n, D) at buffer rows (n,) int64."""
-        return kernels.take(self._flat_embeddings, index)
+        return kernels.take(self._tables()[0], index)
 
     def step(
         self,
@@ -72,16 +72,8 @@ class DeviceBuffer(PartitionBuffer):
         rate: float | Tensor,
     ) -> None:
         """One step of the optimizer on the rows `index` (n,), in place; arguments as for `step_rows`."""
-        step_rows(
-            kernels,
-            optimizer,
-            self._flat_embeddings,
-            self._flat_state,
-            index,
-            gradients,
-            count=count,
-            rate=rate,
-        )
+        rows, state = self._tables()
+        step_rows(kernels, optimizer, rows, state, index, gradients, count=count, rate=rate)
 
     def mark(self) -> None:
         """What has been handed to the device so far must be done before a partition is written back."""

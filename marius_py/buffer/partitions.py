@@ -236,7 +236,7 @@ class PartitionBuffer:
 
     def gather_rows(self, index: Tensor, out: Tensor) -> Tensor:
         """Copy the rows at buffer indices (U,) int64 to `out` (U, D), which is returned."""
-        return self._threads.take(self._flat_embeddings, index, out)
+        return self._threads.take(self._tables()[0], index, out)
 
     def update(self, optimizer: SparseOptimizer, index: Tensor, gradients: Tensor, rate: float) -> None:
         """One step of the optimizer on the rows at distinct buffer indices, in place.
@@ -250,7 +250,7 @@ class PartitionBuffer:
             index: (U,) int64. gradients: (U, D).
             rate: factor of the learning rate.
         """
-        rows, state = self._flat_embeddings, self._flat_state
+        rows, state = self._tables()
 
         def step(part: slice) -> None:
             optimizer.step(rows, state, index[part], gradients[part], rate)
@@ -344,6 +344,17 @@ class PartitionBuffer:
     def _drop(self, part: int, slot: int) -> None:
         self._wait_unleased(part)
         self._free.append(slot)
+
+    def _tables(self) -> tuple[Tensor, Tensor]:
+        """Rows and state of all slots, to be held while they are used: compiled loops check no index.
+
+        Raises:
+            StorageError: the buffer was closed under a thread that its run has left behind.
+        """
+        rows, state = self._flat_embeddings, self._flat_state
+        if not (len(rows) and len(state)):
+            raise StorageError("the buffer was closed while a batch was under way")
+        return rows, state
 
     # ------------------------------------------------------------------ between store and slots
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
 from marius_py.machine import on_this_device
-from marius_py.threads import start_thread
+from marius_py.threads import Worker, start_thread
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class IOThread:
         self._lock = threading.Lock()
         self._error: BaseException | None = None
         self._ended = self._abandoned = False
-        self._thread: threading.Thread | None = None
+        self._thread: Worker | None = None
 
     def submit(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Queue `task(*args, **kwargs)`. After a failure every later task fails with the same cause.
@@ -58,7 +58,7 @@ class IOThread:
                 future.set_exception(self._error or RuntimeError("the I/O thread has been shut down"))
                 return future
             if self._thread is None:
-                thread = threading.Thread(target=on_this_device(self._work), name=NAME, daemon=True)
+                thread = Worker(on_this_device(self._work), NAME)
                 start_thread(thread)
                 self._thread = thread
             self._open.add(future)
@@ -118,10 +118,20 @@ class IOThread:
         self._tasks.put(None)
 
     def shutdown(self) -> None:
-        """Forget what is queued, wait for the running task, end the thread. May be called twice."""
+        """Forget what is queued, wait for the running task, end the thread. May be called twice.
+
+        An interrupt is raised once the task has ended; another one leaves the thread behind.
+        """
         with self._lock:
             self._ended = True
             self._error = self._error or RuntimeError("the I/O thread has been shut down")
         self._tasks.put(None)
-        if self._thread is not None and not self._abandoned:
-            self._thread.join()
+        thread = self._thread
+        if thread is None or self._abandoned:
+            return
+        try:
+            thread.wait()
+        except BaseException:
+            thread.wait()
+            raise
+        thread.join()

@@ -26,7 +26,7 @@ from marius_py.machine import on_this_device
 from marius_py.pipeline.channel import Channel, InFlight, Stop, StoppedError
 from marius_py.pipeline.trace import IN_FLIGHT, Trace
 from marius_py.pipeline.watchdog import Watchdog
-from marius_py.threads import start_thread
+from marius_py.threads import Worker, start_thread
 
 _JOIN_S = 0.2
 LOAD = "load"
@@ -130,26 +130,42 @@ class Run(ABC):
         """Run all bodies to their end; raise the first failure."""
         in_caller, bodies = self.bodies()
         threads = [
-            threading.Thread(
-                target=self._guard, args=(on_this_device(body),), name=f"marius-{title}", daemon=True
-            )
-            for title, body in bodies
+            Worker(partial(self._guard, on_this_device(body)), f"marius-{title}") for title, body in bodies
         ]
         try:
             self._guard(partial(_start, threads, in_caller))
         finally:
-            self._join(threads)
+            self._outlast(threads)
         if isinstance(self._source, Generator) and not self._given_up.is_set():
             self._source.close()
         if self._failures:
             raise self._failures[0]
 
-    def _join(self, threads: Sequence[threading.Thread]) -> None:
-        """Wait for all threads that were started; once the run is given up, only a moment for each."""
-        for thread in (one for one in threads if one.ident is not None):
-            while thread.is_alive() and not self._given_up.is_set():
+    def _outlast(self, threads: Sequence[Worker]) -> None:
+        """Wait for all threads, whatever interrupts come meanwhile: they work on what the caller frees.
+
+        The first stops the run, whose threads end at their next hand-over; another one gives it up.
+        """
+        stopping, ended = self._stop.is_set, False
+
+        def wait() -> None:
+            nonlocal ended
+            self._join(threads)
+            ended = True
+
+        while not ended:
+            self._guard(wait)
+            if not ended and stopping:
+                self._given_up.set()
+            stopping = True
+
+    def _join(self, threads: Sequence[Worker]) -> None:
+        """Wait for all threads; once the run is given up, only a moment for each."""
+        for thread in threads:
+            while not thread.wait(_JOIN_S) and not self._given_up.is_set():
+                pass
+            if thread.is_alive():
                 thread.join(_JOIN_S)
-            thread.join(_JOIN_S)
 
     def _produce(self, channel: Channel[Any]) -> None:
         """Draw the source to its end, each item into the channel."""
@@ -240,9 +256,7 @@ class _ThreadedRun(Run):
         waiting: SimpleQueue[tuple[Any, Future[Any]] | None] = SimpleQueue()
         names = [f"marius-{stage.name}-{number}" for number in range(self._ahead)]
         # Not a pool of the library's: its threads, if one hangs, would keep the process from ending.
-        threads = [
-            Thread(target=self._serve, args=(stage, waiting), name=name, daemon=True) for name in names
-        ]
+        threads = [Worker(partial(self._serve, stage, waiting), name) for name in names]
 
         def submit(item: Any) -> Future[Any]:
             done: Future[Any] = Future()

@@ -6,7 +6,7 @@ import gc
 import time
 import weakref
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
 from types import SimpleNamespace
@@ -538,6 +538,33 @@ def test_rows_are_read_and_changed_the_same_by_several_threads(optimizer: Sparse
     assert torch.equal(*found)
     changed = found[0].abs().sum(1) > 0
     assert set(changed.nonzero().flatten().tolist()) == set(index.tolist())
+
+
+@pytest.mark.parametrize("optimizer", [SGD(0.1), Adagrad(0.1)])
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_closed_buffer_has_no_rows_to_be_written_to(optimizer: SparseOptimizer, on_device: bool) -> None:
+    """Compiled loops would write wherever an index leads."""
+    store = MemoryPartitionStore(NodeTable(Partitioning(16000, 1), 4, optimizer.state_dim(4)))
+    cpu, index, gradients = torch.device("cpu"), torch.arange(9), torch.ones(9, 4)
+    buffer = (
+        DeviceBuffer(store, 1, IOThread(), Transfer(cpu))
+        if on_device
+        else PartitionBuffer(store, 1, IOThread())
+    )
+    buffer.close()
+    calls: list[Callable[[], Any]] = [
+        lambda: buffer.update(optimizer, index, gradients, 1.0),
+        lambda: buffer.gather_rows(index, torch.empty(9, 4)),
+    ]
+    if isinstance(buffer, DeviceBuffer):
+        device, plain = buffer, TorchKernels()
+        calls = [
+            lambda: device.step(plain, optimizer, index, gradients, count=None, rate=1.0),
+            lambda: device.rows(plain, index),
+        ]
+    for call in calls:
+        with pytest.raises(StorageError, match="closed while a batch was under way"):
+            call()
 
 
 @pytest.mark.parametrize("settings", [INLINE, THREADED], ids=["inline", "threaded"])

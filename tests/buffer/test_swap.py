@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 import weakref
@@ -171,3 +172,29 @@ def test_what_never_had_a_thread_is_shut_down(monkeypatch: pytest.MonkeyPatch) -
     io.shutdown()
     with pytest.raises(RuntimeError, match="shut down"):
         io.submit(int).result(5)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_interrupt_of_shutdown_is_raised_once_the_task_has_ended(times: int) -> None:
+    """A store may be closed then; another interrupt leaves the thread behind."""
+    io, begun, ended = IOThread(), threading.Event(), threading.Event()
+    main = threading.get_ident()
+
+    def write() -> None:
+        begun.set()
+        for _ in range(times):
+            time.sleep(0.2)
+            signal.pthread_kill(main, signal.SIGINT)
+        time.sleep(0.3)
+        ended.set()
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        io.submit(write)
+        assert begun.wait(5)
+        with pytest.raises(KeyboardInterrupt):
+            io.shutdown()
+        assert ended.is_set() == (times == 1)
+        assert ended.wait(5)
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -309,6 +311,53 @@ def test_threads_have_the_device_of_the_one_that_began_them(
     assert worked - {threading.get_ident()} <= chosen.keys()
     assert chosen
     assert set(chosen.values()) == {1}
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        partial(run_threaded, max_in_flight=2),
+        partial(run_lanes, lanes=2),
+        partial(run_lanes, lanes=2, ahead=1),
+    ],
+    ids=["threaded", "lanes", "ahead"],
+)
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_interrupt_while_threads_are_waited_for_leaves_none_at_work(
+    run: Callable[..., None], times: int
+) -> None:
+    """Unless it comes twice; by then the run stops, and what was left behind goes no further."""
+    collected: list[int] = []
+    main, begun = threading.get_ident(), threading.Barrier(2)
+    working, ended = threading.Event(), threading.Event()
+
+    def work(item: int) -> int:
+        if threading.current_thread() is threading.main_thread():
+            begun.wait(5)
+            return item
+        working.set()
+        with suppress(threading.BrokenBarrierError):
+            begun.wait(0.5)
+        time.sleep(0.1)  # by then the main thread, which has no more items, waits for this one
+        for _ in range(times):
+            signal.pthread_kill(main, signal.SIGINT)
+            time.sleep(0.3)
+        time.sleep(1.2 * (times - 1))
+        working.clear()
+        ended.set()
+        return item
+
+    stages = [Stage("enter", int), Stage("work", work), Stage("collect", collected.append)]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(numbers(1 if run.func is run_threaded else 2), stages, Trace())  # type: ignore[attr-defined]
+        assert working.is_set() == (times == 2)
+        assert ended.wait(5)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    time.sleep(0.05)
+    assert len(collected) == (run.func is run_lanes)  # type: ignore[attr-defined]
 
 
 def test_own_errors_keep_their_class() -> None:
