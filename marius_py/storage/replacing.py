@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -33,7 +32,7 @@ class Replacing:
             target: place.with_name(f".{place.name}.{os.getpid()}.tmp")
             for target, place in self._places.items()
         }
-        self._locks: list[int] = []
+        self._locks: dict[Path, int] = {}
         self._replaced: list[Path] = []
 
     def __enter__(self) -> dict[Path, Path]:
@@ -41,9 +40,11 @@ class Replacing:
         try:
             for target, path in self._temporary.items():
                 _remove_stale(self._places[target])
-                self._locks.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
-                if try_flock(self._locks[-1]) is False:
-                    raise OSError(errno.EWOULDBLOCK, "another process writes it")
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                if try_flock(descriptor) is False:
+                    os.close(descriptor)
+                    raise OSError("another thread, or a process of the same number, writes it")
+                self._locks[path] = descriptor
         except OSError as error:
             self._remove()
             raise self._failed(error) from error
@@ -66,11 +67,12 @@ class Replacing:
             raise self._failed(error) from error
 
     def _remove(self) -> None:
-        for path in self._temporary.values():
+        """Remove the files that were locked here; others are another writer's."""
+        for path in self._locks:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
         while self._locks:
-            os.close(self._locks.pop())
+            os.close(self._locks.popitem()[1])
 
     def _failed(self, error: OSError) -> StorageError:
         target = next(one for one in reversed(self._temporary) if one not in self._replaced)

@@ -149,3 +149,16 @@ def test_without_flock_the_process_in_the_name_decides(
         temporary[tmp_path / "v.csv"].write_text("whole")
     assert sorted(tmp_path.iterdir()) == [live, tmp_path / "v.csv"]
     assert (tmp_path / "v.csv").read_text() == "whole"
+
+
+def test_a_target_that_another_thread_writes_is_refused_and_stays_that_threads(tmp_path: Path) -> None:
+    target, other = tmp_path / "target", tmp_path / "other"
+    with Replacing([target]) as temporary:
+        temporary[target].write_text("whole")
+        with pytest.raises(
+            StorageError, match=r"writing .*target failed: another thread.*nothing was replaced"
+        ):
+            Replacing([other, target]).__enter__()
+        assert list(tmp_path.iterdir()) == [temporary[target]]
+    assert target.read_text() == "whole"
+    assert list(tmp_path.iterdir()) == [target]
