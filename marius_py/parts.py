@@ -192,8 +192,8 @@ def automatic_capacity(table: NodeTable, relation_bytes: int, device: str = "cpu
 def spare_slots(config: TrainConfig, table: NodeTable, capacity: int) -> int:
     """Slots beyond one a partition: what can be written between two commits, at most p.
 
-    Between two commits at most `checkpoint.every_steps` swaps and those of one more step are written back,
-    and the c residents: p + min(p, every_steps + 2 c) slots in all.
+    Between two commits at most `checkpoint.every_steps` swaps are written back, the c residents after them,
+    and those of the next step with edges: p + min(p, every_steps + 2 c) slots in all.
     """
     p = table.partitioning.num_partitions
     steps = config.checkpoint.every_steps

@@ -111,7 +111,7 @@ class Commits:
         since = swaps_before[position.step] - swaps_before[last.step]
         if rhythm.swaps is not None and since >= rhythm.swaps:
             return True
-        # Entering the step writes what it evicts, and a commit after it all that is then resident.
-        entering = swaps_before[position.step + 1] - swaps_before[last.step]
-        needed = entering + self._buffer.capacity
+        # Until it is asked again, entering steps of which all but the last have no edges writes back what was
+        # resident, and a commit after them all that then is.
+        needed = since + 2 * self._buffer.capacity
         return min(needed, self._store.table.partitioning.num_partitions) > self._spare_slots

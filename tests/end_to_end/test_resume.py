@@ -225,6 +225,19 @@ def test_disk_overhead_is_bounded_and_suffices(
     run_train("checkpoint.every_steps=null", "training.epochs=2", resume=True)
 
 
+def test_spare_slots_suffice_where_steps_have_no_edges(tmp_path: Path) -> None:
+    """Nothing asks for a commit between two steps without edges, but all residents are swapped meanwhile."""
+    tails = np.random.default_rng(0).integers(0, 64, 60)
+    edges = [(f"n{head}", "r", f"n{tail}") for head, tail in zip(range(64), tails, strict=False)]
+    settings = {"model.dim": 8, "training.epochs": 1, "training.valid_every": 0, "storage.partitions": 16}
+    settings |= {"storage.capacity": 2, "checkpoint.every_steps": 1, "checkpoint.every_seconds": None}
+    settings |= {"ordering.policy": "eager", "ordering.name": "random"}
+    marius_py.train(edges, tmp_path / "run", settings).close()
+    later = {"training.epochs": 3, "checkpoint.every_steps": None}
+    marius_py.train(edges, tmp_path / "run", later, resume=True).close()
+    assert not verify(tmp_path / "run")
+
+
 @pytest.mark.parametrize(("in_flight", "batches"), [(1, 9), (6, 3), (6, 16)])
 def test_threaded_no_batch_is_trained_twice_or_left_out(
     in_flight: int, batches: int, run_train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -55,8 +55,8 @@ def test_a_commit_is_due_by_swaps_between_steps_and_not_at_the_epochs_end() -> N
 
 
 def test_a_commit_is_due_before_versions_run_out() -> None:
-    """Entering step s has written s + 1 partitions, and the commit after it writes both residents."""
-    commits = make_commits(CommitRhythm(), spare_slots=5)
+    """Before step s, s partitions were written; at the next one with edges both residents are, twice."""
+    commits = make_commits(CommitRhythm(), spare_slots=6)
     due = [commits.due(Position(0, step, 0), LAST, SWAPS) for step in range(1, 5)]
     assert due == [False, False, True, True]
     enough = make_commits(CommitRhythm(), spare_slots=4, partitions=4)
