@@ -7,7 +7,11 @@ it goes to a free slot, and the atomic replacement of checkpoint.h5 commits all 
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +31,8 @@ from marius_py.storage.lock import FolderLock
 from marius_py.storage.node_file import NODES_NAME, NodeFile, read_facts
 from marius_py.storage.protocols import Checkpoint, Float32, NodeTable
 from marius_py.storage.slots import SlotTable
+
+log = logging.getLogger(__name__)
 
 
 def open_nodes(folder: Path, manifest: Manifest, *, writable: bool) -> NodeFile:
@@ -81,7 +87,8 @@ class Hdf5PartitionStore:
         self._unverified = set(range(self.table.partitioning.num_partitions))
         self._hasher = ThreadPoolExecutor(1, "marius-hash")
         self._refusal: str | None = None
-        self._closed = False
+        self._transfers, self._closed = 0, False
+        self._mutex = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -111,12 +118,12 @@ class Hdf5PartitionStore:
 
         Rows past the partition's size are undefined. Arrays from `aligned.allocate` go past the page cache.
         """
-        self._check_open()
         check_arrays(self.table, part, embeddings, state)
         rows = self.table.partitioning.size(part)
-        size = self._nodes.read_slot(self._slots.current(part), rows, embeddings, state)
-        if part in self._unverified:
-            self._verify(part, embeddings[:rows], state[:rows])
+        with self._transfer():
+            size = self._nodes.read_slot(self._slots.current(part), rows, embeddings, state)
+            if part in self._unverified:
+                self._verify(part, embeddings[:rows], state[:rows])
         return size
 
     def write(self, part: int, embeddings: Float32, state: Float32) -> int:
@@ -128,16 +135,17 @@ class Hdf5PartitionStore:
         """
         self._check_writable()
         check_arrays(self.table, part, embeddings, state)
-        slot = self._slots.claim(part)
         rows = self.table.partitioning.size(part)
-        # Hashing and writing both release the GIL, so the hash hides behind the disk.
-        hashes = self._hasher.submit(_hash_pair, embeddings[:rows], state[:rows])
-        try:
-            size = self._nodes.write_slot(slot, rows, embeddings, state)
-        finally:
-            self._hashes[part] = hashes.result()
-        self._unverified.discard(part)
-        self._slots.confirm(part)
+        with self._transfer():
+            slot = self._slots.claim(part)
+            # Hashing and writing both release the GIL, so the hash hides behind the disk.
+            hashes = self._hasher.submit(_hash_pair, embeddings[:rows], state[:rows])
+            try:
+                size = self._nodes.write_slot(slot, rows, embeddings, state)
+            finally:
+                self._hashes[part] = hashes.result()
+            self._unverified.discard(part)
+            self._slots.confirm(part)
         return size
 
     def free_slots(self) -> int:
@@ -202,12 +210,39 @@ class Hdf5PartitionStore:
         return decode_meta(self._meta, self._path) if self._manifest.generation else None
 
     def close(self) -> None:
-        """Release files and lock; uncommitted writes are forgotten. May be called twice."""
-        if not self._closed:
-            self._closed = True
-            self._hasher.shutdown()
-            self._nodes.close()
-            self._lock.release()
+        """Release files and lock; uncommitted writes are forgotten. May be called twice.
+
+        A transfer that hangs in another thread keeps them: it may still end, and must find the slot that it
+        writes to nobody else's, and its descriptor no other file's.
+        """
+        with self._mutex:
+            if self._closed:
+                return
+            self._closed, left = True, self._transfers
+        if left:
+            log.warning("%s stays in use until a transfer that hangs ends, or this process", self.folder)
+        else:
+            self._release()
+
+    def _release(self) -> None:
+        self._hasher.shutdown()
+        self._nodes.close()
+        self._lock.release()
+
+    @contextmanager
+    def _transfer(self) -> Iterator[None]:
+        """Move rows of a store that is open; if it is closed meanwhile, release it afterwards."""
+        with self._mutex:
+            self._check_open()
+            self._transfers += 1
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._transfers -= 1
+                is_last = self._closed and not self._transfers
+            if is_last:
+                self._release()
 
     def _verify(self, part: int, embeddings: Float32, state: Float32) -> None:
         found = _hash_pair(embeddings, state)

@@ -6,7 +6,9 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from marius_py.storage.checkpoint_file import CHECKPOINT_NAME
 from marius_py.storage.file_io import hdf5_errors_as_storage
 from marius_py.storage.hdf5_nodes import create_node_store, has_commit, open_node_store
 from marius_py.storage.hdf5_store import Hdf5PartitionStore
-from marius_py.storage.node_file import NODES_NAME
+from marius_py.storage.node_file import NODES_NAME, NodeFile
 from marius_py.storage.protocols import Checkpoint, NodeTable
 from marius_py.storage.reader import open_node_reader
 from marius_py.storage.slots import SlotTable
@@ -190,6 +192,39 @@ def test_after_a_failed_flush_or_rename_the_store_takes_no_more(
         is_new = again.checkpoint().meta == {"number": 1}
         assert is_new == (number == 8)
         expect_version(again, 1, int(is_new))
+
+
+@pytest.mark.parametrize("operation", ["write", "read"])
+def test_a_store_closed_under_a_transfer_that_hangs_is_nobody_elses_until_it_ends(
+    store: Hdf5PartitionStore, operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its slot would be another version's by then, its descriptor another file's."""
+    hangs, go, real = threading.Event(), threading.Event(), getattr(NodeFile, f"{operation}_slot")
+
+    def hang(self: NodeFile, *words: Any) -> int:
+        hangs.set()
+        assert go.wait(10)
+        moved: int = real(self, *words)
+        return moved
+
+    monkeypatch.setattr(NodeFile, f"{operation}_slot", hang)
+    move = store.write if operation == "write" else store.read_into
+    thread = threading.Thread(target=move, args=(1, *version(TABLE, 1, 1)))
+    thread.start()
+    assert hangs.wait(10)
+    store.close()
+    store.close()
+    with pytest.raises(StorageError, match="is closed"):
+        store.write(0, *version(TABLE, 0, 1))
+    with pytest.raises(StorageError, match=f"in use: process {os.getpid()} "):
+        open_node_store(store.folder)
+    go.set()
+    thread.join(10)
+    assert not thread.is_alive()
+    monkeypatch.undo()
+    with open_node_store(store.folder) as again:
+        for part in range(3):
+            expect_version(again, part, 0)
 
 
 def test_failed_write_is_forgotten_by_the_next_opening(store: Hdf5PartitionStore) -> None:
