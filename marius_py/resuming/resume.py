@@ -30,7 +30,7 @@ from marius_py.run_files.names import (
     SORTED_EDGES_NAME,
     TRACE_FILE,
 )
-from marius_py.storage.files import TEMPORARY_SUFFIX, remove
+from marius_py.storage.files import TEMPORARY_SUFFIX, missing_folders, remove, sync_names
 from marius_py.storage.hdf5_nodes import has_commit
 from marius_py.storage.hdf5_store import Hdf5PartitionStore
 from marius_py.storage.lock import LOCK_NAME, FolderLock, describe_owner, is_locked, lock_owner
@@ -60,13 +60,14 @@ def claimed(folder: Path) -> Iterator[None]:
         StorageError: another run writes to it (its process is named), or it cannot be made.
     """
     try:
-        is_new = not folder.exists()
+        made = missing_folders(folder)
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"the run folder {folder} cannot be made: {error.strerror}") from error
     lock = FolderLock(folder)
     lock.acquire()
     try:
+        sync_names(made)
         for name in VIEWS:
             remove(folder / (name + TEMPORARY_SUFFIX))
         for path in folder.glob(f"edges-*/*{TEMPORARY_SUFFIX}"):
@@ -75,7 +76,7 @@ def claimed(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-        if is_new:
+        if made:
             with suppress(OSError):  # it has content, as a rule
                 folder.rmdir()
 

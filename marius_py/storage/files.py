@@ -13,7 +13,7 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from marius_py.errors import ConfigError, StorageError
@@ -263,6 +263,18 @@ def sync_folder(folder: Path) -> None:
             raise storage_error("flush", folder, error) from error
     finally:
         os.close(descriptor)
+
+
+def missing_folders(folder: Path) -> list[Path]:
+    """`folder` and those above it that are not there, to be given to `sync_names` once they are."""
+    return [one for one in (folder, *folder.parents) if not one.exists()]
+
+
+def sync_names(made: Sequence[Path]) -> None:
+    """Make the names of new folders durable, but in folders that may be written to and not be read."""
+    for folder in made:
+        if os.access(folder.parent, os.R_OK):
+            sync_folder(folder.parent)
 
 
 def remove(path: Path) -> None:

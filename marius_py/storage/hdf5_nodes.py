@@ -48,7 +48,7 @@ def create_node_store(
     """
     check_table(table, spare_slots)
     path = Path(folder)
-    is_new = not path.exists()
+    made = files.missing_folders(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -61,13 +61,14 @@ def create_node_store(
         _clear(path)
         try:
             _create_files(path, table, table.partitioning.num_partitions + spare_slots)
+            files.sync_names(made)
             return Hdf5PartitionStore(path, lock)
         except BaseException:
             _clear(path)
             raise
     except BaseException:
         lock.release()
-        if is_new:
+        if made:
             _remove_empty(path)
         raise
 

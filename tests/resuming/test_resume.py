@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from marius_py.errors import ConfigError, StorageError
+from marius_py.partitioning import Partitioning
 from marius_py.resuming.resume import check_epochs, claimed
+from marius_py.storage.hdf5_nodes import create_node_store
+from marius_py.storage.protocols import NodeTable
+from marius_py.testing import SystemCallFaults
 
 
 def test_a_run_in_a_folder_that_may_not_be_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,3 +46,12 @@ def test_fewer_epochs_than_there_are(position: list[int], epochs: int, said: str
 
 def test_a_run_without_a_commit_has_no_epochs(tmp_path: Path) -> None:
     check_epochs({}, 0, tmp_path)
+
+
+def test_the_names_of_new_folders_are_made_durable(tmp_path: Path) -> None:
+    """Else a commit could lie in a folder that a power failure leaves without a name."""
+    run = tmp_path / "deep" / "run"
+    with SystemCallFaults() as faults, claimed(run):
+        create_node_store(run / "checkpoint", NodeTable(Partitioning(30, 2), 4, 4), spare_slots=2).close()
+    flushed = {call.path for call in faults.calls if call.name == "fsync"}
+    assert {str(tmp_path), str(run.parent), str(run)} <= flushed
