@@ -1039,3 +1039,19 @@ def test_interrupted_run_is_code_130_and_goes_on(tmp_path: Path) -> None:
     done = len((tmp_path / "run=1" / "metrics.jsonl").read_text().splitlines())
     assert cli.train(["output=run=1", "resume=true", f"training.epochs={done + 1}"]) == 0
     assert len((tmp_path / "run=1" / "metrics.jsonl").read_text().splitlines()) == done + 1
+
+
+def test_a_line_of_the_log_that_comes_upon_another_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of a signal's handler does, where standard error is a full pipe."""
+    tried = []
+
+    class Busy(io.StringIO):
+        def write(self, text: str) -> int:
+            tried.append(text)
+            raise RuntimeError("reentrant call inside <_io.BufferedWriter name='<stderr>'>")
+
+    monkeypatch.setattr(sys, "stderr", Busy())
+    console._StderrHandler().emit(
+        logging.LogRecord("marius_py", logging.WARNING, "", 0, "committing", (), None)
+    )
+    assert tried

@@ -280,7 +280,9 @@ class _StderrHandler(logging.Handler):
         try:
             Bars.write(self.format(record))
         except Exception:
-            self.handleError(record)
+            # The handler of a signal may come upon a line that is being written.
+            with contextlib.suppress(Exception):
+                self.handleError(record)
 
 
 def say(text: str) -> None:
