@@ -206,7 +206,7 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         "rescal",
     ],
 )
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_run_is_the_same_whatever_torchs_defaults_are(
     words: list[str], compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

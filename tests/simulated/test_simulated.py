@@ -54,8 +54,8 @@ def run_on_device(order: str, chosen: str) -> None:
     ("order", "chosen"),
     [
         ("late", "checks or travel or (trained_as and torch)"),
-        ("early", "never_waits or (other_ways and TransE-device)"),
-        ("7", "equal_to_the_cpu or (recorded and None-masked-device)"),
+        pytest.param("early", "never_waits or (other_ways and TransE-device)", marks=pytest.mark.slow),
+        pytest.param("7", "equal_to_the_cpu or (recorded and None-masked-device)", marks=pytest.mark.slow),
     ],
 )
 def test_what_is_written_for_a_device(order: str, chosen: str) -> None:
