@@ -69,9 +69,9 @@ def resolve_columns(
             they tell head and tail (`WORDS`), otherwise in that order.
         header: whether the first line is a header; "auto": when it has usual words for head and tail, or one
             of `NO_RELATION` among two or three and numbers below it in all `following` lines, two or more, or
-            when head and tail are no whole numbers and in all `following` lines they are, which are two or
-            more, or one if the names are `numbered`; without that, a warning says that the first line may be
-            a header.
+            when head and tail are no numbers and in all `following` lines the head is a whole number and the
+            tail a number, which are two or more, or one if the names are `numbered`; without that, a warning
+            says that the first line may be a header.
         where: file and line for messages.
         following: the cells of some lines after the first.
         numbered: says whether all names known before are whole numbers, as those of a graph that is extended
@@ -201,12 +201,16 @@ def _leaves_numbers_out(cells: Sequence[str], following: Sequence[Sequence[str]]
 
 
 def _heads_numbers(cells: Sequence[str], following: Sequence[Sequence[str]], head: int, tail: int) -> bool:
-    """Whether head and tail are no whole numbers in the first line, and are in all those below, if any."""
+    """Whether head and tail are no numbers in the first line, and are in all those below, if any.
+
+    Heads are whole numbers there. Tails may be fractions, as weights that stand in their place are.
+    """
     return (
         bool(following)
-        and not any(is_whole_number(cells[i]) for i in (head, tail))
+        and not any(_NUMBER.fullmatch(cells[i]) for i in (head, tail))
         and all(
-            len(row) == len(cells) and all(is_whole_number(row[i]) for i in (head, tail)) for row in following
+            len(row) == len(cells) and is_whole_number(row[head]) and _NUMBER.fullmatch(row[tail])
+            for row in following
         )
     )
 

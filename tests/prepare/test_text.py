@@ -531,6 +531,27 @@ def test_tails_that_look_like_weights_are_doubted(
     assert any("such as '.5'; if those are weights" in line for line in caplog.messages) == is_doubted
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("e.csv", b"user,item,rating\n1,31,2\n1,1029,3.5\n2,31,4\n"),
+        ("e.tsv", b"userId\titemId\tscores\n1\t31\t2\n1\t1029\t3.5\n2\t31\t4\n"),
+        ("e.csv", b'"user","item","rating"\n"1","31","2"\n"1","1029","3.5"\n"2","31","4"\n'),
+        ("e.csv.gz", gzip.compress(b"user,item,rating\n1,31,2\n1,1029,3.5\n2,31,4\n")),
+    ],
+    ids=["csv", "tsv", "quoted", "gzip"],
+)
+def test_weights_below_a_header_are_doubted(
+    tmp_path: Path, name: str, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = put(tmp_path, content, name)
+    assert read(path) == [("1", "31", "2"), ("1", "1029", "3.5"), ("2", "31", "4")]
+    header, weights = caplog.messages
+    assert "line 1: taken for a header, as 'user" in header
+    assert "such as '3.5'; if those are weights, leave them out with input.columns=[0,1]" in weights
+    assert read(path, columns=[0, 1]) == [("1", "31"), ("1", "1029"), ("2", "31")]
+
+
 def test_columns_of_a_command_line_are_numbers_or_names(tmp_path: Path) -> None:
     def chosen(columns: str) -> Rows:
         words = ["input.train=f", "output=o", f"input.columns={columns}"]
@@ -587,6 +608,13 @@ def test_a_header_of_other_names_is_read_in_order_and_logged(
         (b"user,movie\n1,2\n-3,4\n", {}, [("1", "2"), ("-3", "4")]),
         (b"user,sees,movie\n1,often,2\n3,never,4\n", {}, [("1", "often", "2"), ("3", "never", "4")]),
         (b"w,user,movie\n.5,1,2\n.1,3,4\n", {"columns": [1, 2]}, [("1", "2"), ("3", "4")]),
+        (b"user,movie\n1,2.5\n3,4\n", {}, [("1", "2.5"), ("3", "4")]),
+        (b"user,sees,movie\n1,often,.5\n3,never,1e-3\n", {}, [("1", "often", ".5"), ("3", "never", "1e-3")]),
+        # no header: a fraction for an end, or for a head below
+        (b"a,.5\n1,.5\n3,4\n", {}, [("a", ".5"), ("1", ".5"), ("3", "4")]),
+        (b".5,a\n1,2\n3,4\n", {}, [(".5", "a"), ("1", "2"), ("3", "4")]),
+        (b"a,b\n1.5,2\n2,3\n", {}, [("a", "b"), ("1.5", "2"), ("2", "3")]),
+        (b"a,r,1.5\nb,r,2.5\n3,r,4\n", {}, [("a", "r", "1.5"), ("b", "r", "2.5"), ("3", "r", "4")]),
         # no header: an end that is a number, one line only below, another name below, another width
         (b"1,movie\n1,2\n3,4\n", {}, [("1", "movie"), ("1", "2"), ("3", "4")]),
         (b"a,b\n1,2\n", {}, [("a", "b"), ("1", "2")]),
@@ -608,6 +636,7 @@ def test_names_above_numbers_are_a_header(
     [
         (b"x,y\n5,1\n", {}, True),
         (b"x,sees,y\n5,often,1\n", {}, True),
+        (b"user,item,rating\n1,31,2.5\n", {}, True),
         (b"w,x,y\n.5,5,1\n", {"columns": [1, 2]}, True),
         (b"u,v,weight\n5,1,2\n", {}, True),
         (b"x,y\n", {}, False),
