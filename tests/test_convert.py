@@ -247,6 +247,17 @@ def test_pyg(tmp_path):
     assert named_edges(graph) == [("a", "0", "b"), ("b", "1", "c"), ("c", "0", "a")]
 
 
+@pytest.mark.parametrize("num_nodes", [None, 0, 3])
+def test_pyg_without_edges(tmp_path, num_nodes):
+    """PyG says num_nodes=0 where nothing tells of nodes."""
+    empty = SimpleNamespace(edge_index=torch.zeros(2, 0, dtype=torch.int64), num_nodes=num_nodes)
+    with pytest.raises(FormatError, match=r"^train has no edges$"):
+        graph_from(empty, tmp_path / "g")
+    data = SimpleNamespace(edge_index=torch.tensor([[0], [1]]), num_nodes=2)
+    with pytest.raises(FormatError, match=r"^valid has no edges$"):
+        graph_from(data, tmp_path / "g", valid=empty)
+
+
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [

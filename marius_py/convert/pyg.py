@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from marius_py.errors import ConfigError
+from marius_py.errors import ConfigError, FormatError
 
 logger = logging.getLogger(__name__)
 
@@ -28,11 +28,13 @@ def number_pyg(parts: Mapping[str, Any], node_names: Sequence[str] | None) -> Nu
 
     Raises:
         ConfigError: an attribute of another shape or type, edges that have no type beside others that have
-        one, or more nodes than names.
+        one, or more nodes than names. FormatError: a split has no edges.
     """
     arrays: dict[str, NDArray[np.integer]] = {}
     for split, data in parts.items():
         index, num_message = _split_edges(data, split, split)
+        if not index.size:  # before num_nodes is asked for, which PyG guesses from the edges: 0
+            raise FormatError(f"{split} has no edges")
         columns = [index[0], index[1]]
         kinds = getattr(data, "edge_type", None)
         if kinds is not None:
