@@ -72,8 +72,9 @@ def extend_run(
         graph: what `extend_graph` made of the run's graph.
         output: the new run folder.
         init: of new nodes. "neighbors": the mean of what their known neighbours ask for, that is of the
-            queries of their edges, at the mean length of the neighbours; "random": the model's initializer,
-            which nodes without a known neighbour get in any case.
+            queries of their edges by a relation that the run knows (by any, if the decoder learns nothing of
+            relations), at the mean length of the neighbours; "random": the model's initializer, which nodes
+            without such an edge get in any case.
         memory_bytes: bound for the sums of new nodes and for their edges with old ones: more nodes take more
             passes over the edges, more edges more passes over the run's embeddings.
         run_graph: the graph that the run was trained on, if it has moved since.
@@ -249,6 +250,7 @@ class _Fresh:
         self._seed = seed
         self._init = init
         self._memory_bytes = memory_bytes
+        self._ask_relations = model.decoder.relation_dim > 0
         self._sum_bytes = 8 * old.dim + 16
         self._size = max(1, memory_bytes // 2 // self._sum_bytes)
         self._first = self._last = 0
@@ -278,7 +280,7 @@ class _Fresh:
         return rows
 
     def _from_neighbors(self, ids: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
-        """Replace the rows of nodes that have an edge of a known relation with an old node."""
+        """Replace the rows of nodes that `_asked` finds an edge of with an old node."""
         means = _Means(np.zeros(rows.shape), np.zeros(len(ids)), np.zeros(len(ids), np.int64))
         room = max(1, (self._memory_bytes - len(ids) * self._sum_bytes) // _ASKED_BYTES)
         asked: list[_Asked] = []
@@ -301,12 +303,13 @@ class _Fresh:
         logger.info("new nodes initialised from neighbours: %d of %d", len(places), len(ids))
 
     def _asked(self, edges: NDArray[np.int64], ids: NDArray[np.int64]) -> _Asked:
-        """The edges (E, 3) between the new nodes `ids` and old nodes, by a known relation."""
+        """The edges (E, 3) between the new nodes `ids` and old nodes, by a known relation if it has a row."""
+        relation = edges[:, 1] if self._ask_relations else np.zeros_like(edges[:, 1])  # else all are alike
         found = []
         for side, column in enumerate((0, 2)):
             place = np.searchsorted(ids, edges[:, column])
             place[place == len(ids)] = 0
-            anchor, relation = edges[:, 2 - column], edges[:, 1]
+            anchor = edges[:, 2 - column]
             chosen = ids[place] == edges[:, column]
             chosen &= (relation < self._old.graph.num_relations) & ~self._shift.is_new(anchor)
             columns = place[chosen], self._back(anchor[chosen]), relation[chosen] * len(SIDES) + side

@@ -247,6 +247,29 @@ def test_the_table_is_read_once_for_all_new_edges_held(files, tmp_path, monkeypa
         np.testing.assert_allclose(run.embeddings(ids), means, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize(("decoder", "asked"), [("dot", True), ("distmult", False)])
+def test_new_relations_are_asked_for_where_they_need_no_row(tmp_path, decoder, asked):
+    rows = make_rows(np.random.default_rng(4), [f"old {i}" for i in range(20)], ["likes", "knows"], 100)
+    write(tmp_path / "old.tsv", rows)
+    graph = prepare(tmp_path / "old.tsv", tmp_path / "g", header=False, split=(1, 0, 0), partitions=4)
+    settings = {**SETTINGS, "model.decoder": decoder}
+    marius_py.train(graph, tmp_path / "run", settings).close()
+    new = [("new 0", "hates", "old 1"), ("old 2", "hates", "new 0"), ("new 1", "likes", "old 3")]
+    both = extend_graph(graph, write(tmp_path / "new.tsv", new), tmp_path / "both", header=False)
+    inits = ("neighbors", "random")
+    folders = [extend_run(tmp_path / "run", both, tmp_path / init, init=init) for init in inits]
+    with marius_py.load(folders[0]) as run, marius_py.load(folders[1]) as drawn:
+        found, random = (one.embeddings(["new 0", "new 1"]) for one in (run, drawn))
+        known = run.embeddings(["old 1", "old 2"])
+    assert (found[1] != random[1]).any()
+    if not asked:
+        np.testing.assert_array_equal(found[0], random[0])
+        return
+    mean = known.mean(axis=0)
+    wanted = np.linalg.norm(known, axis=1).mean() / np.linalg.norm(mean)
+    np.testing.assert_allclose(found[0], mean * wanted, rtol=1e-5)
+
+
 def test_command(files, tmp_path, capsys):
     folder, old, _, _, _ = files
     marius_py.train(old, tmp_path / "run", SETTINGS).close()
