@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import xxhash
+from numpy.typing import NDArray
 
 from marius_py.graph.manifest import EDGES_FILE, GRAPH_FILE, NODES_FILE, RELATIONS_FILE, manifest_bytes
 from marius_py.graph.names import read_names, write_names
@@ -28,6 +30,7 @@ from marius_py.storage.edge_writer import EdgeWriter
 from marius_py.storage.file_io import file_checksum, replace_file
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.protocols import Edges
+from marius_py.types import SPLITS
 
 logger = logging.getLogger(__name__)
 
@@ -145,15 +148,14 @@ def _fingerprint(content: GraphContent, survey: Survey, hashes: tuple[str, str])
 def _report(folder: Path, content: GraphContent, survey: Survey, known: TrainOverlap) -> dict[str, Any]:
     """What a user should know about the data; the edges themselves are never changed."""
     report: dict[str, Any] = {"self_loops": dict(survey.self_loops)}
-    for key, file, count, unknown in (
-        ("unknown_nodes", NODES_FILE, content.partitioning.num_nodes, survey.unknown_nodes),
-        ("unknown_relations", RELATIONS_FILE, content.num_relations, survey.unknown_relations),
+    nodes, relations = folder / NODES_FILE, folder / RELATIONS_FILE
+    num_nodes, num_relations = content.partitioning.num_nodes, content.num_relations
+    for what, path, count, unknown, unused in (
+        ("nodes", nodes, num_nodes, survey.unknown_nodes, survey.unused_nodes()),
+        ("relations", relations, num_relations, survey.unknown_relations, survey.unused_relations()),
     ):
-        report[key] = {}
-        for split in ("valid", "test"):
-            ids = unknown(split)
-            examples = [read_names(folder / file, i, i + 1, count)[0] for i in ids[:_EXAMPLES].tolist()]
-            report[key][split] = {"count": len(ids), "examples": examples}
+        report[f"unknown_{what}"] = {split: _noted(path, unknown(split), count) for split in SPLITS[1:]}
+        report[f"unused_{what}"] = _noted(path, unused, count)
     with Hdf5EdgeStore(folder / EDGES_FILE) as store:
         report["duplicate_edges"] = count_duplicates(store, folder)
     report["edges_in_train"] = known.in_train()
@@ -161,18 +163,23 @@ def _report(folder: Path, content: GraphContent, survey: Survey, known: TrainOve
     return {**report, **content.report}
 
 
+def _noted(path: Path, ids: NDArray[np.int64], count: int) -> dict[str, Any]:
+    """How many ids there are, and the first of their names, of `count` in a file."""
+    examples = [read_names(path, i, i + 1, count)[0] for i in ids[:_EXAMPLES].tolist()]
+    return {"count": len(ids), "examples": examples}
+
+
 def _log_report(report: dict[str, Any], parts_reverses: bool) -> None:
-    for key, what in (("unknown_nodes", "nodes"), ("unknown_relations", "relations")):
-        for split, found in report[key].items():
+    for what in ("nodes", "relations"):
+        for split, found in report[f"unknown_{what}"].items():
             if found["count"]:
                 logger.warning(
-                    "%d %s of %s occur in no train edge (%s%s); they are kept and will be ranked untrained",
-                    found["count"],
-                    what,
-                    split,
-                    ", ".join(found["examples"]),
-                    ", …" if found["count"] > len(found["examples"]) else "",
-                )
+                    "%d %s of %s occur in no train edge (%s); they are kept and will be ranked untrained",
+                    found["count"], what, split, _some(found),
+                )  # fmt: skip
+        found = report[f"unused_{what}"]
+        if found["count"]:
+            logger.info("%d %s occur in no edge (%s); they are kept", found["count"], what, _some(found))
     for key, what in (("duplicate_edges", "edges that repeat another"), ("self_loops", "self-loops")):
         for split, count in report[key].items():
             if count:
@@ -199,6 +206,11 @@ def _log_report(report: dict[str, Any], parts_reverses: bool) -> None:
                 split,
                 hint if much else "",
             )
+
+
+def _some(found: Mapping[str, Any]) -> str:
+    """The examples of what `_noted` returned, for a message."""
+    return ", ".join([*found["examples"], *["…"] * (found["count"] > len(found["examples"]))])
 
 
 def _file_facts(path: Path) -> dict[str, Any]:

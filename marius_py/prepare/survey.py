@@ -63,6 +63,14 @@ class Survey:
         """Ids of relations in valid or test that no train edge has."""
         return np.flatnonzero(self._relations[split] & ~self._relations["train"])
 
+    def unused_nodes(self) -> NDArray[np.int64]:
+        """Ids of nodes that no edge of any split has."""
+        return np.flatnonzero((self.degrees == 0) & ~self._nodes["valid"] & ~self._nodes["test"])
+
+    def unused_relations(self) -> NDArray[np.int64]:
+        """Ids of relations that no edge of any split has."""
+        return np.flatnonzero(~np.logical_or.reduce([self._relations[split] for split in SPLITS]))
+
 
 def add_counts(counts: NDArray[np.int64], ids: NDArray[np.integer]) -> None:
     """Add 1 to counts[id] for each id, in time by the smaller of the two where possible."""

@@ -13,7 +13,7 @@ import pytest
 from marius_py.errors import ConfigError, FormatError, StorageError
 from marius_py.graph import open_graph
 from marius_py.partitioning import Partitioning
-from marius_py.prepare import prepare
+from marius_py.prepare import prepare, prepare_arrays
 from marius_py.types import Bucket
 from marius_py.verify import verify_graph
 from tests.prepare.graphs import all_edges, named_edges, write_rows
@@ -156,6 +156,31 @@ def test_unknown_names_duplicates_and_loops_are_kept_and_reported(
     assert named_edges(graph)["valid"] == Counter([("a", "r", "new"), ("a", "s", "b")])
     assert "1 nodes of valid occur in no train edge (new)" in caplog.text
     assert "train has 2 edges that repeat another" in caplog.text
+
+
+def test_nodes_and_relations_of_no_edge_are_kept_and_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those of valid or test alone are counted as unknown to train instead."""
+    train, test = np.array([[0, 0, 1]]), np.array([[0, 1, 2]])
+    names = {"node_names": list("abcdefghi"), "relation_names": list("rstu")}
+    with caplog.at_level(logging.INFO):
+        graph = prepare_arrays(train, tmp_path / "g", test=test, partitions=1, **names)
+        full = prepare_arrays(train, tmp_path / "h", split=(1, 0, 0), partitions=1)
+    assert (graph.num_nodes, graph.num_relations) == (9, 4)
+    unused = graph.report["unused_nodes"]
+    assert (unused["count"], len(unused["examples"]), set(unused["examples"]) - set("defghi")) == (
+        6,
+        5,
+        set(),
+    )
+    assert graph.report["unused_relations"] == {"count": 2, "examples": ["t", "u"]}
+    assert graph.report["unknown_nodes"]["test"] == {"count": 1, "examples": ["c"]}
+    assert graph.report["unknown_relations"]["test"] == {"count": 1, "examples": ["s"]}
+    (nodes,) = [line for line in caplog.messages if "nodes occur in no edge" in line]
+    assert nodes == f"6 nodes occur in no edge ({', '.join(unused['examples'])}, …); they are kept"
+    assert "2 relations occur in no edge (t, u); they are kept" in caplog.messages
+    assert full.report["unused_nodes"] == full.report["unused_relations"] == {"count": 0, "examples": []}
 
 
 def test_existing_graph_is_refused_or_replaced(tmp_path: Path) -> None:
