@@ -163,7 +163,7 @@ class Run(RunReader):
         Exact, or approximate by an `index` of `marius_py.predict.open_index(run, metric)`.
 
         Raises:
-            ConfigError: an unknown name or metric, or an index of another metric.
+            ConfigError: an unknown name or metric, or an index of another metric, run or commit.
         """
         return neighbors(self, nodes, k=k, metric=metric, index=index)
 

@@ -70,12 +70,16 @@ class NeighborIndex:
         path: its file.
         metric: what it was built for.
         factory: faiss' description of it.
+        rows: hash of the embeddings it was built of, `fingerprint` of the run.
     """
 
-    def __init__(self, path: Path, metric: Metric, factory: str, index: Any, left_out: Ids) -> None:
+    def __init__(
+        self, path: Path, metric: Metric, factory: str, rows: str, index: Any, left_out: Ids
+    ) -> None:
         self.path = path
         self.metric = metric
         self.factory = factory
+        self.rows = rows
         self._index = index
         self._before = left_out - np.arange(left_out.size)
 
@@ -86,7 +90,11 @@ class NeighborIndex:
 
         Returns:
             As `find_neighbors`: ids (Q, k), −1 where fewer were found, and scores (Q, k) as `metric` says.
+
+        Raises:
+            ConfigError: the run's embeddings are others than those the index was built of.
         """
+        self._check(run)
         k = min(check_k(k), max(run.num_nodes - 1, 1))
         best = Best(nodes.size, k)
         scorer = scorer_of(self.metric, run)
@@ -106,6 +114,15 @@ class NeighborIndex:
                 )
                 best.merge(start + of, ids, scorer.exact(given, candidates).cpu().numpy())
         return TopK(best.ids, best.scores, None)
+
+    def _check(self, run: RunReader) -> None:
+        """Refuse a run whose rows are not those of the index: what it finds would be neighbours of others."""
+        if run.fingerprint != self.rows:
+            raise ConfigError(
+                f"the index {self.path} is of another run than {run.path}, or of another commit of it (the "
+                f"embeddings have fingerprints {self.rows} and {run.fingerprint}); give index= what "
+                f"open_index(run, {self.metric!r}) returns for this run as it is open"
+            )
 
     def _find(self, rows: Float32, count: int) -> Ids:
         """Ids (Q, count or fewer) of the nodes nearest to rows (Q, D) as faiss sees it; −1 for none."""
@@ -174,7 +191,7 @@ def open_index(
         with _naming(described):
             left_out = _fill(index, run, metric, memory_bytes, progress)
         _save(faiss, index, path, {**facts, "left_out": left_out.tolist()})
-    return NeighborIndex(path, metric, described, index, left_out)
+    return NeighborIndex(path, metric, described, run.fingerprint, index, left_out)
 
 
 def import_faiss() -> Any:

@@ -68,12 +68,16 @@ def neighbors(
         progress: called with (nodes done, N) in each pass.
 
     Raises:
-        ConfigError: an unknown name or metric, or an index of another metric.
+        ConfigError: an unknown name or metric, or an index of another metric, run or commit.
     """
     names = name_texts([nodes] if is_name(nodes) else nodes, "nodes")
     ids = run.node_ids(names)
     if index is None:
         best = find_neighbors(run, ids, k, metric, memory_bytes=memory_bytes, progress=progress)
+    elif not isinstance(index, NeighborIndex):
+        raise ConfigError(
+            f"index is {index!r} ({type(index).__name__}); allowed: what open_index returns, or None"
+        )
     elif index.metric != metric:
         raise ConfigError(f"metric is {metric!r}, but the index {index.path} is for {index.metric!r}")
     else:

@@ -129,6 +129,30 @@ def test_built_once_and_again_when_the_run_moves_on(tmp_path, caplog):
         assert "of another commit of the run" in caplog.text
 
 
+def test_an_index_of_other_rows_is_refused(run, tmp_path):
+    commit = write_run(tmp_path)[0]
+    with load(commit) as old:
+        index = open_index(old, "dot")
+        assert old.neighbors("Oslo", k=3, metric="dot", index=index)
+        with load(commit) as again:  # the same commit, opened anew
+            assert again.neighbors("Oslo", metric="dot", index=index)
+        with pytest.raises(ConfigError, match="is of another run than"):  # of other names and width
+            run.neighbors("node 1", metric="dot", index=index)
+    with open_node_store(commit / "checkpoint") as store:
+        table = store.table
+        rows = np.ones((table.slot_rows, table.dim), np.float32)
+        store.write(1, rows, np.empty((table.slot_rows, 0), np.float32))
+        store.commit(store.checkpoint())
+    with load(commit) as new:
+        for ask in (
+            lambda: new.neighbors("Oslo", metric="dot", index=index),
+            lambda: index.neighbors(new, np.arange(2), 3),
+        ):
+            with pytest.raises(ConfigError, match=r"another commit of it .*open_index\(run, 'dot'\)"):
+                ask()
+        assert new.neighbors("Oslo", metric="dot", index=open_index(new, "dot"))
+
+
 @pytest.mark.parametrize("damage", ["half", "facts", "no facts"])
 def test_a_damaged_file_is_built_again(tmp_path, caplog, damage):
     with load(write_run(tmp_path)[0]) as run:
@@ -166,6 +190,8 @@ def test_what_is_wrong(run, tmp_path, monkeypatch):
         open_index(run, "l2", folder=tmp_path, factory="IVF64,Flat", probes=65)
     with pytest.raises(ConfigError, match=r"metric is 'dot', but the index .* is for 'l2'"):
         run.neighbors("node 1", metric="dot", index=open_index(run, "l2", folder=tmp_path))
+    with pytest.raises(ConfigError, match=r"index is 'x\.faiss' \(str\); allowed: what open_index returns"):
+        run.neighbors("node 1", metric="dot", index="x.faiss")
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="writing the index"):
         open_index(run, "l2", folder=tmp_path / "file")
