@@ -5,13 +5,12 @@ What it has learnt is read as `RunReader` does; what is asked of it is answered 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from marius_py.convert.named import from_frame
 from marius_py.errors import ConfigError
 from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES, Evaluator, Mode
 from marius_py.evaluation.metrics import DEFAULT_KS, Metrics
@@ -167,24 +166,16 @@ class Run(RunReader):
         """
         return neighbors(self, nodes, k=k, metric=metric, index=index)
 
-    def score(self, triples: Sequence[Sequence[Name | None]] | NDArray[np.integer]) -> NDArray[np.float64]:
+    def score(self, triples: Iterable[Sequence[Name | None]] | NDArray[np.integer]) -> NDArray[np.float64]:
         """Scores (n,) float64 of edges given as names (head, relation, tail), or as ids (n, 3).
 
-        A data frame (pandas, polars, Arrow) holds names, numbers among them; its columns are told apart as
-        where a graph is prepared from one.
+        Triples of names come in any iterable: a list, a set, a pandas Series. A data frame (pandas, polars,
+        Arrow) holds names, numbers among them; its columns are told apart as where a graph is prepared from
+        one.
 
         Raises:
-            ConfigError: an unknown name, or another shape.
+            ConfigError: an unknown name, another shape, or what holds no triples.
         """
-        if isinstance(triples, Iterator):
-            triples = list(triples)
-        if hasattr(triples, "columns"):
-            named = from_frame(triples, None)
-            parts = (named.heads, named.relations, named.tails)
-            triples = list(zip(*(map(str, part) for part in parts if part is not None), strict=True))
-        if len(triples) and isinstance(triples[0], str):
-            shown = ", ".join(map(repr, map(str, triples)))
-            raise ConfigError(f"triples is the single triple ({shown}); pass a list of triples")
         return score(self, triples)
 
 

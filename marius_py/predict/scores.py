@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from marius_py.convert.named import from_frame
 from marius_py.errors import ConfigError
 from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES
 from marius_py.predict.completion import score_edges
 from marius_py.predict.queries import PARTS, Queries
-from marius_py.run_files.given_names import Name
+from marius_py.run_files.given_names import Name, is_name
 
 if TYPE_CHECKING:
     from marius_py.run_files.reader import RunReader
 
+_ALLOWED = (
+    "a list of triples (head, relation, tail) of names, an array (n, 3) of ids, or a data frame of names"
+)
+
 
 def score(
     run: RunReader,
-    triples: Sequence[Sequence[Name | None]] | NDArray[np.integer],
+    triples: Iterable[Sequence[Name | None]] | NDArray[np.integer],
     *,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> NDArray[np.float64]:
     """Scores (n,) float64 of edges: an id array (n, 3), or names (head, relation, tail), or (head, tail).
 
-    In a graph without relations the relation may be None.
+    Names come in any iterable of triples, or in a data frame. In a graph without relations the relation may
+    be None.
 
     Raises:
-        ConfigError: an unknown or missing name, or another shape.
+        ConfigError: an unknown or missing name, another shape, or what holds no triples.
     """
     if isinstance(triples, np.ndarray) and np.issubdtype(triples.dtype, np.integer):
         edges = triples.astype(np.int64)
@@ -39,7 +45,7 @@ def score(
         if len(edges) and ((edges < 0).any() or (edges >= np.array(limits)).any()):
             raise ConfigError(f"ids of triples must lie below {limits} (nodes, relations, nodes), from 0")
         return score_edges(run, edges, memory_bytes=memory_bytes)
-    rows = [tuple(row) for row in triples]
+    rows = _rows(triples)
     widths = {len(row) for row in rows}
     if not rows:
         return np.empty(0)
@@ -56,3 +62,33 @@ def score(
     head, relation, tail = ([row[part] for row in rows] for part in range(3))
     queries = Queries(run, head, relation, tail, lambda number: f"triple {number + 1}")
     return score_edges(run, queries.ids, memory_bytes=memory_bytes)
+
+
+def _rows(triples: Any) -> list[tuple[Any, ...]]:
+    """The triples of a frame or an iterable, in its order; ConfigError for what holds none."""
+    if hasattr(triples, "columns"):
+        named = from_frame(triples, None)
+        parts = (named.heads, named.relations, named.tails)
+        return list(zip(*(map(str, part) for part in parts if part is not None), strict=True))
+    if not _is_iterable(triples) or isinstance(triples, (str, bytes, Mapping)):
+        raise ConfigError(f"triples is {triples!r} ({type(triples).__name__}); allowed: {_ALLOWED}")
+    given = list(triples)
+    if len(given) in (2, 3) and all(map(is_name, given)):
+        shown = ", ".join(map(repr, map(str, given)))
+        raise ConfigError(f"triples is the single triple ({shown}); pass a list of triples")
+    for number, row in enumerate(given, 1):
+        if not _is_iterable(row) or isinstance(row, (str, bytes, Mapping, Set)):  # of a set nothing is first
+            raise ConfigError(
+                f"triple {number} is {row!r} ({type(row).__name__}); expected (head, relation, tail): "
+                f"triples may be {_ALLOWED}"
+            )
+    return [tuple(row) for row in given]
+
+
+def _is_iterable(given: Any) -> bool:
+    """Whether something can be gone over; an array without dimensions has the method, and cannot."""
+    try:
+        iter(given)
+    except TypeError:
+        return False
+    return True

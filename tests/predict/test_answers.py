@@ -337,6 +337,56 @@ def test_ids_of_triples_outside_the_graph_are_refused(run):
             run.score(np.zeros(shape, np.int64))
 
 
+def test_triples_come_in_any_iterable(run):
+    names = run.node_names()
+    triples = [(names[i], "likes", names[i + 1]) for i in range(6)]
+    expected = run.score(triples)
+    series = pd.Series(triples)
+    indexed = pd.Series(triples, index=[f"row {i}" for i in range(6)])
+    counted = dict.fromkeys(triples, 1)
+    for given in (
+        series,
+        indexed,
+        counted.keys(),
+        dict(enumerate(triples)).values(),
+        pd.MultiIndex.from_tuples(triples),
+        pl.Series([list(triple) for triple in triples]),
+        np.array(triples, dtype="U40,U40,U40"),
+        np.array(triples, dtype=object),
+        iter(triples),
+    ):
+        np.testing.assert_array_equal(run.score(given), expected)
+    np.testing.assert_array_equal(run.score(series[series.str[0] != names[0]]), expected[1:])  # no label 0
+    unordered = set(triples)
+    np.testing.assert_array_equal(run.score(unordered), run.score(list(unordered)))
+    assert run.score(set()).shape == run.score(series[:0]).shape == (0,)
+
+
+def test_what_holds_no_triples_is_refused(run):
+    names = run.node_names()
+    answers = run.predict(head=names[0], relation="likes", k=2)
+    whole = (names[0], "likes", names[1])
+    allowed = r"allowed: a list of triples \(head, relation, tail\) of names, an array"
+    for given, shown in (
+        (None, "None"),
+        (5, "5"),
+        (answers[0], r"Prediction\(.*\)"),
+        (np.array(2.5), r"array\(2\.5\)"),
+        (" ".join(whole), ".*"),
+        ({whole: 1}, r"\{.*\}"),
+    ):
+        with pytest.raises(ConfigError, match=rf"triples is {shown} \({type(given).__name__}\); {allowed}"):
+            run.score(given)
+    for row in (answers[0], None, 7, " ".join(whole), set(whole), dict(enumerate(whole))):
+        with pytest.raises(
+            ConfigError, match=r"triple 2 is .*; expected \(head, relation, tail\): triples may"
+        ):
+            run.score([whole, row])
+    for single in (pd.Series(whole, index=["head", "relation", "tail"]), [9, 0, 3]):
+        with pytest.raises(ConfigError, match="pass a list of triples"):
+            run.score(single)
+
+
 @pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame], ids=["pandas", "polars"])
 def test_a_score_of_a_frame_is_of_its_names(run, make):
     names = run.node_names()[:3]
