@@ -117,6 +117,7 @@ def test_metrics_equal_brute_force(tmp_path, reciprocal):
     with load(folder) as run:
         metrics = run.evaluate("test", details=True)
         sampled = run.evaluate("test", "sampled", candidates=4)
+        assert run.evaluate("test", "sampled", candidates=10**12).both == metrics.both
     expected = brute_force(scores, splits, metrics.edges)
     np.testing.assert_array_equal(metrics.counts.better, expected[0])
     np.testing.assert_array_equal(metrics.counts.candidates, expected[2])

@@ -52,6 +52,11 @@ logger = logging.getLogger(__name__)
 
 Mode = Literal["full", "sampled"]
 DEFAULT_MEMORY_BYTES = 256 << 20
+_DRAWS = 1 << 20
+"""Nodes that are drawn by degree at a time."""
+
+_GAP_EDGES = 1024
+"""Reading so many edges more costs about what another read does."""
 
 
 class DegreeReader(Protocol):
@@ -133,8 +138,8 @@ class Evaluator:
             edges: (E, 3) edges to rank instead of a split; they are filtered like known edges.
             max_edges: rank a random subset of at most so many edges, and say so in the protocol. All
                 candidates still compete, so that every figure is an unbiased estimate.
-            num_uniform: sampled mode: nodes drawn uniformly.
-            num_by_degree: sampled mode: nodes drawn in proportion to their train degree.
+            num_uniform: sampled mode: nodes drawn uniformly; all of them where there are no more.
+            num_by_degree: sampled mode: nodes drawn in proportion to their train degree, with repetition.
             details: also figures by category, by relation and, given `degrees`, by degree of the answer.
             degrees: train degrees (a prepared graph), for the figures by degree band.
             progress: called with (edges done, edges in all) after each block.
@@ -197,10 +202,11 @@ class Evaluator:
         return self._read_at(split, picked) if edges is None else edges[picked]
 
     def _read_at(self, split: str, positions: Ids) -> Edges:
-        """Edges (n, 3) of a split at ascending positions (n,), read a block at a time."""
+        """Edges (n, 3) of a split at ascending positions (n,); those of a block that lie near in one read."""
         parts: list[NDArray[Any]] = []
         block = positions // edges_at_once(self._memory_bytes)
-        for part in np.split(positions, np.flatnonzero(np.diff(block)) + 1):
+        is_far = (np.diff(block) > 0) | (np.diff(positions) > _GAP_EDGES)
+        for part in np.split(positions, np.flatnonzero(is_far) + 1):
             low, high = int(part[0]), int(part[-1]) + 1
             parts.append(self._edges.read_range(split, low, high)[part - low])
         return np.concatenate(parts)
@@ -236,11 +242,14 @@ class Evaluator:
                 "allowed: 0 or more each, at least 1 together"
             )
         ids = self._sample(num_uniform, num_by_degree)
-        rows = gather_rows(self._candidate_reader, ids, self._num_nodes, self._dim, self._block_rows())
         protocol = (
             f"{SAMPLED}: {num_uniform} uniform + {num_by_degree} by degree ({ids.size} distinct) candidates, "
             "filtered, realistic ties" + self._suffix()
         )
+        if ids.size == self._num_nodes:
+            logger.info("all %d nodes are in the sample: its figures are those of mode=full", ids.size)
+            return AllNodes(self._candidate_reader, self._num_nodes), protocol
+        rows = gather_rows(self._candidate_reader, ids, self._num_nodes, self._dim, self._block_rows())
         return SampledNodes(ids, rows), protocol
 
     def _suffix(self) -> str:
@@ -248,14 +257,19 @@ class Evaluator:
 
     def _sample(self, num_uniform: int, num_by_degree: int) -> Ids:
         """Distinct node ids, ascending; an end of a random train edge is a node drawn by degree."""
+        if num_uniform >= self._num_nodes:  # drawn without repetition, these are all
+            return np.arange(self._num_nodes)
         rng = stream(self._seed, Purpose.EVALUATE, 0)
-        parts = [rng.choice(self._num_nodes, min(num_uniform, self._num_nodes), replace=False)]
+        ids = np.sort(rng.choice(self._num_nodes, num_uniform, replace=False)).astype(np.int64)
         num_train = self._edges.num_edges("train")
-        if num_train and num_by_degree:
-            positions = np.sort(rng.integers(num_train, size=num_by_degree))
-            ends = np.concatenate([self._edges.read_range("train", i, i + 1) for i in positions.tolist()])
-            parts.append(ends[np.arange(num_by_degree), rng.integers(2, size=num_by_degree) * 2])
-        return np.unique(np.concatenate(parts).astype(np.int64))
+        for done in range(0, num_by_degree if num_train else 0, _DRAWS):
+            if ids.size == self._num_nodes:
+                break
+            count = min(num_by_degree - done, _DRAWS)
+            edges = self._read_at("train", np.sort(rng.integers(num_train, size=count)))
+            ends = edges[np.arange(count), rng.integers(2, size=count) * 2]
+            ids = np.union1d(ids, ends.astype(np.int64))
+        return ids
 
     def _block_rows(self) -> int:
         return max(1, self._memory_bytes // 8 // (4 * self._dim))

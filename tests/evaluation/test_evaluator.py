@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marius_py.errors import ConfigError
+from marius_py.evaluation import evaluator as evaluator_module
 from marius_py.evaluation.evaluator import Evaluator
 from marius_py.evaluation.ranking import counting
 from marius_py.evaluation.ranking.scorer import ModelScorer
@@ -447,6 +448,61 @@ def test_sampled_ranking_says_so():
     np.testing.assert_array_equal(sampled.ranks, again.ranks)
     everything = evaluator.evaluate("test", "sampled", num_uniform=500, num_by_degree=0)
     np.testing.assert_array_equal(everything.ranks, evaluator.evaluate("test").ranks)
+
+
+class CountedEdges(ArrayEdges):
+    """Counts its reads."""
+
+    reads = 0
+
+    def read_range(self, split, start, stop):
+        self.reads += 1
+        return super().read_range(split, start, stop)
+
+
+@pytest.fixture
+def counted():
+    rng = np.random.default_rng(2)
+    edges = CountedEdges(500, *random_graph(rng, 500, 2, 3000))
+    rows = rng.normal(size=(500, 8)).astype(np.float32)
+    return edges, Evaluator(DotModel(np.ones((2, 8))), ArrayReader(rows), edges, 500, 2)
+
+
+@pytest.mark.parametrize("num", [500, 10**12])
+def test_a_sample_of_more_than_there_are_is_all_nodes(counted, num):
+    _, evaluator = counted
+    sampled = evaluator.evaluate("test", "sampled", num_uniform=num, num_by_degree=num)
+    full = evaluator.evaluate("test")
+    assert sampled.both == full.both
+    assert sampled.protocol.startswith(f"sampled: {num} uniform + {num} by degree (500 distinct)")
+    np.testing.assert_array_equal(sampled.ranks, full.ranks)
+    np.testing.assert_array_equal(sampled.counts.candidates, full.counts.candidates)
+
+
+@pytest.mark.parametrize("num_uniform", [0, 20])
+@pytest.mark.parametrize("gap", [0, 10, 1024])
+def test_draws_by_degree_are_read_together(counted, num_uniform, gap, monkeypatch):
+    """The sample is the one that a read for each draw gives."""
+    edges, evaluator = counted
+    monkeypatch.setattr(evaluator_module, "_GAP_EDGES", gap)
+    train = edges.read("train")
+    rng = stream(0, Purpose.EVALUATE, 0)
+    expected = set(rng.choice(500, num_uniform, replace=False).tolist())
+    positions = np.sort(rng.integers(len(train), size=300))
+    ends = rng.integers(2, size=300) * 2
+    expected |= {int(train[place, end]) for place, end in zip(positions, ends, strict=True)}
+    assert evaluator._sample(num_uniform, 300).tolist() == sorted(expected)
+    assert edges.reads <= (300 if gap == 0 else 200 if gap == 10 else 3)
+
+
+def test_many_draws_by_degree_are_read_in_parts(counted, monkeypatch):
+    edges, evaluator = counted
+    ends = np.unique(edges.read("train")[:, ::2])
+    monkeypatch.setattr(evaluator_module, "_DRAWS", 1000)
+    found = evaluator._sample(1, 100_000)
+    assert set(ends.tolist()) <= set(found.tolist())
+    assert len(found) <= len(ends) + 1
+    assert edges.reads <= 300
 
 
 def test_given_edges_are_filtered_too():
