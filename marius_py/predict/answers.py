@@ -142,7 +142,7 @@ def predict_in_blocks(
     check_memory(memory_bytes)
     allow_self = has_self(run) if allow_self is None else allow_self
     if temperature is not None:
-        _check_temperature(temperature, probabilities)
+        temperature = _checked_temperature(temperature, probabilities)
     beta = None
     if probabilities:
         whole = queries.asks("nothing")
@@ -182,16 +182,21 @@ def predict_in_blocks(
         )
 
 
-def _check_temperature(temperature: float, probabilities: bool) -> None:
-    """Refuse a temperature that is no number above 0, and one that nothing would use, with a ConfigError."""
+def _checked_temperature(temperature: float, probabilities: bool) -> float:
+    """The temperature as a float; ConfigError if it is no number above 0, or if nothing would use it."""
     is_number = isinstance(temperature, (int, float, np.integer, np.floating))
-    if not is_number or isinstance(temperature, bool) or not 0 < temperature < math.inf:
-        raise ConfigError(f"temperature is {temperature!r}; allowed: a number above 0")
+    try:
+        value = math.nan if not is_number or isinstance(temperature, bool) else float(temperature)
+    except OverflowError:  # an integer beyond all floats
+        value = math.inf
+    if not 0 < value < math.inf:
+        raise ConfigError(f"temperature is {temperature!r}; allowed: a number above 0 that a float can hold")
     if not probabilities:
         raise ConfigError(
             f"temperature is {temperature!r}, but is of probabilities only: give probabilities=True too, "
             "or leave it out"
         )
+    return value
 
 
 def _best(

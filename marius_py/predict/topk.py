@@ -11,6 +11,7 @@ the exact ones of the best take their places, so that each probability is a shar
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -146,11 +147,12 @@ class Softmax:
 
     Args:
         num_queries: Q.
-        beta: inverse temperature.
+        beta: inverse temperature; infinite where the best answers share everything.
     """
 
     def __init__(self, num_queries: int, beta: float) -> None:
-        self._beta = beta
+        # Of T below 6e-309 the inverse is infinite, and 0·∞ no number; the best answers share all by then.
+        self._beta = min(beta, sys.float_info.max)
         self._best = np.full(num_queries, np.finfo(np.float64).min)
         self._sum = np.zeros(num_queries)
 

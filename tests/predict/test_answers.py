@@ -293,6 +293,23 @@ def test_no_temperature_is_fitted_to_what_is_not_there(run, diverged):
         fit_temperature(diverged, split="train")
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("temperature", [1e-309, 5e-324, np.float64(1e-309), np.float32(1e-40), 1e-300])
+def test_probabilities_at_a_temperature_whose_inverse_overflows(run, temperature):
+    """Of nodes, of heads and of relations; also where answers are left out."""
+    first = run.node_names()[0]
+    for query in ({"head": first, "relation": "likes"}, {"relation": "likes", "tail": first}):
+        for filter_known in (False, True):
+            options = {"k": 40, "filter_known": filter_known, "probabilities": True}
+            shares = [one.probability for one in run.predict(**query, **options, temperature=temperature)]
+            assert shares == [1.0] + [0.0] * (len(shares) - 1)
+    shares = [
+        one.probability
+        for one in run.predict(head=first, tail=first, probabilities=True, temperature=temperature)
+    ]
+    assert shares == [1.0, 0.0]
+
+
 def test_bad_queries(run):
     names = run.node_names()
     with pytest.raises(ConfigError, match="Did you mean 'likes'"):
@@ -305,7 +322,7 @@ def test_bad_queries(run):
         run.predict(head=names[0], relation="likes", k=0)
     with pytest.raises(ConfigError, match="temperature is 0"):
         run.predict(head=names[0], relation="likes", probabilities=True, temperature=0.0)
-    for wrong in ("x", True, np.nan):
+    for wrong in ("x", True, np.nan, 10**400, np.inf):
         with pytest.raises(ConfigError, match=f"temperature is {wrong!r}; allowed: a number above 0"):
             run.predict(head=names[0], relation="likes", probabilities=True, temperature=wrong)
     with pytest.raises(ConfigError, match="temperature is 2, but is of probabilities only"):

@@ -116,6 +116,29 @@ def test_probabilities_are_exact_at_any_temperature(model, temperature, scale):
     np.testing.assert_allclose(found.sum(1), 1, rtol=1e-12)
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("beta", [1e308, np.inf])
+@pytest.mark.parametrize("model", MODELS)
+def test_the_best_answers_share_everything_where_the_inverse_of_a_temperature_overflows(model, beta):
+    rng = np.random.default_rng(1)
+    queries, rows = (rng.normal(size=(n, 6)).astype(np.float32) for n in (5, 300))
+    known = KnownAnswers(np.arange(300, 330), 5, 300, topk.TILE_CANDIDATES)
+    found = top_k(
+        ModelScorer(MODELS[model][0](), 6),
+        torch.from_numpy(queries),
+        blocks(rows, 4096),
+        300,
+        known=known,
+        beta=beta,
+    )
+    np.testing.assert_array_equal(found.probabilities, np.eye(1, 300).repeat(5, axis=0))
+    equal = np.ones((4, 6), np.float32)
+    found = top_k(
+        ModelScorer(MODELS[model][0](), 6), torch.from_numpy(queries), blocks(equal, 4096), 6, beta=beta
+    )
+    np.testing.assert_array_equal(found.probabilities, np.repeat([[0.25] * 4 + [0.0] * 2], 5, axis=0))
+
+
 def test_probabilities_of_a_decoder_that_computes_in_float32_only():
     class Weighted(DotModel):
         similarity = "other"
@@ -131,6 +154,8 @@ def test_probabilities_of_a_decoder_that_computes_in_float32_only():
     found = top_k(ModelScorer(model, 6), queries, blocks(rows.numpy(), 4096), 4, beta=1.0)
     expected = torch.softmax(queries @ rows.T, dim=1).sort(1, descending=True)[0][:, :4]
     np.testing.assert_allclose(found.probabilities, expected, rtol=1e-5)
+    found = top_k(ModelScorer(model, 6), queries, blocks(rows.numpy(), 4096), 4, beta=np.inf)
+    np.testing.assert_array_equal(found.probabilities, [[1, 0, 0, 0]] * 3)
 
 
 def test_rows_that_are_not_finite():
