@@ -13,6 +13,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from marius_py.assembly import build
 from marius_py.assembly.interrupts import Interrupts
 from marius_py.assembly.joint import Passing
@@ -49,8 +51,9 @@ def train(
         output: the run folder; None: runs/ and the time.
         settings: any settings of `marius-train` by their keys, {"model.dim": 64}, or nested as config.yaml
             has them, {"model": {"dim": 64}}; see its --help. Groups too, {"experiment": "fb15k_237/complex"}.
-        resume: go on with the run in `output`. An object must be the one that the run's graph was made from,
-            its rows in the same order: it is prepared once more, beside the run, to compare them.
+        resume: go on with the run in `output`, whatever `settings` say; False leaves it to them. An object
+            must be the one that the run's graph was made from, its rows in the same order: it is prepared
+            once more, beside the run, to compare them.
         watcher: told of the progress.
 
     Returns:
@@ -71,6 +74,8 @@ def train(
     ...     run.epochs, run.embedding("node 3").shape
     (2, (8,))
     """
+    if not isinstance(resume, (bool, np.bool_)):
+        raise ConfigError(f"resume is {resume!r}; it must be True or False")
     if isinstance(graph, TrainConfig):
         if output is not None or settings or resume:
             raise ConfigError("a TrainConfig says everything: change output, settings and resume in it")

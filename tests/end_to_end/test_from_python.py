@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -207,8 +208,17 @@ def test_resume_among_the_settings(tmp_path: Path) -> None:
     marius_py.train(TRIPLES, run, SMALL).close()
     with marius_py.train(TRIPLES, run, {"training.epochs": 2, "resume": True}) as resumed:
         assert resumed.epochs == 2
-    with marius_py.train(TRIPLES, run, {"training.epochs": 3, "resume": False}, resume=True) as resumed:
+    saved = {"training.epochs": 3, "resume": False}  # as config.yaml has it
+    with marius_py.train(TRIPLES, run, saved, resume=np.True_) as resumed:  # type: ignore[arg-type]
         assert resumed.epochs == 3
+
+
+@pytest.mark.parametrize("resume", ["no", 1, 0, None, np.array([True])])
+@pytest.mark.parametrize("graph", [TRIPLES, load_config(["model.dim=4"])], ids=["object", "config"])
+def test_resume_is_true_or_false(resume: Any, graph: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"resume is {re.escape(repr(resume))}; it must be True or False"):
+        marius_py.train(graph, tmp_path / "run", SMALL, resume=resume)
+    assert not list(tmp_path.iterdir())
 
 
 def test_runs_without_a_name_have_folders_of_their_own(
