@@ -7,6 +7,7 @@ for a file that cannot be written.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -71,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         "--compare", action="store_true", help="loads of every construction, for P and C alone"
     )
     parser.add_argument("--json", metavar="FILE", type=_file, help="store the schedule")
-    parser.add_argument("--plot", metavar="FILE", type=_file, help="draw the schedule (png, svg, pdf)")
+    parser.add_argument("--plot", metavar="FILE", type=_picture, help="draw the schedule (png, svg, pdf)")
     return parser
 
 
@@ -80,6 +81,23 @@ def _file(name: str) -> Path:
     if name.endswith("/"):
         raise argparse.ArgumentTypeError(f"{name} ends in a slash, as a folder does; give the name of a file")
     return Path(name)
+
+
+def _picture(name: str) -> Path:
+    """The file of a picture; matplotlib would write one without an ending under another name."""
+    path = _file(name)
+    if os.path.splitext(name)[1] in ("", "."):
+        raise argparse.ArgumentTypeError(
+            f"{name!r} has no ending, which chooses the format; give one of png, svg and pdf, as in order.png"
+        )
+    return path
+
+
+def _are_one(one: Path, other: Path) -> bool:
+    """Whether two names are of one file, which need not exist."""
+    if os.path.realpath(one) == os.path.realpath(other):
+        return True
+    return os.path.exists(one) and os.path.exists(other) and os.path.samefile(one, other)
 
 
 def _run(flags: argparse.Namespace) -> str:
@@ -93,6 +111,8 @@ def _run(flags: argparse.Namespace) -> str:
     for flag, path in (("--json", flags.json), ("--plot", flags.plot)):
         if path is not None and not path.parent.is_dir():
             raise ConfigError(f"{flag} {path}: there is no folder {path.parent}; create it first")
+    if flags.json and flags.plot and _are_one(flags.json, flags.plot):
+        raise ConfigError(f"--plot {flags.plot} is the file of --json {flags.json} too; give each its own")
     order = flags.order or "auto"
     schedule = build_schedule(flags.p, flags.c, order, flags.seed, policy=flags.policy)
     text = [format_table(schedule), "", f"order {order}", format_summary(schedule)]

@@ -34,7 +34,8 @@ def plot(
 
     Args:
         schedule: a valid schedule.
-        path: where to save it; the ending chooses the format (png, svg, pdf). None saves nothing.
+        path: where to save it; the ending chooses the format (png, svg, pdf), and without one matplotlib adds
+            its own, .png as a rule. None saves nothing.
         costs: (p, p) work of each bucket; None means 1 each.
         title: None writes p, c and the loads.
 

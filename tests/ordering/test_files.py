@@ -142,6 +142,32 @@ def test_command_says_which_endings_a_picture_has(capsys: pytest.CaptureFixture[
     assert "png" in err
 
 
+@pytest.mark.parametrize("name", ["order", "order.", "new/.png", "..", ""])
+def test_command_refuses_a_picture_without_an_ending(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        main(["5", "3", "--plot", name])
+    assert f"--plot: {name!r} has no ending, which chooses the format; give one of" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("other", ["a.png", "./a.png", "link.png", "hard.png"])
+def test_command_refuses_one_file_for_both_flags(
+    other: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.png").write_text("kept")
+    Path("link.png").symlink_to("a.png")
+    Path("hard.png").hardlink_to("a.png")
+    assert main(["5", "3", "--json", "a.png", "--plot", other]) == 2
+    assert (
+        f"--plot {Path(other)} is the file of --json a.png too; give each its own" in capsys.readouterr().err
+    )
+    assert Path("a.png").read_text() == "kept"
+
+
 def test_import_is_light() -> None:
     code = (
         "import sys, time; t = time.process_time(); import marius_py.ordering; s = time.process_time() - t;"
