@@ -30,7 +30,7 @@ CATEGORY_THRESHOLD = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Metrics of a set of ranks.
+    """Metrics of a set of ranks; equal to others if all of them are, NaN to NaN.
 
     Attributes:
         mrr: mean 1/rank, realistic ties.
@@ -55,6 +55,11 @@ class Figures:
     count: int
     head: Figures | None = None
     tail: Figures | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Figures):
+            return NotImplemented
+        return self.to_json() == other.to_json()  # which has None for NaN
 
     def to_json(self) -> dict[str, Any]:
         """Flat dictionary: "mrr", "hits@k", "mean_rank", "count", … ; NaN becomes None."""
@@ -110,7 +115,7 @@ def figures_with_sides(counts: Counts, ks: Sequence[int] = DEFAULT_KS) -> Figure
 
 @dataclass(frozen=True)
 class Metrics:
-    """The result of an evaluation; equal to another if all figures are.
+    """The result of an evaluation; equal to another if all figures are, NaN to NaN.
 
     Attributes:
         both: figures of both sides together.

@@ -3,8 +3,10 @@
 import csv
 import json
 import math
+import pickle
 import tempfile
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from marius_py.evaluation.metrics import (
     categorize,
     check_ks,
     figures,
+    figures_with_sides,
     side_figures,
 )
 from marius_py.evaluation.ranking.ranker import Counts
@@ -64,6 +67,21 @@ def test_undefined_figures_are_null_in_json():
     content = json.loads(json.dumps(empty.to_json(), allow_nan=False))
     assert content["mrr"] is None
     assert content["count"] == 0
+
+
+def test_figures_that_are_no_numbers_are_equal():
+    empty, some = Counts.empty(0), make_counts([(0, 1, 0), (3, 1, 2)])
+    both, head, tail = side_figures(some, (1, 3))
+    assert math.isnan(head.amri)
+    found = Metrics(both, head, tail, "filtered", {"1-1": figures_with_sides(empty)}, {0: both})
+    again = pickle.loads(pickle.dumps(found))
+    assert again == found
+    assert replace(again, categories={}) != found
+    assert replace(again, categories={"1-1": figures_with_sides(empty, (1, 2))}) != found
+    assert replace(again, relations={0: replace(both, amri=math.nan)}) != found
+    assert replace(again, relations={0: replace(both, head=figures(empty))}) != found
+    assert replace(again, head=replace(head, mrr=0.5)) != found
+    assert both != both.to_json()
 
 
 def test_ks():
