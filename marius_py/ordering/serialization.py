@@ -9,6 +9,7 @@ Resident sets are not stored: they follow from `initial` and the swaps.
 from __future__ import annotations
 
 import json
+from typing import TypeGuard
 
 from marius_py.errors import FormatError
 from marius_py.ordering.validation import validate
@@ -48,7 +49,7 @@ def from_json(text: str) -> Schedule:
         data = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:  # numbers too long, lists too deep among them
         raise FormatError(f"schedule is not JSON: {error}") from error
-    if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
+    if not _is_stored(data):
         found = (
             {key: data.get(key) for key in ("format", "version")}
             if isinstance(data, dict)
@@ -71,6 +72,14 @@ def from_json(text: str) -> Schedule:
     return schedule
 
 
+def _is_stored(data: object) -> bool:
+    """Whether an object says that it is a schedule, of this version."""
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        return False
+    version = data.get("version")
+    return _is_integer(version) and version == VERSION
+
+
 def _list(row: dict[str, object], key: str) -> list[object]:
     value = row.get(key)
     if not isinstance(value, list):
@@ -82,8 +91,13 @@ def _integers(row: dict[str, object], key: str) -> tuple[int, ...]:
     return tuple(_integer(value, key) for value in _list(row, key))
 
 
+def _is_integer(value: object) -> TypeGuard[int]:
+    """Whether a value is an integer in JSON: true and 1.0 are others."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _integer(value: object, key: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not _is_integer(value):
         raise FormatError(f"schedule: {key!r} holds {value!r}; allowed: integers")
     return value
 

@@ -36,6 +36,8 @@ def test_json_round_trip(case: tuple[int, int, str]) -> None:
         ("[]", "found list"),
         ("{}", "'format': None"),
         ('{"format":"marius_py.schedule","version":2}', "'version': 2"),
+        ('{"format":"marius_py.schedule","version":true}', "'version': True"),
+        ('{"format":"marius_py.schedule","version":1.0}', r"'version': 1\.0"),
         ('{"format":"marius_py.schedule","version":1}', "'initial' is None; allowed: a list"),
         ('{"format":"marius_py.schedule","version":1,"initial":["a"]}', "allowed: integers"),
         ('{"format":"marius_py.schedule","version":1,"initial":[0],"steps":[3]}', "step 0 is a int"),
