@@ -78,6 +78,19 @@ class MyLoss(Loss):
 class HalfLoss(Loss):
     pass
 
+class Forgetful(DistMult):
+    def __init__(self, dim):
+        self.width = dim
+
+class WithoutWidth(DistMult):
+    @property
+    def relation_dim(self):
+        return self.width
+
+class ForgetfulOptimizer(SGD):
+    def __init__(self, lr):
+        self.rate = lr
+
 class MyOptimizer(SGD):
     def __init__(self, lr, momentum=0.0):
         super().__init__(lr)
@@ -974,6 +987,20 @@ def test_settings_that_would_do_nothing_are_refused(words: list[str], message: s
         (["optimizer=adam", "optimizer.beta3=1"], "optimizer.beta3"),
         (["optimizer.name=adagard"], "did you mean adagrad"),
         (["model.decoder={_target_: distmult, dim: 3}"], "model.decoder.dim"),
+        (
+            ["model.decoder=userparts.Forgetful"],
+            "model.decoder=userparts.Forgetful has no attribute dim once it is made: its __init__ must call "
+            "super().__init__(dim)",
+        ),
+        (
+            ["model.decoder=userparts.WithoutWidth"],
+            "model.decoder=userparts.WithoutWidth: relation_dim fails: AttributeError: 'WithoutWidth' object",
+        ),
+        (
+            ["optimizer=userparts.ForgetfulOptimizer"],
+            "optimizer.name=userparts.ForgetfulOptimizer has no attribute lr once it is made: its __init__ "
+            "must call super().__init__(lr)",
+        ),
     ],
 )
 def test_classes_that_do_not_fit_are_refused(words: list[str], message: str, parts: str) -> None:

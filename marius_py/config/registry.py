@@ -62,8 +62,8 @@ def make_components(config: TrainConfig) -> Components:
     """Make all parts of the model.
 
     Raises:
-        ConfigError: a class cannot be found or imported, has the wrong base, leaves methods abstract, or
-            refuses its arguments.
+        ConfigError: a class cannot be found or imported, has the wrong base, leaves methods abstract,
+            refuses its arguments, or leaves out its base's constructor.
     """
     from marius_py.nn import registry as names
     from marius_py.nn.decoders import Decoder
@@ -141,7 +141,16 @@ def _check_sampling(config: TrainConfig) -> None:
 
 def _check_relations(config: TrainConfig, decoder: Decoder) -> None:
     """Refuse settings of relation rows for a decoder that has none: they would do nothing."""
-    if decoder.relation_dim:
+    try:
+        width = decoder.relation_dim
+    except MariusError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"model.decoder={config.model.decoder.target}: relation_dim fails: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if width:
         return
     penalties = config.training.regularizer
     for key, value in (
@@ -223,7 +232,7 @@ def make(
     except TypeError as error:
         raise ConfigError(f"{key}={component.target} cannot be made: {error}") from error
     try:
-        return kind(*bound.args, **bound.kwargs)
+        made = kind(*bound.args, **bound.kwargs)
     except MariusError:
         raise
     except Exception as error:
@@ -232,6 +241,15 @@ def make(
         raise ConfigError(
             f"{key}={component.target}{given_words} cannot be made: {type(error).__name__}: {error}"
         ) from error
+    # What a base's constructor takes, it keeps under the same name.
+    arguments = list(inspect.signature(base).parameters)
+    missing = [name for name in arguments if not hasattr(made, name)]
+    if missing:
+        raise ConfigError(
+            f"{key}={component.target} has no attribute {missing[0]} once it is made: its __init__ must call "
+            f"super().__init__({', '.join(arguments)})"
+        )
+    return made
 
 
 _TYPES = {float: "a number", int: "an integer", bool: "true or false", str: "a text"}
