@@ -7,7 +7,9 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from marius_py.config import (
     Component,
@@ -333,6 +336,59 @@ def test_a_class_is_named_by_its_path() -> None:
     given = {"loss": Component, "model.decoder": {"_target_": Component}, "trackers": [Component]}
     path = "marius_py.config.fields.Component"
     assert words_of(given) == [f"loss={path}", f"model.decoder={{_target_:{path}}}", f"trackers=[{path}]"]
+
+
+class Outer:
+    class Inner:
+        pass
+
+
+def _local() -> type[Any]:
+    class Local:
+        pass
+
+    return Local
+
+
+@pytest.mark.parametrize("kind", [Outer.Inner, _local()])
+@pytest.mark.parametrize(
+    ("key", "form"),
+    [
+        ("model.decoder", lambda kind: {"model.decoder": kind}),
+        ("model.decoder", lambda kind: {"model": {"decoder": kind}}),
+        ("model.decoder._target_", lambda kind: {"model.decoder": {"_target_": kind, "gamma": 3}}),
+        ("loss", lambda kind: {"loss": {"_target_": kind}}),
+        ("optimizer", lambda kind: {"optimizer": {"name": kind}}),
+        ("optimizer.name", lambda kind: {"optimizer.name": kind}),
+        ("trackers", lambda kind: {"trackers": ["csv", kind]}),
+    ],
+)
+def test_a_class_stands_at_the_top_level_of_a_module(
+    key: str, form: Callable[[Any], dict[str, Any]], kind: type[Any]
+) -> None:
+    told = f"{key} is the class {__name__}.{kind.__qualname__}, which cannot be imported by that path"
+    with pytest.raises(ConfigError, match=f"^{re.escape(told)}.*: define it at the top level of a module"):
+        words_of(form(kind))
+    told = f"{key} is Inner <{__name__}.Outer.Inner object at "
+    with pytest.raises(ConfigError, match=f"^{re.escape(told)}.*>; allowed: a class itself, its name or its"):
+        words_of(form(Outer.Inner()))
+
+
+def test_a_class_made_already_is_told_where_its_arguments_go() -> None:
+    for made in (SoftmaxLoss(), partial(SoftmaxLoss, 0.1), lambda: SoftmaxLoss()):
+        with pytest.raises(ConfigError, match=r'path \(its arguments are settings too: "loss\.ARGUMENT"\)$'):
+            words_of({"loss": made})
+    words = words_of({"loss": SoftmaxLoss, "loss.smoothing": 0.1})
+    assert load_config(words).loss == Component("softmax", {"smoothing": 0.1})
+
+
+def test_what_is_no_class_is_left_to_its_key() -> None:
+    given = {"trackers": OmegaConf.create(["csv"]), "model.init": None, "device": torch.device("cpu")}
+    assert words_of(given) == ["trackers=['csv']", "model.init=null", "device=cpu"]
+    path = f"{__name__}.Outer.Inner"
+    assert words_of({"model.decoder": {"_target_": "transe", "of": Outer.Inner}}) == [
+        f'model.decoder={{_target_:"transe",of:{path}}}'
+    ]
 
 
 def test_quoted_and_interpolated_paths(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
-from marius_py.config.overrides import NESTED, path_keys, quoted
+from marius_py.config.overrides import NESTED, OPEN, path_keys, quoted
 from marius_py.config.schema import TrainConfig
 from marius_py.errors import ConfigError
 
 NOTES = ("training.regularizer.n3_automatic", "training.regularizer.n3_relation_automatic")
 """What config.yaml notes beside settings: whoever gives its number for n3 gives just that number."""
+
+_OF_CLASSES = (*OPEN, "trackers")
+"""Keys whose values name classes."""
 
 
 def words_of(settings: Mapping[str, Any], kind: type[Any] = TrainConfig) -> list[str]:
@@ -53,39 +56,56 @@ def _words(prefix: str, settings: Mapping[str, Any], paths: set[str]) -> Iterato
         if key in paths and isinstance(value, (str, PathLike)):
             yield f"{key}={quoted(os.fsdecode(value))}"
         elif not isinstance(value, Mapping):
-            yield f"{key}={_word(value)}"
+            yield f"{key}={_word(value, key)}"
         elif key in NESTED and "_target_" in value:
-            yield f"{key}={_inside(value)}"
+            yield f"{key}={_inside(value, key)}"
         elif key in ("loss", "optimizer"):
             # Their class is the choice of a file of the group; see `_choose`.
             chosen = "_target_" if key == "loss" else "name"
             if chosen in value:
-                yield f"{key}={_word(value[chosen])}"
+                yield f"{key}={_word(value[chosen], key)}"
             yield from _words(key, {one: value[one] for one in value if one != chosen}, paths)
         else:
             yield from _words(key, value, paths)
 
 
-def _word(value: Any) -> str:
-    """A setting's value as the command line has it."""
+def _word(value: Any, key: str) -> str:
+    """A setting's value as the command line has it; the key is for messages."""
     value = _as_list(value)
+    if key.removesuffix("._target_").removesuffix(".name") in _OF_CLASSES:
+        _check_class(value, key)
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, type):  # named by its path, as on the command line
         return f"{value.__module__}.{value.__qualname__}"
-    return _inside(value) if isinstance(value, (list, tuple)) else str(value)
+    return _inside(value, key) if isinstance(value, (list, tuple)) else str(value)
 
 
-def _inside(value: Any) -> str:
+def _check_class(value: Any, key: str) -> None:
+    """Refuse a class that its path does not lead to, and what has been made of one."""
+    if isinstance(value, type):
+        if "." in value.__qualname__:
+            raise ConfigError(
+                f"{key} is the class {value.__module__}.{value.__qualname__}, which cannot be imported by "
+                "that path, as a run has to: define it at the top level of a module, in no class or function"
+            )
+    elif not (value is None or isinstance(value, (Sequence, int, float))):
+        arguments = f' (its arguments are settings too: "{key}.ARGUMENT")' if key in OPEN else ""
+        raise ConfigError(
+            f"{key} is {_shown(value)}; allowed: a class itself, its name or its path{arguments}"
+        )
+
+
+def _inside(value: Any, key: str) -> str:
     """A value within a mapping or list: texts are quoted, as nothing else tells them from numbers there."""
     value = _as_list(value)
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{name}:{_inside(one)}" for name, one in value.items()) + "}"
+        return "{" + ",".join(f"{name}:{_inside(one, f'{key}.{name}')}" for name, one in value.items()) + "}"
     if isinstance(value, (list, tuple)):
-        return "[" + ",".join(_inside(one) for one in value) + "]"
-    return quoted(os.fsdecode(value)) if isinstance(value, (str, PathLike)) else _word(value)
+        return "[" + ",".join(_inside(one, key) for one in value) + "]"
+    return quoted(os.fsdecode(value)) if isinstance(value, (str, PathLike)) else _word(value, key)
 
 
 def _as_list(value: Any) -> Any:
