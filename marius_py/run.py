@@ -74,8 +74,16 @@ class Run(RunReader):
             progress: called with (edges done, edges in all).
 
         Raises:
-            ConfigError: no such split or mode, or no edges to rank.
+            ConfigError: no such split or mode, no edges to rank, or a number that is none.
         """
+        for name, value in (("candidates", candidates), ("memory_bytes", memory_bytes), ("seed", seed)):
+            _check_whole(name, value)
+        if max_edges is not None:
+            _check_whole("max_edges", max_edges)
+        if not isinstance(ks, Iterable):
+            raise ConfigError(f"ks is {ks!r}; allowed: whole numbers of at least 1, such as [1, 3, 10]")
+        if edges is not None and not hasattr(edges, "__len__"):
+            raise ConfigError(f"edges is {edges!r}; allowed: an array (E, 3) of ids, or None for a split")
         if edges is not None and not len(edges):
             raise ConfigError(
                 "edges is empty: give the edges to rank as ids (E, 3), or leave it out for a split"
@@ -177,6 +185,12 @@ class Run(RunReader):
             ConfigError: an unknown name, another shape, or what holds no triples.
         """
         return score(self, triples)
+
+
+def _check_whole(name: str, value: object) -> None:
+    """Refuse an argument that is no whole number from 0 with a ConfigError."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
+        raise ConfigError(f"{name} is {value!r}; allowed: a whole number from 0")
 
 
 def load(path: Path | str, *, graph: Path | str | None = None, device: str = "cpu") -> Run:

@@ -330,3 +330,22 @@ def test_names_that_are_whole_numbers_may_be_given_as_such(tmp_path):
 def test_what_is_no_name_is_refused(written, ask, message):
     with load(written[0]) as run, pytest.raises(ConfigError, match=message):
         ask(run)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"max_edges": 1.5}, r"max_edges is 1\.5; allowed: a whole number"),
+        ({"max_edges": True}, "max_edges is True; allowed: a whole number"),
+        ({"mode": "sampled", "candidates": 2.5}, r"candidates is 2\.5; allowed: a whole number"),
+        ({"memory_bytes": "1G"}, "memory_bytes is '1G'; allowed: a whole number"),
+        ({"seed": -1}, "seed is -1; allowed: a whole number from 0"),
+        ({"seed": None}, "seed is None; allowed: a whole number from 0"),
+        ({"ks": 5}, r"ks is 5; allowed: whole numbers .*such as \[1, 3, 10\]"),
+        ({"ks": None}, "ks is None; allowed: whole numbers"),
+        ({"edges": iter([])}, r"edges is <.*>; allowed: an array \(E, 3\) of ids"),
+    ],
+)
+def test_numbers_of_an_evaluation_that_are_none_are_refused(tmp_path, wrong, said):
+    with load(write_run(tmp_path)[0]) as run, pytest.raises(ConfigError, match=said):
+        run.evaluate("test", **wrong)
