@@ -22,6 +22,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 NAME = "marius-io"
+_LAST_S = 10.0
+"""Seconds in which a disk that has not failed writes a partition."""
 
 
 class IOThread:
@@ -120,7 +122,8 @@ class IOThread:
     def shutdown(self) -> None:
         """Forget what is queued, wait for the running task, end the thread. May be called twice.
 
-        An interrupt is raised once the task has ended; another one leaves the thread behind.
+        An interrupt is raised once the task has ended; another one, or a task that hangs for `_LAST_S` after
+        it, leaves the thread behind.
         """
         with self._lock:
             self._ended = True
@@ -132,6 +135,6 @@ class IOThread:
         try:
             thread.wait()
         except BaseException:
-            thread.wait()
+            thread.wait(_LAST_S)
             raise
         thread.join()
