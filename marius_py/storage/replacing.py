@@ -67,8 +67,9 @@ class Replacing:
             raise self._failed(error) from error
 
     def _remove(self) -> None:
-        """Remove the files that were locked here; others are another writer's."""
-        for path in self._locks:
+        """Remove the files that were locked here and lie there still; others are another writer's."""
+        replaced = [self._temporary[target] for target in self._replaced]
+        for path in (one for one in self._locks if one not in replaced):
             with suppress(OSError):
                 path.unlink(missing_ok=True)
         while self._locks:

@@ -162,3 +162,20 @@ def test_a_target_that_another_thread_writes_is_refused_and_stays_that_threads(t
         assert list(tmp_path.iterdir()) == [temporary[target]]
     assert target.read_text() == "whole"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_temporary_file_of_the_next_writer_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a file has its target's name, another thread may write one of its own under the name before."""
+    replace = Path.replace
+
+    def replaced(path: Path, target: Path) -> Path:
+        found = replace(path, target)
+        path.write_text("another's")
+        return found
+
+    with Replacing([tmp_path / "target"]) as temporary:
+        (path,) = temporary.values()
+        path.write_text("whole")
+        monkeypatch.setattr(Path, "replace", replaced)
+    assert (tmp_path / "target").read_text() == "whole"
+    assert path.read_text() == "another's"
