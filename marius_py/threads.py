@@ -12,7 +12,7 @@ from marius_py.errors import PipelineError
 class Worker(Thread):
     """A daemon whose end can be waited for whatever interrupts come.
 
-    Before Python 3.13 a `join` that is interrupted takes the thread for one that has ended, and so do later
+    Up to Python 3.12 a `join` that is interrupted takes the thread for one that has ended, and so do later
     ones and `is_alive`.
 
     Args:

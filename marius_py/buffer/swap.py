@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 NAME = "marius-io"
 _LAST_S = 10.0
-"""Seconds in which a disk that has not failed writes a partition."""
+"""Seconds that the running task may take to end once its end is waited for and an interrupt comes."""
 
 
 class IOThread:

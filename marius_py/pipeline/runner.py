@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from threading import Thread
 from typing import Any
 
 from marius_py.errors import MariusError, PipelineError
@@ -320,7 +319,7 @@ def work_on(stage: Stage, item: Any, trace: Trace) -> Any:
         raise _wrapped(stage.name, error) from error
 
 
-def _start(threads: Sequence[Thread], then: Callable[[], None] = lambda: None) -> None:
+def _start(threads: Sequence[Worker], then: Callable[[], None] = lambda: None) -> None:
     """Start all threads, then go on; PipelineError if the system has no room for one."""
     for thread in threads:
         start_thread(thread)

@@ -106,6 +106,15 @@ def test_an_index_of_no_finite_row_finds_nothing(tmp_path):
             assert (open_index(run, factory=factory).neighbors(run, np.arange(3), 2).ids == -1).all()
 
 
+def commit_other_rows(folder):
+    """Let a run have another commit."""
+    with open_node_store(folder / "checkpoint") as store:
+        table = store.table
+        rows = np.ones((table.slot_rows, table.dim), np.float32)
+        store.write(1, rows, np.empty((table.slot_rows, 0), np.float32))
+        store.commit(store.checkpoint())
+
+
 def test_built_once_and_again_when_the_run_moves_on(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     folder = write_run(tmp_path)[0]
@@ -118,11 +127,7 @@ def test_built_once_and_again_when_the_run_moves_on(tmp_path, caplog):
         exact = run.neighbors("Oslo", k=3, metric="dot")
         assert [one.neighbor for one in found] == [one.neighbor for one in exact]
         assert [one.score for one in found] == pytest.approx([one.score for one in exact])
-    with open_node_store(folder / "checkpoint") as store:
-        table = store.table
-        rows = np.ones((table.slot_rows, table.dim), np.float32)
-        store.write(1, rows, np.empty((table.slot_rows, 0), np.float32))
-        store.commit(store.checkpoint())
+    commit_other_rows(folder)
     with load(folder) as run:
         caplog.clear()
         assert open_index(run, "dot").path.stat().st_mtime_ns > made
@@ -130,20 +135,16 @@ def test_built_once_and_again_when_the_run_moves_on(tmp_path, caplog):
 
 
 def test_an_index_of_other_rows_is_refused(run, tmp_path):
-    commit = write_run(tmp_path)[0]
-    with load(commit) as old:
+    folder = write_run(tmp_path)[0]
+    with load(folder) as old:
         index = open_index(old, "dot")
         assert old.neighbors("Oslo", k=3, metric="dot", index=index)
-        with load(commit) as again:  # the same commit, opened anew
+        with load(folder) as again:  # the same commit, opened anew
             assert again.neighbors("Oslo", metric="dot", index=index)
         with pytest.raises(ConfigError, match="is of another run than"):  # of other names and width
             run.neighbors("node 1", metric="dot", index=index)
-    with open_node_store(commit / "checkpoint") as store:
-        table = store.table
-        rows = np.ones((table.slot_rows, table.dim), np.float32)
-        store.write(1, rows, np.empty((table.slot_rows, 0), np.float32))
-        store.commit(store.checkpoint())
-    with load(commit) as new:
+    commit_other_rows(folder)
+    with load(folder) as new:
         for ask in (
             lambda: new.neighbors("Oslo", metric="dot", index=index),
             lambda: index.neighbors(new, np.arange(2), 3),
