@@ -120,12 +120,9 @@ class FolderLock:
             logger.warning(
                 "%s: taking over the lock of %s, %s", self.path, describe_owner(before), absence_of(before)
             )
-        text = json.dumps(
-            {"pid": os.getpid(), "started": process_start(os.getpid()), "host": socket.gethostname()}
-        )
         try:
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, text.encode(), 0)
+            os.pwrite(descriptor, json.dumps(_ourselves()).encode(), 0)
         except OSError as error:
             # The lock holds without its text, say on a full disk.
             logger.warning("cannot write to %s: %s", self.path, error.strerror)
@@ -241,6 +238,11 @@ def lock_owner(folder: Path) -> dict[str, Any] | None:
         os.close(descriptor)
 
 
+def _ourselves() -> dict[str, Any]:
+    """What the text of a lock of this process says."""
+    return {"pid": os.getpid(), "started": process_start(os.getpid()), "host": socket.gethostname()}
+
+
 def _owner(descriptor: int) -> dict[str, Any] | None:
     try:
         owner = json.loads(os.pread(descriptor, 4096, 0))
@@ -259,4 +261,6 @@ def describe_owner(owner: dict[str, Any] | None) -> str:
     """Name a lock's owner for a message."""
     if owner is None:
         return "another process"
+    if owner == _ourselves():
+        return f"this process ({owner['pid']})"
     return f"process {owner['pid']} on {owner.get('host', 'an unknown host')}"

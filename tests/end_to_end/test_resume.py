@@ -287,7 +287,7 @@ def test_a_second_run_on_the_folder_is_refused_with_its_process(run_train: Train
 
     run_train("training.epochs=1", watcher=Second())
     assert "is in use" in Second.refused
-    assert f"process {os.getpid()}" in Second.refused
+    assert f"this process ({os.getpid()})" in Second.refused
     assert not (tmp_path / "run" / LOCK_NAME).exists()
 
 

@@ -216,7 +216,7 @@ def test_a_store_closed_under_a_transfer_that_hangs_is_nobody_elses_until_it_end
     store.close()
     with pytest.raises(StorageError, match="is closed"):
         store.write(0, *version(TABLE, 0, 1))
-    with pytest.raises(StorageError, match=f"in use: process {os.getpid()} "):
+    with pytest.raises(StorageError, match=rf"in use: this process \({os.getpid()}\) "):
         open_node_store(store.folder)
     go.set()
     thread.join(10)

@@ -19,7 +19,15 @@ import pytest
 from marius_py.errors import StorageError
 from marius_py.partitioning import Partitioning
 from marius_py.storage.hdf5_nodes import create_node_store, open_node_store
-from marius_py.storage.lock import LOCK_NAME, FolderLock, is_alive, is_locked, lock_owner, process_start
+from marius_py.storage.lock import (
+    LOCK_NAME,
+    FolderLock,
+    describe_owner,
+    is_alive,
+    is_locked,
+    lock_owner,
+    process_start,
+)
 from marius_py.storage.protocols import NodeTable
 from marius_py.storage.verify import leftovers
 
@@ -116,7 +124,7 @@ def test_same_process_is_refused_too(tmp_path: Path) -> None:
     first, second = FolderLock(tmp_path), FolderLock(tmp_path)
     first.acquire()
     first.acquire()
-    with pytest.raises(StorageError, match=f"process {os.getpid()}"):
+    with pytest.raises(StorageError, match=rf"this process \({os.getpid()}\)"):
         second.acquire()
     first.release()
     second.acquire()
@@ -205,7 +213,7 @@ def test_without_flock_the_recorded_process_decides(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(fcntl, "flock", flock)
     lock = FolderLock(tmp_path)
     lock.acquire()
-    with pytest.raises(StorageError, match=f"in use: process {os.getpid()}"):
+    with pytest.raises(StorageError, match=rf"in use: this process \({os.getpid()}\)"):
         FolderLock(tmp_path).acquire()
     assert is_locked(tmp_path)
     recycled = {"pid": os.getpid(), "started": 1, "host": socket.gethostname()}
@@ -222,6 +230,9 @@ def test_owners() -> None:
     assert is_alive({**mine, "started": 3, "host": "another"})
     assert is_alive({"pid": 1, "started": process_start(1), "host": host})
     assert process_start(2**22 + 5) is None
+    assert describe_owner(mine) == f"this process ({os.getpid()})"
+    for other in {**mine, "started": 3}, {**mine, "host": "another"}:
+        assert describe_owner(other) == f"process {os.getpid()} on {other['host']}"
 
 
 @pytest.mark.parametrize(
@@ -243,7 +254,7 @@ def test_stores_hold_the_lock(tmp_path: Path) -> None:
             lambda: open_node_store(folder),
             lambda: create_node_store(folder, table, spare_slots=0),
         ):
-            with pytest.raises(StorageError, match=f"in use: process {os.getpid()}"):
+            with pytest.raises(StorageError, match=rf"in use: this process \({os.getpid()}\)"):
                 attempt()
     open_node_store(folder).close()
     assert not (folder / LOCK_NAME).exists()
