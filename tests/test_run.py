@@ -321,6 +321,10 @@ def test_names_that_are_whole_numbers_may_be_given_as_such(tmp_path):
         ),
         (lambda run: run.predict(head=["Oslo"], relation=True), r"relation is True \(bool\)"),
         (lambda run: run.neighbors(b"Oslo"), r"nodes is b'Oslo' \(bytes\)"),
+        (
+            lambda run: run.predict(np.array("Oslo"), "likes"),
+            r"head is array\('Oslo'.*; pass a list",
+        ),
         (lambda run: run.neighbors([None]), r"nodes is None \(NoneType\); a name is"),
         (lambda run: run.relation(-1.0), r"the relation is -1\.0 \(float\)"),
         (lambda run: run.embedding(b"Oslo"), r"node_names is b'Oslo' \(bytes\)"),

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import SupportsFloat
 
+from marius_py.errors import ScheduleError
 from marius_py.ordering.arguments import (
     Costs,
     ListLike,
@@ -91,7 +92,7 @@ def simulate(
         overlap: swap behind compute with a spare slot; False stops compute for every swap.
 
     Raises:
-        ScheduleError: a rate that is not above 0, costs or sizes of the wrong shape.
+        ScheduleError: no steps, a rate that is not above 0, costs or sizes of the wrong shape.
 
     Example:
         >>> from marius_py.ordering import assign_buckets, beta
@@ -101,6 +102,8 @@ def simulate(
         eager 1024.0 74.0
         deadline 1024.0 0.0
     """
+    if not schedule.steps:
+        raise ScheduleError("the schedule has no step; allowed: at least the initial state")
     rows = check_costs(costs, schedule.p)
     speed = check_number(compute_rate, "compute_rate", zero=False)
     sizes = _check_bytes(partition_bytes, schedule.p)

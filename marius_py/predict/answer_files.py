@@ -161,7 +161,8 @@ class AnswerWriter:
         elif self._format == "csv":
             _csv_writer(self._file).writerows(rows)
         else:
-            self._file.write(table_text([*self._columns], rows))
+            shown = [name for name, kind in self._columns.items() if rows or "None" not in kind]
+            self._file.write(table_text(shown, rows))
 
     @contextmanager
     def _failures(self) -> Iterator[None]:

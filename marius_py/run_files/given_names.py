@@ -43,7 +43,8 @@ def name_text(given: Any, what: str) -> str:
 
 def name_list(given: Any, what: str) -> list[Any]:
     """What any iterable of names holds; ConfigError if it is none, or a single text."""
-    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+    is_single = isinstance(given, (str, bytes)) or (isinstance(given, np.ndarray) and not given.ndim)
+    if is_single or not isinstance(given, Iterable):
         raise ConfigError(f"{what} is {given!r} ({type(given).__name__}); pass a list of names")
     return list(given)
 

@@ -289,6 +289,8 @@ def open_run(kind: type[R], path: Path | str, graph: Path | str | None, device: 
     resolved = resolve_device(str(device))
     if not isinstance(path, (str, PathLike)):
         raise ConfigError(f"path is {path!r}, {type(path).__name__}; allowed: the folder of a run")
+    if graph is not None and not isinstance(graph, (str, PathLike)):
+        raise ConfigError(f"graph is {graph!r}, {type(graph).__name__}; allowed: a prepared graph's folder")
     folder = Path(path).absolute()  # the current folder may be another one when a file is needed
     if not (folder / CHECKPOINT_FOLDER).is_dir():
         if (folder / CONFIG_FILE).is_file():

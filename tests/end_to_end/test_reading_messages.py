@@ -103,3 +103,8 @@ def test_an_opened_run_that_was_trained_on_says_so(run_train: Train, graph: Path
 def test_a_run_is_opened_by_its_folder(path: object) -> None:
     with pytest.raises(ConfigError, match=r"path is .* allowed: the folder of a run"):
         marius_py.load(path)  # type: ignore[arg-type]
+
+
+def test_the_graph_of_a_run_is_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"graph is 5, int; allowed: a prepared graph's folder"):
+        marius_py.load(write_run(tmp_path)[0], graph=5)  # type: ignore[arg-type]

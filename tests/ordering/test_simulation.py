@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from marius_py.errors import ScheduleError
 from marius_py.ordering import assign_buckets, beta, build_schedule, hidden_io_cost, simulate
+from marius_py.types import Schedule
 from tests.ordering.strategies import orders
 
 
@@ -96,3 +97,8 @@ def test_hidden_io_is_the_threshold(case: tuple[int, int, str], tolerance: float
 def test_bad_rates_are_named(options: dict[str, object], message: str) -> None:
     with pytest.raises(ScheduleError, match=message):
         simulate(beta(4, 3), **options)  # type: ignore[arg-type]
+
+
+def test_nothing_is_played_without_steps() -> None:
+    with pytest.raises(ScheduleError, match="the schedule has no step"):
+        simulate(Schedule(2, 2, (0, 1), ()))

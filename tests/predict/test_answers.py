@@ -289,6 +289,8 @@ def test_no_temperature_is_fitted_to_what_is_not_there(run, diverged):
         fit_temperature(run)
     with pytest.raises(ConfigError, match="memory is 1 bytes"):
         fit_temperature(run, memory_bytes=1)
+    with pytest.raises(ConfigError, match="memory is '1G'; allowed: a whole number of bytes"):
+        fit_temperature(run, memory_bytes="1G")
     with pytest.raises(ConfigError, match="the scores of the train edges are not finite"):
         fit_temperature(diverged, split="train")
 
@@ -572,6 +574,13 @@ def test_control_characters_in_names_are_escaped_for_readers_alone(tmp_path):
     assert texts["table"].count("\n") == 3
     assert [row[1] for row in csv.reader(io.StringIO(texts["csv"], newline=""))][1:] == [name, "a\\n"]
     assert [one["neighbor"] for one in json.loads(texts["json"])] == [name, "a\\n"]
+
+
+def test_a_table_without_answers_has_the_columns_that_are_always_there():
+    out = io.StringIO()
+    with AnswerWriter(None, "table", Prediction, out) as writer:
+        writer.write([])
+    assert out.getvalue().split() == ["query", "head", "relation", "tail", "rank", "score"]
 
 
 class _Full(io.StringIO):
