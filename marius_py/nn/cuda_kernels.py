@@ -335,7 +335,8 @@ def choose_kernels(device: str, wanted: str = "auto", precision: Precision = "fl
         precision: see `TritonKernels`; the plain path multiplies as PyTorch is set to.
 
     Raises:
-        ConfigError: Triton is asked for and cannot be used.
+        ConfigError: Triton is asked for and cannot be used, or the device is not the current one.
+        torch.OutOfMemoryError: the device is full.
     """
     on_device = torch.device(device).type == "cuda"
     if wanted == "triton" and not on_device and os.environ.get("TRITON_INTERPRET") != "1":
@@ -344,6 +345,8 @@ def choose_kernels(device: str, wanted: str = "auto", precision: Precision = "fl
         )
     if wanted == "torch" or (wanted == "auto" and not on_device):
         return TorchKernels()
+    if on_device:
+        _check_current(torch.device(device))
     if wanted == "auto" and find_spec("triton") is None:
         log.warning("Triton is not installed: batches go the slower way through PyTorch")
         return TorchKernels()
@@ -363,6 +366,17 @@ def choose_kernels(device: str, wanted: str = "auto", precision: Precision = "fl
     return kernels
 
 
+def _check_current(device: torch.device) -> None:
+    """Refuse a device that is not the current one: Triton launches there, with memory of another."""
+    if device.index is None or not torch.cuda.is_available():
+        return
+    if device.index != (current := torch.cuda.current_device()):
+        raise ConfigError(
+            f"device is {device}, but kernels run on the current device, cuda:{current}: call "
+            f"torch.cuda.set_device({device.index}) first"
+        )
+
+
 def _trouble(kernels: TritonKernels, device: str) -> str | None:
     """Why Triton's kernels do not run on a device, found by running one of them; None: they do.
 
@@ -373,6 +387,8 @@ def _trouble(kernels: TritonKernels, device: str) -> str | None:
     try:
         rows = torch.ones(1, 16, device=device)
         runs = torch.equal(kernels.take(rows, torch.zeros(1, dtype=torch.int64, device=device)), rows)
+    except torch.OutOfMemoryError:
+        raise  # of this moment; what is found here holds for the whole process
     except Exception as error:  # of Triton, a compiler, a linker or a driver
         said = (str(error).strip().splitlines() or [""])[0]
         return f"its kernels do not run on {device} ({type(error).__name__}: {said}): mend that"

@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,7 @@ triton_contrast = pytest.importorskip("marius_py.nn.kernels.triton_contrast")
 triton_adagrad = pytest.importorskip("marius_py.nn.kernels.triton_adagrad")
 triton_known = pytest.importorskip("marius_py.nn.kernels.triton_known")
 triton_mask = pytest.importorskip("marius_py.nn.kernels.triton_mask")
+MOST_SPILLED = triton_contrast.MOST_SPILLED
 triton_operands = pytest.importorskip("marius_py.nn.kernels.triton_operands")
 triton_rows = pytest.importorskip("marius_py.nn.kernels.triton_rows")
 triton_penalties = pytest.importorskip("marius_py.nn.kernels.triton_penalties")
@@ -386,8 +389,8 @@ def test_the_nuclear_norms_gradient_is_added(is_complex: bool, count: int, dim: 
     torch.testing.assert_close(sums.double(), wanted, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("told_by", ["Triton", "the assembler"])
-def test_smaller_blocks_are_tried_where_shared_memory_is_short(
+@pytest.mark.parametrize("told_by", ["Triton", "the assembler", "its registers"])
+def test_smaller_blocks_are_tried_where_memory_or_registers_are_short(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, told_by: str
 ) -> None:
     from triton.runtime.errors import OutOfResources, PTXASError
@@ -395,7 +398,9 @@ def test_smaller_blocks_are_tried_where_shared_memory_is_short(
     short = {
         "Triton": OutOfResources(300_000, 200_000, "shared memory"),
         "the assembler": PTXASError("uses too much\nshared data\n"),
+        "its registers": SimpleNamespace(n_spills=MOST_SPILLED + 1),
     }[told_by]
+    said = " ".join(str(short).split()) if isinstance(short, Exception) else f"{MOST_SPILLED + 1} registers"
     tried: list[tuple[str, int]] = []
     real = {kernel: getattr(triton_contrast, f"_{kernel}_kernel") for kernel in ("forward", "backward")}
 
@@ -406,12 +411,15 @@ def test_smaller_blocks_are_tried_where_shared_memory_is_short(
         def __getitem__(self, grid: Any) -> Any:
             return lambda *given, **how: self.launch(grid, *given, **how)
 
-        def launch(self, grid: Any, *given: Any, **how: Any) -> None:
+        def launch(self, grid: Any, *given: Any, **how: Any) -> Any:
             own = how["BLOCK_EDGES" if self.kernel == "forward" else "BLOCK_NODES"]
             tried.append((self.kernel, own))
             if own > fits[self.kernel]:
-                raise short
+                if isinstance(short, Exception):
+                    raise short
+                return short
             real[self.kernel][grid](*given, **how)
+            return SimpleNamespace(n_spills=MOST_SPILLED)
 
     for kernel in real:
         monkeypatch.setattr(triton_contrast, f"_{kernel}_kernel", Scarce(kernel))
@@ -428,7 +436,7 @@ def test_smaller_blocks_are_tried_where_shared_memory_is_short(
         if fits["forward"] == 0:  # once: PyTorch from then on
             assert tried == [("forward", 64), ("forward", 32), ("forward", 16)]
             (warning,) = (one.getMessage() for one in caplog.records if one.levelno == logging.WARNING)
-            assert f"through PyTorch: forward: {' '.join(str(short).split())}" in warning
+            assert f"through PyTorch: forward: {said}" in warning
         else:  # each kernel by itself, and the second time at once
             assert tried[-2:] == list(smallest.items())
             assert {own for kernel, own in tried if kernel == "forward"} == {64, fits["forward"]}
@@ -477,6 +485,47 @@ def test_kernels_that_do_not_run_are_left_alone(
     choose_kernels.cache_clear()
 
 
+def test_a_device_that_is_full_or_not_the_current_one_ends_the_choice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is found out about a device holds for the process: neither may count as found out."""
+
+    def full(kernels: Any, table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    choose_kernels.cache_clear()
+    with pytest.raises(ConfigError, match=r"device is cuda:1, .* cuda:0: call torch\.cuda\.set_device\(1\)"):
+        choose_kernels("cuda:1")
+    ones = torch.ones
+    monkeypatch.setattr(torch, "ones", lambda *shape, device: ones(*shape))
+    zeros = torch.zeros
+    monkeypatch.setattr(torch, "zeros", lambda *shape, dtype, device: zeros(*shape, dtype=dtype))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    with monkeypatch.context() as patched:
+        patched.setattr(triton_rows, "take", partial(full, None))
+        with pytest.raises(torch.OutOfMemoryError):
+            choose_kernels("cuda:0")
+    assert choose_kernels("cuda:0").name == "Triton (float32)"
+    choose_kernels.cache_clear()
+
+
+def test_the_loss_of_an_edge_far_above_its_negatives_keeps_its_digits() -> None:
+    given = arguments(1, 16, 16, 8, scale=0.01)
+    for positive in (5.0, 20.0, 1000.0):
+        given["positive"] = torch.full((1, 16), positive)
+        options = {"softmax": True, "shift": positive - 8, "scale": 1.0}
+        losses = triton_contrast.contrast(**given, **options, precision="ieee")[0]
+        in_double = {
+            name: one.double() if one is not None and one.is_floating_point() else one
+            for name, one in given.items()
+        }
+        torch.testing.assert_close(
+            losses.double(), torch_contrast(**in_double, **options)[0], rtol=1e-3, atol=0
+        )
+
+
 def test_the_choice_of_kernels(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     choose_kernels.cache_clear()
     assert isinstance(choose_kernels("cpu"), TorchKernels)
@@ -511,6 +560,8 @@ def test_the_choice_of_kernels(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
 
 
 COMPILE = """
+import io, re
+from contextlib import redirect_stdout
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 from marius_py.nn.kernels import triton_adagrad, triton_blocks, triton_contrast, triton_edges
@@ -535,13 +586,15 @@ def build(kernel, types, constants, capability=90, **options):
     even = {*pointers, "padded_edges", "padded_nodes", "edges_a_part"}
     aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if name in even}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
-    return compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    with redirect_stdout(io.StringIO()) as said:
+        made = compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    return made, int(re.search(r"(\\d+) bytes stack frame", said.getvalue())[1]) // 4
 
 SHARED = {80: 163, 90: 227, 120: 99}  # KiB that a block may take
 for capability, precision, masked, weighed in (
     (90, "tf32", False, False), (90, "tf32", True, False), (90, "bf16", True, False),
     (90, "bf16", True, True), (90, "tf32x3", True, False), (80, "tf32", True, False),
-    (120, "tf32", True, False), (120, "bf16", True, False),
+    (80, "tf32x3", True, False), (120, "tf32", True, False), (120, "bf16", True, False),
 ):
     blocks = triton_blocks.default_blocks(100, precision)
     ahead, back = blocks.forward, blocks.backward
@@ -557,9 +610,10 @@ for capability, precision, masked, weighed in (
             sizes = dict(BLOCK_EDGES=block.own, BLOCK_NODES=block.other)
             if name == "backward":
                 sizes = dict(BLOCK_EDGES=block.other, BLOCK_NODES=block.own, ADD=weighed)
-            kernel = build(getattr(triton_contrast, f"_{name}_kernel"), types, shared | sizes, capability,
-                           num_warps=block.warps, num_stages=block.stages)
-            if kernel.metadata.shared <= SHARED[capability] * 1024:
+            kernel, spilled = build(getattr(triton_contrast, f"_{name}_kernel"), types, shared | sizes,
+                                    capability, num_warps=block.warps, num_stages=block.stages)
+            fits = kernel.metadata.shared <= SHARED[capability] * 1024
+            if fits and spilled <= triton_contrast.MOST_SPILLED:
                 made[name] = kernel
         assert made or capability == 120, "no default block fits"
         ahead = ahead if "forward" in made else ahead.smaller()
@@ -593,7 +647,8 @@ print("compiled")
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton compiles on Linux")
 def test_kernels_compile_for_devices_and_use_their_tensor_cores(tmp_path: Any) -> None:
-    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    told = {"TRITON_DUMP_PTXAS_LOG": "1", "TRITON_ALWAYS_COMPILE": "1"}  # what is kept has no log
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), **told}
     environment.pop("TRITON_INTERPRET", None)
     done = subprocess.run(
         [sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False

@@ -9,14 +9,14 @@ Kernel = Literal["forward", "backward"]
 
 
 class TooLargeError(Exception):
-    """Blocks of a kernel do not fit the device, or cannot be assembled for it.
+    """Blocks of a kernel do not fit the device or its registers, or cannot be assembled for it.
 
     Attributes:
         kernel: which.
     """
 
-    def __init__(self, kernel: Kernel, cause: Exception) -> None:
-        said = " ".join(str(cause).split())  # an assembler's errors have many lines
+    def __init__(self, kernel: Kernel, why: str) -> None:
+        said = " ".join(why.split())  # an assembler's errors have many lines
         super().__init__(f"{kernel}: {said}")
         self.kernel = kernel
 
@@ -37,7 +37,7 @@ class Block:
     stages: int = 2
 
     def smaller(self) -> Self | None:
-        """The next smaller block, for a device whose shared memory this does not fit; None: there is none.
+        """The next smaller block, for a device that this does not fit; None: there is none.
 
         >>> Block(16, 16, stages=1).smaller() is None
         True

@@ -36,6 +36,10 @@ TURNED = ("tf32", "tf32x3")
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
+MOST_SPILLED = 512
+"""Registers of a thread that may lie in memory instead: a few that do cost little, but where the assembler
+gives up, as it does for tf32x3 on an A100, thousands do."""
+
 MAX_DIM = 256
 """Widest rows: a block of them has to fit in the registers and the shared memory of a multiprocessor."""
 
@@ -146,7 +150,8 @@ def _forward_kernel(
     if HAS_WEIGHT:
         of_edges = _weights_of(weight, edge, is_edge, num_groups, BLOCK_GROUPS)
 
-    highest = positive * _LOG2_E  # of the scores so far as powers of 2, the true edge's included
+    true_power = positive * _LOG2_E
+    highest = true_power  # of the scores so far as powers of 2, the true edge's included
     total = tl.zeros([BLOCK_EDGES], tl.float32)  # Σ count · 2^(score − highest), or of softplus
     counted = tl.zeros([BLOCK_EDGES], tl.float32)
     pulled = tl.zeros([BLOCK_EDGES, BLOCK_DIM], tl.float32)  # Σ weight · candidate
@@ -203,9 +208,12 @@ def _forward_kernel(
             pulled += _product(weights, values, PRECISION)
 
     if SOFTMAX:
-        denominator = tl.exp2(positive * _LOG2_E - highest) + total
+        denominator = tl.exp2(true_power - highest) + total
         stat = highest + tl.log2(denominator)
-        loss = stat / _LOG2_E - positive
+        # Not from `stat`, in which a large score takes the digits of a small loss; nor by subtracting equals,
+        # which a fused multiplication would leave a rest of.
+        above = tl.where(highest == true_power, 0.0, highest / _LOG2_E - positive)
+        loss = above + tl.log2(denominator) / _LOG2_E
         slope = -total / denominator
         factor = scale / denominator
     else:
@@ -329,9 +337,12 @@ def _backward_kernel(
 
 def _launch(kernel: Kernel, launch: Callable[..., Any], *given: Any, **how: Any) -> None:
     try:
-        launch(*given, **how)
+        made = launch(*given, **how)
     except (OutOfResources, PTXASError) as error:  # the assembler counts some of the memory itself
-        raise TooLargeError(kernel, error) from error
+        raise TooLargeError(kernel, str(error)) from error
+    spilled = getattr(made, "n_spills", 0)  # under the interpreter nothing is made
+    if spilled > MOST_SPILLED:
+        raise TooLargeError(kernel, f"{spilled} registers a thread lie in memory")
 
 
 def contrast(
