@@ -25,7 +25,7 @@ from marius_py.evaluating import evaluate as evaluate_runs
 from marius_py.graph import Graph, open_graph
 from marius_py.graph.manifest import GRAPH_FILE
 from marius_py.run import Run, load
-from marius_py.run_files.results import write_json
+from marius_py.run_files.results import write_output
 from marius_py.tracking import training
 from marius_py.training.trainer import Trainer
 
@@ -163,7 +163,7 @@ def evaluate(
         config = compose(EvaluateConfig, _words(EvaluateConfig, settings, **opened))
     result = evaluate_runs(config, None if watcher is None else watcher.on_stage)
     if config.output is not None:
-        write_json(Path(os.path.realpath(config.output)), result)
+        write_output(Path(config.output), result)
     return result
 
 

@@ -4,7 +4,10 @@ import csv
 import dataclasses
 import json
 import logging
+import subprocess
+import sys
 import tempfile
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +23,7 @@ from marius_py.evaluating import evaluate
 from marius_py.evaluation.edge_files import read_edges
 from marius_py.graph import open_graph
 from marius_py.run import load
+from marius_py.storage import replacing
 from marius_py.storage.hdf5_nodes import open_node_store
 from marius_py.storage.protocols import Checkpoint
 from tests.small_runs import NAMES, write_run
@@ -310,6 +314,59 @@ def test_a_folder_that_cannot_be_written_is_refused_before_ranking(tmp_path, cap
     assert cli.evaluate([f"run={run}", words]) == 1
     err = capsys.readouterr().err
     assert f"{words}: the folder {tmp_path} cannot be written to (Permission denied)" in err
+
+
+ANOTHER_WRITER = """
+import os, signal, sys
+from pathlib import Path
+from marius_py.errors import StorageError
+from marius_py.run_files.results import write_output
+target, ends = sys.argv[1:]
+def end(path, text, encoding):
+    with path.open("w") as half:
+        half.write("ha")
+    if ends == "it is killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise OSError(28, "No space left on device")
+Path.write_text = end
+try:
+    write_output(Path(target), {})
+except StorageError:
+    sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("ends", ["it is killed", "its disk is full"])
+def test_another_writer_of_the_same_metrics_does_no_harm(tmp_path, monkeypatch, ends):
+    """It had truncated the file that this one was about to put in its place, or removed it."""
+    target, beside = tmp_path / "m.json", tmp_path / "m.json.tmp"
+    target.write_text("old")
+    beside.write_text("mine")
+    sync = replacing.sync_path
+
+    def interfere(path):
+        sync(path)
+        monkeypatch.setattr(replacing, "sync_path", sync)
+        done = subprocess.run([sys.executable, "-c", ANOTHER_WRITER, target, ends], check=False)
+        assert done.returncode == {"it is killed": -9, "its disk is full": 3}[ends]
+
+    monkeypatch.setattr(replacing, "sync_path", interfere)
+    metrics = marius_py.evaluate(write_run(tmp_path)[0], {"output": str(target)})
+    assert json.loads(target.read_text()) == json.loads(json.dumps(metrics))
+    assert beside.read_text() == "mine"
+
+
+def test_metrics_that_cannot_be_written_leave_nothing(tmp_path, monkeypatch):
+    run = write_run(tmp_path)[0]
+    before = sorted(tmp_path.iterdir())
+
+    def refuse(path, target):
+        raise OSError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(StorageError, match=r"writing \S+m\.json failed: Permission denied; nothing was"):
+        marius_py.evaluate(run, {"output": str(tmp_path / "m.json")})
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_runs_are_all_checked_before_the_first_is_ranked(tmp_path, monkeypatch, caplog):

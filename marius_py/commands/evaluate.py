@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,7 @@ def run(config: EvaluateConfig) -> float | None:
         `evaluating.evaluate`.
     """
     from marius_py.evaluating import evaluate
-    from marius_py.run_files.results import write_json
+    from marius_py.run_files.results import write_output
 
     with Bars() as bars:
         result = evaluate(config, bars)
@@ -39,7 +38,7 @@ def run(config: EvaluateConfig) -> float | None:
     if config.ranks is not None:
         say(f"ranks: {config.ranks}")
     if config.output is not None:
-        write_json(Path(os.path.realpath(config.output)), result)
+        write_output(Path(config.output), result)
         say(f"metrics: {config.output}")
     return None if result.get("mrr") is None else float(result["mrr"])
 

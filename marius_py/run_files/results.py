@@ -30,6 +30,7 @@ from marius_py.run_files.names import CHECKPOINT_FOLDER
 from marius_py.storage.file_io import replace_file
 from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.storage.reader import NodeReader, open_node_reader
+from marius_py.storage.replacing import Replacing
 from marius_py.types import StageProgress
 from marius_py.version import __version__
 
@@ -236,9 +237,23 @@ def versions() -> dict[str, str]:
     }
 
 
+def write_output(path: Path, value: Mapping[str, Any]) -> None:
+    """Write an object as JSON to a file of the user's, which other processes may write to as well.
+
+    Raises:
+        StorageError: writing failed, or another one writes to it; what was there is there still.
+    """
+    with Replacing([path]) as temporary:
+        temporary[path].write_text(_json(value), encoding="utf-8")
+
+
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write `value` as JSON, replacing `path` atomically. Raises StorageError."""
-    replace_file(path, (json.dumps(value, indent=2) + "\n").encode())
+    replace_file(path, _json(value).encode())
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, indent=2) + "\n"
 
 
 def write_lines(path: Path, lines: Iterable[Mapping[str, Any] | str]) -> None:
