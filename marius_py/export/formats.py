@@ -260,7 +260,8 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
     Raises:
         ConfigError: `target` exists and is not to be overwritten, it holds what no export wrote, or there is
             no folder for it.
-        StorageError: writing failed, and nothing was replaced; another process exports to it.
+        StorageError: writing failed, and nothing was replaced unless it says so; or another process exports
+            to it.
     """
     target = Path(os.path.realpath(target))
     check = partial(_check_target, target, overwrite)

@@ -84,7 +84,7 @@ def extend_run(
 
     Raises:
         ConfigError: the graph was not made from the run's graph, or `output` is not empty. StorageError:
-        reading or writing failed; nothing is left at `output`.
+        reading or writing failed; nothing is left at `output` unless it says so.
     """
     if init not in ("neighbors", "random"):
         raise ConfigError(f"init is {init!r}; allowed: neighbors, random")

@@ -95,7 +95,7 @@ def replace_file(path: Path, content: bytes) -> None:
     """Write `content` to `path` so that a crash leaves the old file or the new one, never a mixture.
 
     Raises:
-        StorageError: the old file is then untouched.
+        StorageError: the old file is then untouched; where only flushing its folder failed, replaced.
     """
     replace(write_temporary(path, content), path)
 

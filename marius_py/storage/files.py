@@ -242,7 +242,11 @@ def write_temporary(path: Path, *content: bytes) -> Path:
 
 
 def replace(temporary: Path, path: Path) -> None:
-    """Give `temporary` the name `path`, atomically and durably."""
+    """Give `temporary` the name `path`, atomically and durably.
+
+    Raises:
+        StorageError: it has the name of before, or, if only flushing the folder failed, the new one already.
+    """
     try:
         _enter("rename", path)
         os.rename(temporary, path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import glob
+import logging
 import os
 import secrets
 import shutil
@@ -21,6 +22,8 @@ from marius_py.errors import StorageError
 from marius_py.storage.file_io import os_errors_as_storage
 from marius_py.storage.files import sync_folder
 from marius_py.storage.lock import is_abandoned, try_flock
+
+logger = logging.getLogger(__name__)
 
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
@@ -48,7 +51,15 @@ def locked_folder(parent: Path, prefix: str, doing: str) -> Iterator[Path]:
         yield folder
     finally:
         os.close(lock)
+        _remove_tree(folder)
+
+
+def _remove_tree(folder: Path) -> None:
+    """Remove a folder if it is there; what cannot be removed is told of, since the work itself went well."""
+    with suppress(OSError):  # of looking at the folder itself, which `ignore_errors` leaves out
         shutil.rmtree(folder, ignore_errors=True)
+    if os.path.lexists(folder):
+        logger.warning("%s cannot be removed: it is of no use any more, remove it by hand", folder)
 
 
 def _busy(doing: str) -> StorageError:
@@ -75,7 +86,7 @@ def remove_left(parent: Path, prefix: str, *, older_s: float = 0.0) -> bool:
     others = False
     for folder, is_left in left_folders(parent, prefix, older_s=older_s):
         if is_left:
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove_tree(folder)
         others |= not is_left
     return others
 
@@ -96,7 +107,8 @@ def new_folder(output: Path, verb: str, check: Callable[[], None], *, replace: b
         replace: take the place of what is there, in one step where the file system can.
 
     Raises:
-        StorageError: another process is at it, or the folder cannot be made or renamed. What `check` raises.
+        StorageError: another process is at it, or the folder cannot be made or renamed; or it stands in its
+            place, as the error says, and only the folder around it cannot be flushed. What `check` raises.
     """
     prefix = temporary_prefix(output, verb)
 
@@ -120,7 +132,12 @@ def new_folder(output: Path, verb: str, check: Callable[[], None], *, replace: b
             check()
             sync_folder(folder)
             _move_into_place(folder, output, replace)
-            sync_folder(output.parent)
+            try:
+                sync_folder(output.parent)
+            except StorageError as error:
+                raise StorageError(
+                    f"{error}; {output} stands whole in its place, but may not outlive a power failure"
+                ) from error
 
 
 def _move_into_place(folder: Path, output: Path, replace: bool) -> None:
@@ -148,7 +165,7 @@ def _settle(output: Path) -> None:
     aside = _aside(output)
     if not output.exists() and aside.is_dir():
         os.rename(aside, output)
-    shutil.rmtree(aside, ignore_errors=True)
+    _remove_tree(aside)
 
 
 def _exchange(first: Path, second: Path) -> bool:

@@ -37,6 +37,7 @@ class Replacing:
 
     def __enter__(self) -> dict[Path, Path]:
         """Target → the file to write instead; each is there, empty and locked."""
+        target: Path | None = None
         try:
             for target, path in self._temporary.items():
                 _remove_stale(self._places[target])
@@ -47,20 +48,21 @@ class Replacing:
                 self._locks[path] = descriptor
         except OSError as error:
             self._remove()
-            raise self._failed(error) from error
+            raise self._failed(error, target) from error
         return self._temporary
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        target: Path | None = None  # of the file that failed
         try:
             if kind is None:
-                for path in self._temporary.values():
-                    sync_path(path)
+                for target in self._temporary:
+                    sync_path(self._temporary[target])
                 # The first, which others describe, last: who is killed here has no new rows beside old names.
                 for target, path in reversed(self._temporary.items()):
                     path.replace(self._places[target])
                     self._replaced.append(target)
         except OSError as failure:
-            raise self._failed(failure) from failure
+            raise self._failed(failure, target) from failure
         finally:
             self._remove()
         if isinstance(error, OSError) and not isinstance(error, StorageError):
@@ -75,11 +77,14 @@ class Replacing:
         while self._locks:
             os.close(self._locks.popitem()[1])
 
-    def _failed(self, error: OSError) -> StorageError:
-        target = next(one for one in reversed(self._temporary) if one not in self._replaced)
+    def _failed(self, error: OSError, target: Path | None = None) -> StorageError:
+        """What to raise for an error; without a target one of those that are not replaced has it."""
+        left = {str(path): one for one, path in self._temporary.items() if one not in self._replaced}
+        target = target or left.get(str(error.filename))
+        written = " or ".join(map(str, left.values() if target is None else [target]))
         done = " and ".join(map(str, self._replaced))
         said = f"{done} had been replaced already" if done else "nothing was replaced"
-        return StorageError(f"writing {target} failed: {reason_of(error)}; {said}")
+        return StorageError(f"writing {written} failed: {reason_of(error)}; {said}")
 
 
 def reason_of(error: OSError) -> str:

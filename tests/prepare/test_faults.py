@@ -17,6 +17,7 @@ import pytest
 from marius_py.errors import ConfigError, MariusError, StorageError
 from marius_py.graph import open_graph
 from marius_py.prepare import dictionary, duplicates, prepare, prepare_arrays
+from marius_py.storage import folders
 from marius_py.storage.files import set_call_hook
 from marius_py.verify import verify_graph
 from tests.prepare.graphs import all_edges, named_edges, write_rows
@@ -221,6 +222,42 @@ def test_without_an_exchange_an_old_graph_comes_back(
         prepare(train, output, seed=1)
     assert open_graph(output) == old
     assert sorted(p.name for p in tmp_path.iterdir()) == ["g", "t.tsv"]
+
+
+def test_a_graph_whose_folder_cannot_be_flushed_is_said_to_be_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, output = small(tmp_path), tmp_path / "g"
+    sync = folders.sync_folder
+
+    def fail(folder: Path) -> None:
+        if folder == tmp_path:
+            raise StorageError(f"cannot flush {folder}: Input/output error")
+        sync(folder)
+
+    monkeypatch.setattr(folders, "sync_folder", fail)
+    with pytest.raises(StorageError, match=r"flush .*g stands whole in its place, but may not outlive"):
+        prepare(train, output)
+    assert open_graph(output).num_nodes
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["g", "t.tsv"]
+
+
+@pytest.mark.parametrize("how", ["silently", "at once"])
+def test_an_old_graph_that_cannot_be_removed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    train, output = small(tmp_path), tmp_path / "g"
+    old = prepare(train, output)
+
+    def refuse(folder: Path, ignore_errors: bool) -> None:
+        if how == "at once":  # as Python 3.11 does where the folder itself cannot be looked at
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(folders.shutil, "rmtree", refuse)
+    new = prepare(train, output, seed=1, overwrite=True)
+    assert open_graph(output) == new != old
+    (left,) = (path for path in tmp_path.iterdir() if path.name not in ("g", "t.tsv"))
+    assert f"{left} cannot be removed: it is of no use any more" in caplog.text
 
 
 def test_many_small_blocks_and_merges_give_the_same_graph(

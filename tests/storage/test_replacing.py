@@ -7,10 +7,12 @@ import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from marius_py.errors import ConfigError, StorageError
+from marius_py.storage import replacing
 from marius_py.storage.files import check_target
 from marius_py.storage.replacing import Replacing
 from marius_py.testing.system_calls import SystemCallFaults
@@ -106,6 +108,35 @@ def test_what_was_replaced_before_an_error_is_said(tmp_path: Path) -> None:
         _write_new(targets, targets[0].mkdir)
     assert targets[1].read_text() == "new"
     assert sorted(tmp_path.iterdir()) == targets
+
+
+@pytest.mark.parametrize("call", ["open", "fsync", "write"])
+def test_the_file_that_failed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """Its disk need not be the others': targets may be links."""
+    targets = [tmp_path / name for name in ("first", "second", "third")]
+    temporary = str(tmp_path / f".second.{os.getpid()}.tmp")
+
+    def refuse(*given: object) -> None:
+        raise OSError(28, "No space left on device", temporary if call == "write" else None)
+
+    def failing(real: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda path, *how: refuse() if str(path) == temporary else real(path, *how)
+
+    if call == "open":
+        monkeypatch.setattr(os, "open", failing(os.open))
+    elif call == "fsync":
+        monkeypatch.setattr(replacing, "sync_path", failing(replacing.sync_path))
+    with pytest.raises(StorageError, match=r"^writing \S+second failed: No space .*; nothing was replaced"):
+        _write_new(targets, refuse if call == "write" else lambda: None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_files_are_named_where_nobody_says_which_failed(tmp_path: Path) -> None:
+    def refuse() -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(StorageError, match=r"^writing \S+first or \S+second failed: No space"):
+        _write_new([tmp_path / "first", tmp_path / "second"], refuse)
 
 
 def _write_new(targets: list[Path], then: Callable[[], None]) -> None:
