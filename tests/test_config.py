@@ -48,7 +48,8 @@ from marius_py.config.regularization import regularization_of, with_penalties
 from marius_py.config.schema import ORDERS
 from marius_py.config.words import words_of
 from marius_py.errors import ConfigError, FormatError
-from marius_py.nn import AllNegatives, SoftmaxLoss, UniformNegatives
+from marius_py.evaluation.ranking.trained import make_decoder
+from marius_py.nn import AllNegatives, Decoder, SoftmaxLoss, UniformNegatives
 from marius_py.nn.registry import OPTIMIZERS
 
 COMMANDS: list[tuple[type[Any], list[str]]] = [
@@ -372,6 +373,17 @@ def test_a_class_stands_at_the_top_level_of_a_module(
     told = f"{key} is Inner <{__name__}.Outer.Inner object at "
     with pytest.raises(ConfigError, match=f"^{re.escape(told)}.*>; allowed: a class itself, its name or its"):
         words_of(form(Outer.Inner()))
+
+
+def test_a_class_of_the_program_that_runs_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """It trains there, as in a notebook, and no command can use what it has learnt."""
+    mine = type("Gone", (Decoder,), {"__module__": "__main__"})
+    assert words_of({"model.decoder": mine}) == ["model.decoder=__main__.Gone"]
+    assert "model.decoder is Gone of the program that runs" in caplog.text
+    with pytest.raises(ConfigError, match=r"=__main__\.Gone: .* into a module .*decoder=MODULE\.Gone$"):
+        make_components(load_config(["model.decoder=__main__.Gone"]))
+    with pytest.raises(ConfigError, match="it was defined in the program that trained the run"):
+        make_decoder("__main__.Gone", 8)
 
 
 def test_a_class_made_already_is_told_where_its_arguments_go() -> None:

@@ -325,5 +325,10 @@ def _import(target: str, key: str) -> Any:
     try:
         return getattr(module, name)
     except AttributeError:
+        if module_name == "__main__":
+            raise ConfigError(
+                f"{key}={target}: the program that runs has no {name}; a class that another one defined has "
+                f"to be put into a module and be named by that, {key}=MODULE.{name}"
+            ) from None
         known = [one for one in vars(module) if inspect.isclass(getattr(module, one))]
         raise ConfigError(f"{key}={target}: {module_name} has no {name}{suggest(name, known)}") from None

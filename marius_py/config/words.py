@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
@@ -10,6 +11,8 @@ from typing import Any
 from marius_py.config.overrides import NESTED, OPEN, path_keys, quoted
 from marius_py.config.schema import TrainConfig
 from marius_py.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 NOTES = ("training.regularizer.n3_automatic", "training.regularizer.n3_relation_automatic")
 """What config.yaml notes beside settings: whoever gives its number for n3 gives just that number."""
@@ -90,6 +93,13 @@ def _check_class(value: Any, key: str) -> None:
             raise ConfigError(
                 f"{key} is the class {value.__module__}.{value.__qualname__}, which cannot be imported by "
                 "that path, as a run has to: define it at the top level of a module, in no class or function"
+            )
+        if value.__module__ == "__main__":
+            logger.warning(
+                "%s is %s of the program that runs, where alone the run can be used and resumed: put it into "
+                "a module of its own for other programs and the commands",
+                key,
+                value.__qualname__,
             )
     elif not (value is None or isinstance(value, (Sequence, int, float))):
         arguments = f' (its arguments are settings too: "{key}.ARGUMENT")' if key in OPEN else ""

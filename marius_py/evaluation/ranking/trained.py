@@ -86,7 +86,9 @@ def _import(target: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except Exception as error:  # whatever a user's module raises
+        way_out = "install it, or work in its folder"
+        if module == "__main__":
+            way_out = "it was defined in the program that trained the run, where alone it can be used"
         raise ConfigError(
-            f"the run's decoder {target} cannot be imported ({type(error).__name__}: {error}); install it, "
-            "or work in its folder"
+            f"the run's decoder {target} cannot be imported ({type(error).__name__}: {error}); {way_out}"
         ) from error
