@@ -629,9 +629,10 @@ ways = ("words_of_rows", "flags_of_rows", "words_of_columns", "flags_of_columns"
 build(triton_mask._leave_out_kernel, {"positions": "*i64", **dict.fromkeys(ways, "*i32")},
       dict(OWN_ROWS=64, OTHER_COLUMNS=32, OWN_COLUMNS=128, OTHER_ROWS=64, BLOCK=256))
 numbers = ("table", "begins", "ends", "firsts", "nodes")
-build(triton_known._leave_out_known_kernel, dict.fromkeys(numbers, "*i64") | dict.fromkeys(ways, "*i32"),
-      dict(OWN_ROWS=64, OTHER_COLUMNS=32, OWN_COLUMNS=128, OTHER_ROWS=64, EDGES=16, FEW=8, SHORT=32,
-           MANY=128), num_warps=1)
+of_known = dict.fromkeys(numbers, "*i64") | dict.fromkeys(ways, "*i32")
+blocks = dict(OWN_ROWS=64, OTHER_COLUMNS=32, OWN_COLUMNS=128, OTHER_ROWS=64, SHORT=32)
+build(triton_known._leave_out_few_kernel, of_known, blocks | dict(EDGES=16, FEW=8), num_warps=1)
+build(triton_known._leave_out_many_kernel, of_known, blocks | dict(MANY=128), num_warps=1)
 build(triton_adagrad._adagrad_kernel, {"index": "*i64", "count": "*i64"},
       dict(DIM=100, HAS_COUNT=True, HAS_RATE=True, BY_ROW=False, BLOCK_ROWS=16, BLOCK_DIM=128))
 for kernel in (triton_edges._query_kernel, triton_edges._query_backward_kernel):

@@ -1,8 +1,9 @@
 """Negatives that answer their edge's question, cleared in a mask of bits (floor 1, Triton).
 
 Most questions have few answers: a program takes some edges and searches a few answers of each among the
-negatives of its chunk at once, in the cache after the first. Those with more answers come one by one, and
-where these are many, the negatives are searched among them.
+negatives of its chunk at once, in the cache after the first. Those with more answers have a program each, in
+a second launch, whose other programs end at once: in one program each would wait for those before it. Where
+answers are many, the negatives are searched among them.
 
 In: tensors on a CUDA device, or on the CPU under Triton's interpreter. Importing this module needs Triton.
 """
@@ -54,7 +55,7 @@ def _clear_found(row, nodes, answer, is_one, ways, shape, blocks):
 
 
 @triton.jit
-def _leave_out_known_kernel(
+def _leave_out_few_kernel(
     table,
     begins,
     ends,
@@ -67,7 +68,6 @@ def _leave_out_known_kernel(
     num_edges,
     num_rows,
     num_columns,
-    most_answers,
     OWN_ROWS: tl.constexpr,
     OTHER_COLUMNS: tl.constexpr,
     OWN_COLUMNS: tl.constexpr,
@@ -75,7 +75,6 @@ def _leave_out_known_kernel(
     EDGES: tl.constexpr,
     FEW: tl.constexpr,
     SHORT: tl.constexpr,
-    MANY: tl.constexpr,
 ):
     ways = (words_of_rows, flags_of_rows, words_of_columns, flags_of_columns)
     shape = (num_rows, num_columns)
@@ -93,40 +92,56 @@ def _leave_out_known_kernel(
         is_one = place[None, :] < few[:, None]
         answer = tl.load(table + begin[:, None] + place[None, :], mask=is_one, other=0) - first[:, None]
         _clear_found(row[:, None], own_nodes, answer, is_one, ways, shape, blocks)
-    if tl.max(count) > SHORT:
+
+
+@triton.jit
+def _leave_out_many_kernel(
+    table,
+    begins,
+    ends,
+    firsts,
+    nodes,
+    words_of_rows,
+    flags_of_rows,
+    words_of_columns,
+    flags_of_columns,
+    num_rows,
+    num_columns,
+    most_answers,
+    OWN_ROWS: tl.constexpr,
+    OTHER_COLUMNS: tl.constexpr,
+    OWN_COLUMNS: tl.constexpr,
+    OTHER_ROWS: tl.constexpr,
+    SHORT: tl.constexpr,
+    MANY: tl.constexpr,
+):
+    row = tl.program_id(0)  # of all chunks
+    begin = tl.load(begins + row)
+    count = (tl.load(ends + row) - begin).to(tl.int32)
+    if count > SHORT:
+        ways = (words_of_rows, flags_of_rows, words_of_columns, flags_of_columns)
+        shape = (num_rows, num_columns)
+        blocks = (OWN_ROWS, OTHER_COLUMNS, OWN_COLUMNS, OTHER_ROWS)
         lane = tl.arange(0, MANY)
-        for number in range(0, EDGES):
-            alone = tl.program_id(0) * EDGES + number
-            is_edge = alone < num_edges
-            start = tl.load(begins + alone, mask=is_edge, other=0)
-            answers = (tl.load(ends + alone, mask=is_edge, other=0) - start).to(tl.int32)
-            zero = tl.load(firsts + alone, mask=is_edge, other=0)
-            chunk_nodes = nodes + (alone // num_rows).to(tl.int64) * num_columns
-            if answers > SHORT:
-                if answers <= most_answers:
-                    for ahead in range(0, answers, MANY):
-                        is_one = ahead + lane < answers
-                        answer = tl.load(table + start + ahead + lane, mask=is_one, other=0) - zero
-                        _clear_found(
-                            alone,
-                            chunk_nodes + tl.zeros([MANY], tl.int32),
-                            answer,
-                            is_one,
-                            ways,
-                            shape,
-                            blocks,
-                        )
-                else:
-                    for ahead in range(0, num_columns, MANY):
-                        column = ahead + lane
-                        is_one = column < num_columns
-                        wanted = zero + tl.load(chunk_nodes + column, mask=is_one, other=0)
-                        place = _first_not_below(
-                            table + start, tl.zeros([MANY], tl.int32), tl.where(is_one, answers, 0), wanted
-                        )
-                        is_found = is_one & (place < answers)
-                        value = tl.load(table + start + place, mask=is_found, other=-1)
-                        clear(alone, column, is_found & (value == wanted), ways, shape, blocks)
+        first = tl.load(firsts + row)
+        own_nodes = nodes + (row // num_rows).to(tl.int64) * num_columns
+        if count <= most_answers:
+            of_each = own_nodes + tl.zeros([MANY], tl.int32)
+            for ahead in range(0, count, MANY):
+                is_one = ahead + lane < count
+                answer = tl.load(table + begin + ahead + lane, mask=is_one, other=0) - first
+                _clear_found(row, of_each, answer, is_one, ways, shape, blocks)
+        else:
+            for ahead in range(0, num_columns, MANY):
+                column = ahead + lane
+                is_one = column < num_columns
+                wanted = first + tl.load(own_nodes + column, mask=is_one, other=0)
+                place = _first_not_below(
+                    table + begin, tl.zeros([MANY], tl.int32), tl.where(is_one, count, 0), wanted
+                )
+                is_found = is_one & (place < count)
+                value = tl.load(table + begin + place, mask=is_found, other=-1)
+                clear(row, column, is_found & (value == wanted), ways, shape, blocks)
 
 
 def leave_out_known(
@@ -143,24 +158,30 @@ def leave_out_known(
     num_rows = num_edges // chunks
     begins, ends = known.bounds()
     found = all_count(known.first, (chunks, num_rows, num_columns), of_rows, of_columns)
-    _leave_out_known_kernel[(triton.cdiv(num_edges, _EDGES),)](
-        known.table,
-        begins,
-        ends,
-        known.first,
-        known.nodes,
-        *found[0],
-        *found[1],
+    given = (known.table, begins, ends, known.first, known.nodes, *found[0], *found[1])
+    blocks = {
+        "OWN_ROWS": of_rows[0],
+        "OTHER_COLUMNS": of_rows[1],
+        "OWN_COLUMNS": of_columns[0],
+        "OTHER_ROWS": of_columns[1],
+    }
+    _leave_out_few_kernel[(triton.cdiv(num_edges, _EDGES),)](
+        *given,
         num_edges,
         num_rows,
         num_columns,
-        _SHARE * num_columns,
-        OWN_ROWS=of_rows[0],
-        OTHER_COLUMNS=of_rows[1],
-        OWN_COLUMNS=of_columns[0],
-        OTHER_ROWS=of_columns[1],
+        **blocks,
         EDGES=_EDGES,
         FEW=_FEW,
+        SHORT=_SHORT,
+        num_warps=1,
+    )
+    _leave_out_many_kernel[(num_edges,)](
+        *given,
+        num_rows,
+        num_columns,
+        _SHARE * num_columns,
+        **blocks,
         SHORT=_SHORT,
         MANY=_MANY,
         num_warps=1,
