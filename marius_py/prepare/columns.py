@@ -3,8 +3,8 @@
 In: the cells of a file's first line (or its schema's names), those of some lines below it, and the user's
 `columns` and `header`. Out: `Columns`, positions by role. Names decide when one is a usual word for the head
 and another for the tail; a first line of text is then a header, as it is when only its ends are no numbers.
-`column_names` says what names tell. A first line that is taken for an edge though it may be a header, and
-numbers that may be weights, are warned of.
+`column_names` says what names tell. A first line that is taken for an edge though it may be a header, numbers
+that may be weights, and blanks around names are warned of.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ def resolve_columns(
     if header not in (True, False, "auto"):
         raise ConfigError(f"header is {header!r}; allowed: true, false, auto")
     if columns is None:
-        return _by_words_or_order(cells, header, where, following, numbered)
+        by_default = _by_words_or_order(cells, header, where, following, numbered)
+        _doubt_blanks(cells, following, by_default, where)
+        return by_default
     keys = [_number_or_name(key, cells, header) for key in columns]
     if len(keys) not in (2, 3) or not all(
         isinstance(key, (int, str)) and not isinstance(key, bool) for key in keys
@@ -116,7 +118,9 @@ def resolve_columns(
         elif not has_header:
             _doubt_edge(cells, positions, where)
     relation = positions[1] if len(positions) == 3 else None
-    return Columns(positions[0], relation, positions[-1], has_header, len(cells))
+    chosen = Columns(positions[0], relation, positions[-1], has_header, len(cells))
+    _doubt_blanks(cells, following, chosen, where)
+    return chosen
 
 
 def is_whole_number(name: str) -> bool:
@@ -174,6 +178,21 @@ def _doubt_edge(cells: Sequence[str], used: Sequence[int], where: str) -> None:
             "%s: taken for an edge, though %s may be a column's name; if this line is a header, set "
             "input.header=true and choose with input.columns %s",
             where, listed(cells, doubtful), _ELSEWHERE,
+        )  # fmt: skip
+
+
+def _doubt_blanks(
+    cells: Sequence[str], following: Sequence[Sequence[str]], columns: Columns, where: str
+) -> None:
+    """Warn where names of the columns that are used have blanks around them, and names below them, too."""
+    names = [i for i in columns.used if columns.has_header and cells[i] != cells[i].strip()]
+    rows = [row for row in following if len(row) == len(cells)]
+    padded = [row[i] for row in rows for i in columns.used if row[i] != row[i].strip()]
+    if names and padded:
+        logger.warning(
+            "%s: blanks stand around %s, and around fields below, such as %r; those of a field are part of "
+            "the name, so %r would be another one: remove them from the file if they are not meant",
+            where, listed(cells, names), padded[0], padded[0].strip(),
         )  # fmt: skip
 
 

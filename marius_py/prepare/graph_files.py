@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from marius_py.graph.manifest import EDGES_FILE, GRAPH_FILE, NODES_FILE, RELATIONS_FILE, manifest_bytes
 from marius_py.graph.names import read_names, write_names
 from marius_py.partitioning import Partitioning
+from marius_py.prepare.blanks import PaddedNames
 from marius_py.prepare.duplicates import count_duplicates
 from marius_py.prepare.overlap import TrainOverlap
 from marius_py.prepare.progress import ProgressHook
@@ -89,10 +90,19 @@ def write_graph(folder: Path, content: GraphContent, progress: ProgressHook) -> 
         survey.add(split, edges)
         if split != "train":
             known.sample(split, edges)
+    padded = {"nodes": PaddedNames(), "relations": PaddedNames()}
+    nodes = padded["nodes"].watch(content.node_names())
+    relations = padded["relations"].watch(content.relation_names())
     hashes = (
-        write_names(folder / NODES_FILE, content.node_type, content.node_names()),
-        write_names(folder / RELATIONS_FILE, content.relation_type, content.relation_names()),
+        write_names(folder / NODES_FILE, content.node_type, nodes),
+        write_names(folder / RELATIONS_FILE, content.relation_type, relations),
     )
+    blanks = {
+        **{f"padded_{what}": names.facts() for what, names in padded.items()},
+        "spellings_of_nodes": padded["nodes"].twins(content.node_names),
+        "spellings_of_relations": padded["relations"].twins(content.relation_names),
+    }
+    del padded, nodes, relations
     fingerprint = _fingerprint(content, survey, hashes)
     with EdgeWriter(
         folder / EDGES_FILE,
@@ -109,7 +119,7 @@ def write_graph(folder: Path, content: GraphContent, progress: ProgressHook) -> 
                 known.look(edges)
         content.release()
         writer.finish()
-    report = _report(folder, content, survey, known)
+    report = {**blanks, **_report(folder, content, survey, known)}
     _log_report(report, content.parts_reverses)
     facts = {
         "num_nodes": content.partitioning.num_nodes,
@@ -180,6 +190,7 @@ def _log_report(report: dict[str, Any], parts_reverses: bool) -> None:
         found = report[f"unused_{what}"]
         if found["count"]:
             logger.info("%d %s occur in no edge (%s); they are kept", found["count"], what, _some(found))
+        _log_blanks(what, report[f"padded_{what}"], report[f"spellings_of_{what}"])
     for key, what in (("duplicate_edges", "edges that repeat another"), ("self_loops", "self-loops")):
         for split, count in report[key].items():
             if count:
@@ -206,6 +217,23 @@ def _log_report(report: dict[str, Any], parts_reverses: bool) -> None:
                 split,
                 hint if much else "",
             )
+
+
+def _log_blanks(what: str, padded: Mapping[str, Any], spellings: Mapping[str, Any]) -> None:
+    """Log the names of nodes or relations with blanks around them; a warning where only these part names."""
+    if spellings["count"]:
+        first, second = spellings["examples"][0]
+        logger.warning(
+            "%d names of %s occur with and without blanks around them, or with several (such as %r and %r); "
+            "blanks are part of a name, so each spelling is another one: remove the blanks from the data if "
+            "they are not meant, such as those after the commas of a CSV file",
+            spellings["count"], what, first, second,
+        )  # fmt: skip
+    elif padded["count"]:
+        logger.info(
+            "%d names of %s have blanks around them (such as %r); they are kept",
+            padded["count"], what, padded["examples"][0],
+        )  # fmt: skip
 
 
 def _some(found: Mapping[str, Any]) -> str:
