@@ -35,6 +35,7 @@ Header = bool | Literal["auto"]
 _PLAIN_NAME = re.compile(r"[^\W\d][\w-]*")
 _WHOLE_NUMBER = re.compile(r"\s*[+-]?[0-9]+\s*")
 _NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
+_IN_QUOTES = re.compile(r'".*"', re.DOTALL)
 _DELIMITERS = {",": "a comma", "\t": "a tab", " ": "a blank", ";": "a semicolon", "|": "a bar"}
 _COMMENTS = ("#", "%")
 logger = logging.getLogger(__name__)
@@ -171,14 +172,24 @@ def _by_words_or_order(
 
 
 def _doubt_edge(cells: Sequence[str], used: Sequence[int], where: str) -> None:
-    """Warn that the first line is taken for an edge if one of the cells that are used may be a name."""
-    doubtful = [i for i in may_be_names(cells) if i in used]
-    if doubtful:
-        logger.warning(
-            "%s: taken for an edge, though %s may be a column's name; if this line is a header, set "
-            "input.header=true and choose with input.columns %s",
-            where, listed(cells, doubtful), _ELSEWHERE,
-        )  # fmt: skip
+    """Warn that the first line is taken for an edge if one of the cells that are used may be a name.
+
+    Names in double quotes count, too: where quoting is off, the quotes are a part of the cell.
+    """
+    bare = [cell[1:-1] if _IN_QUOTES.fullmatch(cell) else cell for cell in cells]
+    doubtful = [i for i in may_be_names(bare) if i in used]
+    if not doubtful:
+        return
+    if any(bare[i] != cells[i] for i in doubtful):
+        doubt = "quotes that are no part of the names stand around fields"
+        choice = f"input.quoting=true {elsewhere('quoting', 'write a file without quotes')}"
+    else:
+        doubt = "this line is a header"
+        choice = f"input.header=true and choose with input.columns {_ELSEWHERE}"
+    logger.warning(
+        "%s: taken for an edge, though %s may be a column's name; if %s, set %s",
+        where, listed(cells, doubtful), doubt, choice,
+    )  # fmt: skip
 
 
 def _doubt_blanks(

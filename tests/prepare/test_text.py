@@ -508,6 +508,20 @@ def test_a_first_line_with_a_word_for_a_part_of_an_edge_is_doubted(
     assert [line.split(": ", 1)[1].split(";")[0] for line in caplog.messages] == expected
 
 
+def test_a_header_in_quotes_that_are_letters_is_doubted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = put(tmp_path, b'"head"\t"relation"\t"tail"\n"a"\t"r"\t"b"\n')
+    assert len(read(path)) == 2
+    (line,) = caplog.messages
+    assert """taken for an edge, though '"head"', '"relation"' and '"tail"' may be a column's name""" in line
+    assert "set input.quoting=true (a key of marius-prepare and marius-extend; quoting= in Python" in line
+    caplog.clear()
+    assert read(path, quoting=True) == [("a", "r", "b")]
+    read(put(tmp_path, b'"\t"r"\t"b"\n"a"\tr"\tb\n'))
+    assert not caplog.messages
+
+
 @pytest.mark.parametrize(
     ("content", "options", "is_doubted"),
     [
