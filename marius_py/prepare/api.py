@@ -5,6 +5,7 @@ In: paths or (E, 3) arrays. Out: an opened `Graph`. The folder appears under its
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,9 @@ from marius_py.prepare.folder import building, check_output
 from marius_py.prepare.progress import ProgressHook, silent
 from marius_py.prepare.sources import open_source
 from marius_py.prepare.splitting import GivenSplits, RandomSplits, random_counts
-from marius_py.types import MAX_PARTITIONS
+from marius_py.types import MAX_PARTITIONS, SPLITS
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_PARTITIONS = 8
 DEFAULT_SPLIT = (0.9, 0.05, 0.05)
@@ -203,5 +206,20 @@ def choose_splits(
     `undirected`; or (None) as given, `counts` of train, valid, test."""
     if shares is not None:
         wanted = random_counts(counts[0], shares, path)
+        _warn_of_empty(wanted, shares, path)
         return RandomSplits.draw(spill, wanted, seed, progress, undirected=undirected)
     return GivenSplits((counts[0], counts[1], counts[2]))
+
+
+def _warn_of_empty(wanted: Sequence[int], shares: Sequence[float], path: object) -> None:
+    """Warn of the splits that get no edge, as their share of a small graph is half an edge or less."""
+    empty = [i for i, share in enumerate(shares) if share > 0 and not wanted[i]]
+    if empty:
+        logger.warning(
+            "%s has %d edges: the random split gives none to %s, whose share is half an edge or less (%s); "
+            "give larger shares with input.split (split= in Python), or files of your own",
+            path,
+            sum(wanted),
+            " and ".join(SPLITS[i] for i in empty),
+            ", ".join(f"{shares[i]:g}" for i in empty),
+        )

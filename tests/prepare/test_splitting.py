@@ -201,3 +201,37 @@ def test_counts_follow_the_shares() -> None:
     assert random_counts(10, (0.7, 0.2, 0.1), "x") == (7, 2, 1)
     assert random_counts(29, (0.8, 0.1, 0.1), "x") == (23, 3, 3)
     assert random_counts(1000, (0.5, 0.5, 0), "x") == (500, 500, 0)
+
+
+@pytest.mark.parametrize(
+    ("num_edges", "split", "empty"),
+    [
+        (10, None, "valid and test, whose share is half an edge or less (0.05, 0.05)"),
+        (11, None, None),
+        (4, (0.7, 0.3, 0), None),
+        (4, (0.6, 0.3, 0.1), "test, whose share is half an edge or less (0.1)"),
+        (4, (1, 0, 0), None),
+    ],
+)
+def test_shares_that_give_no_edge_are_warned_of(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    num_edges: int,
+    split: tuple[float, float, float] | None,
+    empty: str | None,
+) -> None:
+    graph = prepare_arrays(distinct(num_edges), tmp_path / "g", split=split, partitions=1)
+    told = [one.message for one in caplog.records if "gives none to" in one.message]
+    assert told == (
+        []
+        if empty is None
+        else [
+            f"the graph has {num_edges} edges: the random split gives none to {empty}; give larger "
+            "shares with input.split (split= in Python), or files of your own"
+        ]
+    )
+    shares = split or (0.9, 0.05, 0.05)
+    counts = dict(zip(SPLIT_NAMES, shares, strict=True))
+    with graph.edges() as store:
+        none = {name for name, share in counts.items() if share and not store.num_edges(name)}
+    assert none == {name for name in SPLIT_NAMES if empty and name in empty.split(",")[0]}
