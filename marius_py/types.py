@@ -102,3 +102,7 @@ class Schedule:
     def final(self) -> tuple[int, ...]:
         """Partitions resident after the last step, ascending."""
         return self.steps[-1].resident if self.steps else self.initial
+
+
+MAX_SEED = 2**63 - 1
+"""Largest seed, from files, the command line or Python: one that fits 64 bits with a sign."""

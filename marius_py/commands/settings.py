@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from marius_py.config.fields import MAX_SEED, suggest
+from marius_py.config.fields import suggest
 from marius_py.errors import ConfigError
+from marius_py.types import MAX_SEED
 
 _MOST_DIGITS = 20
 """More than the largest number that a setting takes has."""

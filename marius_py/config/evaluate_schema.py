@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from marius_py.config.fields import MAX_SEED, MEBIBYTE, Checked, setting
+from marius_py.config.fields import MEBIBYTE, Checked, setting
 from marius_py.errors import ConfigError
+from marius_py.types import MAX_SEED
 
 
 @dataclass(frozen=True, kw_only=True)

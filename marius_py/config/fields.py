@@ -21,7 +21,6 @@ from marius_py.errors import ConfigError
 
 T = TypeVar("T")
 
-MAX_SEED = 2**63 - 1
 MEBIBYTE = 2**20
 
 NAME_KEYS = ("_target_", "name")

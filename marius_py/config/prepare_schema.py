@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from marius_py.config.fields import MAX_SEED, Checked, section, setting
+from marius_py.config.fields import Checked, section, setting
 from marius_py.errors import ConfigError
-from marius_py.types import MAX_PARTITIONS
+from marius_py.types import MAX_PARTITIONS, MAX_SEED
 
 _NUMBER = re.compile(r"0|-?[1-9][0-9]*")
 """Columns that are numbers; 007 and such are names."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from marius_py.config import rates
-from marius_py.config.fields import MAX_SEED, MEBIBYTE, Checked, Component, section, setting
+from marius_py.config.fields import MEBIBYTE, Checked, Component, section, setting
 from marius_py.errors import ConfigError
-from marius_py.types import MAX_PARTITIONS
+from marius_py.types import MAX_PARTITIONS, MAX_SEED
 
 EVEN_WIDTH = ("complex", "rotate")
 """Registered decoders whose rows are complex numbers: real parts, then imaginary parts."""

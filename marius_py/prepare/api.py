@@ -24,7 +24,7 @@ from marius_py.prepare.folder import building, check_output
 from marius_py.prepare.progress import ProgressHook, silent
 from marius_py.prepare.sources import open_source
 from marius_py.prepare.splitting import GivenSplits, RandomSplits, random_counts
-from marius_py.types import MAX_PARTITIONS, SPLITS
+from marius_py.types import MAX_PARTITIONS, MAX_SEED, SPLITS
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def prepare(
         test: edge list of the test split. With neither, `train` is split at random by `split`; copies of an
             edge (same head, relation and tail) share a split.
         partitions: p; None: 8, or the number of nodes if that is smaller. Another p can be had later.
-        seed: of the random ids and the random split.
+        seed: of the random ids and the random split, from 0 to 2^63 - 1.
         columns: positions from 0 or header names in the order head, (relation,) tail; None: by names such as
             head, relation, tail or source, type, target, else the two or three columns in that order.
         header: whether text files begin with a header; "auto": when the first line names a head and a tail
@@ -137,8 +137,8 @@ def check_arguments(partitions: int | None, seed: int) -> None:
     """Refuse a number of partitions or a seed out of range with a ConfigError."""
     if partitions is not None and not _is_whole(partitions, 1, MAX_PARTITIONS):
         raise ConfigError(f"partitions is {partitions!r}; allowed: a whole number from 1 to {MAX_PARTITIONS}")
-    if not _is_whole(seed, 0, (1 << 64) - 1):
-        raise ConfigError(f"seed is {seed!r}; allowed: a whole number from 0 to 2^64 - 1")
+    if not _is_whole(seed, 0, MAX_SEED):
+        raise ConfigError(f"seed is {seed!r}; allowed: a whole number from 0 to 2^63 - 1")
 
 
 def check_given_splits(split: object, undirected: bool, valid: object, test: object) -> None:

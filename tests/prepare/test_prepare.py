@@ -225,6 +225,8 @@ def test_bad_arguments_are_refused_before_anything_is_written(tmp_path: Path) ->
     ):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             prepare(train, tmp_path / "g", **wrong)
+    with pytest.raises(ConfigError, match=r"seed is 9223372036854775808; allowed: .* to 2\^63 - 1"):
+        prepare(train, tmp_path / "g", seed=2**63)
     with pytest.raises(ConfigError, match="format is 'xml'"):
         prepare(train, tmp_path / "g", format="xml")
     with pytest.raises(StorageError, match="does not exist"):
