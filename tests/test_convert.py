@@ -97,10 +97,16 @@ def test_frame_columns_that_are_no_relation_are_left_out_and_logged(tmp_path, ca
 def test_names_that_are_no_text(tmp_path):
     with pytest.raises(FormatError, match=r"the name b'\\xff' is no valid UTF-8"):
         graph_from(np.array([[b"\xff", b"a"]]), tmp_path / "g")
-    with pytest.raises(ConfigError, match=r"'a\\udc80', which UTF-8 cannot spell"):
-        graph_from([("a\udc80", "b")], tmp_path / "g")
-    with pytest.raises(ConfigError, match=r"node_names holds 'a\\x00b', which holds a NUL"):
+    with pytest.raises(ConfigError, match=r"^train, edge 1 .*: the tail is 'a\\udc80', which UTF-8"):
+        graph_from([("é", "b"), ("b", "a\udc80")], tmp_path / "g")
+    with pytest.raises(ConfigError, match=r"^train, edge 0 .*: the head is 'a\\x00b', which holds a NUL"):
         graph_from([("a\0b", "c")], tmp_path / "g")
+    with pytest.raises(ConfigError, match=r"^test, edge 0 .*: the relation is 'r\\x00', which holds a NUL"):
+        graph_from([("a", "r", "b")], tmp_path / "g", test=[("a", "r\0", "b")])
+    alone = nx.DiGraph([("a", "b")])
+    alone.add_node("c\0")
+    with pytest.raises(ConfigError, match=r"^a node's name is 'c\\x00', which holds a NUL"):
+        graph_from(alone, tmp_path / "g")
     assert not list(tmp_path.iterdir())
 
 
@@ -491,7 +497,10 @@ def test_the_real_pyg(tmp_path):
         (pd.DataFrame([["a", "b"]], columns=["head", "head"]), "'head' is there twice"),
         (pd.DataFrame([["a", "b", "c"]], columns=["x", "y", "x"]), "'x' is there twice"),
         (pa.table([["a"], ["b"]], names=["x", "x"]), "'x' is there twice"),
-        (pd.DataFrame([["a", "b", "c"]], columns=["head", "head", "tail"]), "could each be the head"),
+        (
+            pd.DataFrame([["a", "b", "c"]], columns=["head", "head", "tail"]),
+            r"could each be the head\. Several columns have the name 'head': rename them[^=]*$",
+        ),
         (
             pd.DataFrame({"source": ["a"], "target": ["b"], "foo": ["r"]}),
             r"'foo' is no name.*columns=\['source', 'foo', 'target'\].*columns=\['source', 'target'\]",

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError
-from marius_py.prepare.blocks import pandas_index
+from marius_py.prepare.blocks import name_fault, pandas_index
 from marius_py.prepare.column_names import (
     UnclearColumnsError,
     is_word,
@@ -65,7 +65,40 @@ def number(splits: Mapping[str, NamedEdges]) -> tuple[dict[str, NDArray[np.integ
         kinds = [] if part.relations is None else [relations.numbers(part.relations)]
         columns = [nodes.numbers(part.heads), *kinds, nodes.numbers(part.tails)]
         arrays[name] = np.stack(columns, axis=1)
+    _check_texts(nodes.texts(), "node", arrays, {"head": 0, "tail": -1})
+    _check_texts(relations.texts(), "relation", arrays, {"relation": 1})
     return arrays, {"node_names": nodes.texts(), "relation_names": relations.texts() or None}
+
+
+def _check_texts(
+    names: Sequence[str], what: str, arrays: Mapping[str, NDArray[np.integer]], columns: Mapping[str, int]
+) -> None:
+    """Refuse names that no graph can hold with a ConfigError that says in which edge one is.
+
+    Args:
+        names: by number.
+        what: "node" or "relation".
+        arrays: numbered edges by split.
+        columns: those of the edges that hold these numbers, by role.
+    """
+    for index, name in enumerate(names):
+        fault = name_fault(name)
+        if fault is not None:
+            place = _place_of(index, arrays, columns) or f"a {what}'s name"
+            raise ConfigError(f"{place} is {name!r}, which {fault}")
+
+
+def _place_of(
+    index: int, arrays: Mapping[str, NDArray[np.integer]], columns: Mapping[str, int]
+) -> str | None:
+    """The first place of a number in the edges; None: it is in none, as that of an isolated node."""
+    for split, edges in arrays.items():
+        found = np.flatnonzero((edges[:, list(columns.values())] == index).any(axis=1))
+        if len(found):
+            row = int(found[0])
+            role = next(role for role, column in columns.items() if edges[row, column] == index)
+            return f"{split}, edge {row} (counted from 0): the {role}"
+    return None
 
 
 class _Names:
@@ -165,10 +198,16 @@ def _frame_columns(present: list[Any]) -> list[Any]:
     try:
         found = recognise_columns(names)
     except UnclearColumnsError as error:
-        relation, plain = ([present[i] for i in way] for way in (error.with_relation, error.without))
+        ways = [[present[i] for i in way] for way in (error.with_relation, error.without)]
+        repeated = [name for way in ways for name in way if names.count(str(name)) > 1]
+        if repeated:
+            raise ConfigError(
+                f"the frame {error.problem}. Several columns have the name {repeated[0]!r}: rename them, so "
+                "that they can be told apart"
+            ) from None
         raise ConfigError(
-            f"the frame {error.problem}. Choose with columns={relation}, or without relations with "
-            f"columns={plain}"
+            f"the frame {error.problem}. Choose with columns={ways[0]}, or without relations with "
+            f"columns={ways[1]}"
         ) from None
     if found is not None:
         log_left_out(names, found, "the frame")

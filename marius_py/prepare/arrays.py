@@ -25,7 +25,7 @@ from marius_py.prepare.api import (
     partitioning_for,
 )
 from marius_py.prepare.assemble import NumberedGraph, assemble
-from marius_py.prepare.blocks import has_nul
+from marius_py.prepare.blocks import has_nul, name_fault
 from marius_py.prepare.dictionary import EdgeSpill
 from marius_py.prepare.folder import building, check_output
 from marius_py.prepare.progress import ProgressHook, silent
@@ -213,17 +213,15 @@ def _names(names: Sequence[str] | None, key: str) -> Any | None:
     try:
         array = pa.array(list(names), pa.large_string())
     except UnicodeEncodeError as error:
-        raise ConfigError(
-            f"{key} holds {error.object!r}, which UTF-8 cannot spell: it has half of a character (a lone "
-            "surrogate), as bytes of another encoding leave it; decode them with that encoding"
-        ) from error
+        raise ConfigError(f"{key} holds {error.object!r}, which {name_fault(error.object)}") from error
     except (pa.ArrowException, TypeError) as error:
         raise ConfigError(f"{key} must be a sequence of text: {error}") from error
     if array.null_count or pc.any(pc.equal(pc.binary_length(array), 0)).as_py():
         raise ConfigError(f"{key} holds an empty name or None; every name needs text")
     place = pc.index(has_nul(array), True).as_py()
     if place >= 0:
-        raise ConfigError(f"{key} holds {array[place].as_py()!r}, which holds a NUL; a name must have none")
+        name = array[place].as_py()
+        raise ConfigError(f"{key} holds {name!r}, which {name_fault(name)}")
     if len(array.unique()) != len(array):
         counts = array.value_counts()
         repeated = counts.field("values")[pc.index(pc.greater(counts.field("counts"), 1), True).as_py()]

@@ -146,3 +146,18 @@ def check_names(block: EdgeBlock, path: Path) -> None:
 def has_nul(column: Any) -> Any:
     """Which texts of an Arrow array hold a NUL, as an Arrow array."""
     return pc.match_substring(column, pattern="\0")
+
+
+def name_fault(name: str) -> str | None:
+    """Why no graph can hold a name that is not empty, to follow "which"; None: it can."""
+    if "\0" in name:
+        return "holds a NUL; a name must have none"
+    if not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            return (
+                "UTF-8 cannot spell: it has half of a character (a lone surrogate), as bytes of another "
+                "encoding leave it; decode them with that encoding"
+            )
+    return None
