@@ -6,6 +6,7 @@ first bad one. The fast path (Arrow) finds that something is wrong; this module 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,8 @@ from marius_py.errors import FormatError
 from marius_py.prepare.columns import Columns
 
 _SHOWN = 120
+_BYTE = re.compile(r"\\\\|\\udc([89a-f][0-9a-f])")
+"""In a text's repr: a backslash of the text, or the digits of a byte that stands for no character."""
 
 
 class Record(NamedTuple):
@@ -133,6 +136,7 @@ def first_problem(
 
 
 def shown(content: bytes) -> str:
-    """A record for messages: quoted, escaped, cut."""
-    text = repr(content[:_SHOWN].decode(errors="backslashreplace"))
+    """A record for messages: quoted, escaped, cut. A byte that is no UTF-8 is \\x and its two digits."""
+    text = repr(content[:_SHOWN].decode(errors="surrogateescape"))
+    text = _BYTE.sub(lambda found: f"\\x{found[1]}" if found[1] else found[0], text)
     return text + ("…" if len(content) > _SHOWN else "")

@@ -19,6 +19,7 @@ the longest line) and an error can be traced to its line.
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterator
@@ -31,10 +32,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from marius_py.errors import ConfigError, FormatError, StorageError
+from marius_py.errors import ConfigError, FormatError
 from marius_py.prepare.blocks import EdgeBlock, NameKind
 from marius_py.prepare.columns import ColumnKey, Columns, Header, resolve_columns
 from marius_py.prepare.records import first_problem, iterate_records, split_record
+from marius_py.storage.files import storage_error
 
 BLOCK_BYTES = 1 << 25
 MAX_ROW_BYTES = 1 << 28
@@ -196,8 +198,9 @@ class TextSource:
         try:
             return bytes(stream.read(self._block_bytes))
         except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
-            if getattr(error, "errno", None):
-                raise StorageError(f"reading {self.path} failed: {error}") from error
+            if isinstance(error, OSError) and error.errno:
+                cause = OSError(error.errno, os.strerror(error.errno))  # Arrow has a text of its own
+                raise storage_error("read", self.path, cause) from error
             raise FormatError(f"{self.path} is damaged: it cannot be decompressed ({error})") from error
 
     def _parse(self, chunk: bytes, first_line: int, first_row: int) -> EdgeBlock | None:
@@ -254,7 +257,7 @@ class _open:  # noqa: N801 - used like a function
             magic = _MAGIC.match(self._raw.read(_MAGIC_BYTES))
             self._raw.seek(0)
         except OSError as error:
-            raise StorageError(f"opening {path} failed: {error}") from error
+            raise storage_error("read", path, error) from error
         compression = None if magic is None else magic.lastgroup
         if compression is None:
             self._stream: Any = self._raw

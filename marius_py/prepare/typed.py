@@ -7,6 +7,7 @@ as streams, so memory is a block even when they are compressed; object arrays (p
 
 from __future__ import annotations
 
+import os
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,7 @@ from marius_py.prepare.blocks import (
 )
 from marius_py.prepare.column_names import leave_out_index, tells_ends
 from marius_py.prepare.columns import ColumnKey, Columns, elsewhere, resolve_columns
+from marius_py.storage.files import storage_error
 
 BLOCK_ROWS = 1 << 20
 
@@ -305,7 +307,8 @@ def _damage_as_format(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno:
-            raise StorageError(f"reading {path} failed: {error.strerror}") from error
+            cause = OSError(error.errno, os.strerror(error.errno))  # Arrow has a text of its own
+            raise storage_error("read", path, cause) from error
         raise FormatError(f"{path} is damaged: {error}") from error
     except (pa.ArrowException, zipfile.BadZipFile, zlib.error) as error:
         raise FormatError(f"{path} is damaged or of another format: {error}") from error

@@ -3,6 +3,7 @@ from __future__ import annotations
 import bz2
 import contextlib
 import csv
+import errno
 import gzip
 import io
 import logging
@@ -22,6 +23,7 @@ from marius_py.config import PrepareConfig, compose
 from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
 from marius_py.prepare import prepare
 from marius_py.prepare.column_names import NO_RELATION, WORDS
+from marius_py.prepare.records import shown
 from marius_py.prepare.sources import open_source
 from tests.prepare.graphs import all_edges, write_rows
 
@@ -131,7 +133,7 @@ def test_misplaced_quotes_are_errors(tmp_path: Path, row: bytes, text: str) -> N
     [
         (b"a\tr\tb\nc\td\n", r"line 2: 2 columns instead of 3 in 'c\\td'"),
         (b"a\tr\tb\n\nc\td\te\tf\n", r"line 3: 4 columns instead of 3 in 'c\\td\\te\\tf'"),
-        (b"a\tr\tb\nc\tr\t\xff\xfe\n", r"line 2: byte 5 is no valid UTF-8 in 'c\\tr\\t\\\\xff"),
+        (b"a\tr\tb\nc\tr\t\xff\xfe\n", r"line 2: byte 5 is no valid UTF-8 in 'c\\tr\\t\\xff\\xfe'$"),
         (b"a\tr\tb\nc\tr\tx\0y\n", r"line 2: a NUL character in 'c\\tr\\tx\\x00y'"),
         (b"a\tr\tb\nc\t\td\n", r"line 2: the relation name is empty in 'c\\t\\td'"),
         (b"a\tr\tb\n\tr\td\n", r"line 2: the head name is empty"),
@@ -814,3 +816,28 @@ def test_delimiters_on_a_command_line(value: str, quote: str) -> None:
 def test_a_delimiter_of_several_characters_is_refused_with_the_way_to_write_one() -> None:
     with pytest.raises(ConfigError, match=r"'input\.delimiter=;'; for a tab, input\.format=tsv"):
         compose(PrepareConfig, ["input.train=f", "output=o", 'input.delimiter="\\t"'])
+
+
+@pytest.mark.parametrize("name", ["e.tsv", "e.parquet", "e.npy"])
+def test_a_file_that_may_not_be_read_is_told_in_the_words_of_other_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path = put(tmp_path, PLAIN, name)
+    refused = PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise refused
+
+    for target in ("pathlib.Path.open", "builtins.open", "pyarrow.parquet.ParquetFile"):
+        monkeypatch.setattr(target, refuse)
+    with pytest.raises(StorageError) as caught:
+        open_source(path)
+    monkeypatch.undo()
+    assert str(caught.value) == f"cannot read {path}: Permission denied"
+    assert caught.value.errno == errno.EACCES
+
+
+def test_bytes_are_shown_with_one_backslash() -> None:
+    assert shown(b"a\xe9 \\xe9 \\\xff") == r"'a\xe9 \\xe9 \\\xff'"
+    assert shown("é\udcff".encode(errors="surrogatepass")) == r"'é\xed\xb3\xbf'"
+    assert shown(rb"\udcff") == r"'\\udcff'"
