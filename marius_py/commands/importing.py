@@ -176,6 +176,8 @@ def run(options: argparse.Namespace) -> None:
         )
     with Bars() as bars:
         if values["input.train"] is not None:
+            if values["checkpoint"] is not None:
+                _check_model(values)  # a retry would find the graph there
             graph = _graph(values, bars)
             say(f"graph: {graph.path}")
         else:
@@ -212,30 +214,37 @@ def _graph(values: dict[str, Any], bars: Bars) -> Graph:
     )
 
 
+def _check_model(values: dict[str, Any]) -> None:
+    """Refuse a checkpoint that cannot become a run, whatever the graph."""
+    from marius_py.importing.dglke import dglke_model
+    from marius_py.importing.pbg import pbg_model
+
+    read = pbg_model if values["from"] == "pbg" else dglke_model
+    read(values["checkpoint"], **_source(values))
+
+
 def _run(values: dict[str, Any], graph: Graph, bars: Bars) -> Path:
     from marius_py.importing import dglke_run, pbg_run
 
-    common: dict[str, Any] = {
-        "entities": values["entities"],
-        "memory_bytes": values["memory"],
-        "progress": bars,
-    }
-    if values["from"] == "pbg":
-        return pbg_run(
-            values["checkpoint"],
-            graph,
-            values["output"],
-            config=values["config"],
-            version=values["version"],
-            **common,
-        )
-    train = values["input.train"]
-    return dglke_run(
+    write = pbg_run if values["from"] == "pbg" else dglke_run
+    return write(
         values["checkpoint"],
         graph,
         values["output"],
-        relations=values["relations"],
-        data=None if train is None else Path(train).parent,
-        delimiter=values["delimiter"] or "\t",
-        **common,
+        memory_bytes=values["memory"],
+        progress=bars,
+        **_source(values),
     )
+
+
+def _source(values: dict[str, Any]) -> dict[str, Any]:
+    """Arguments beside the folder that say where the model and its names are."""
+    if values["from"] == "pbg":
+        return {key: values[key] for key in ("entities", "config", "version")}
+    train = values["input.train"]
+    return {
+        "entities": values["entities"],
+        "relations": values["relations"],
+        "data": None if train is None else Path(train).parent,
+        "delimiter": values["delimiter"] or "\t",
+    }

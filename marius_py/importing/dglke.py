@@ -157,9 +157,30 @@ def dglke_run(
         FormatError: a file is missing, damaged,
         half-written, or of another shape than config.json says.
     """
+    model = dglke_model(checkpoint, entities=entities, relations=relations, data=data, delimiter=delimiter)
+    return write_run(model, graph, output, memory_bytes=memory_bytes, progress=progress)
+
+
+def dglke_model(
+    checkpoint: Path | str,
+    *,
+    entities: Path | str | None = None,
+    relations: Path | str | None = None,
+    data: Path | str | None = None,
+    delimiter: str = "\t",
+) -> PeerModel:
+    """What `dglke_run` writes, read and checked as far as that needs no graph; arguments and errors alike.
+
+    Rows stay in their file until they are asked for.
+    """
     check_delimiter(delimiter)
     folder = check_folder(Path(checkpoint), "checkpoint", f"{CONFIG_NAME} and the tables of DGL-KE")
     trained = read_config(folder / CONFIG_NAME)
+    if trained.model not in _DECODERS:
+        raise ConfigError(
+            f"the model {trained.model} of DGL-KE has no equal here; TransE_l1, TransE_l2, DistMult, "
+            "ComplEx, RESCAL and RotatE have"
+        )
     places = [folder] if data is None else [folder, Path(data)]
     names = {
         what: read_mapping(mapping_file(what, given, places, named), delimiter)
@@ -188,7 +209,7 @@ def dglke_run(
         for start in range(0, len(rows), step):
             yield start, as_float32(rows[start : start + step])
 
-    model = PeerModel(
+    return PeerModel(
         decoder=decoder,
         dim=dim,
         reciprocal=False,
@@ -203,7 +224,6 @@ def dglke_run(
             "gamma": trained.gamma if trained.model.startswith(("TransE", "RotatE")) else None,
         },
     )
-    return write_run(model, graph, output, memory_bytes=memory_bytes, progress=progress)
 
 
 # ---------------------------------------------------------------------- the model
@@ -279,18 +299,13 @@ def convert_model(trained: TrainedWith, dim: int) -> tuple[Mapping[str, Any], in
     """The decoder that scores alike, up to gamma, and the width of its relation rows.
 
     Args:
-        trained: what config.json says.
+        trained: what config.json says, of a model that has an equal here.
         dim: width of the table of entities.
 
     Raises:
-        ConfigError: nothing here scores alike. FormatError: a width or gamma does not fit the model.
+        FormatError: a width or gamma does not fit the model.
     """
     model, gamma, hidden = trained.model, trained.gamma, trained.hidden_dim
-    if model not in _DECODERS:
-        raise ConfigError(
-            f"the model {model} of DGL-KE has no equal here; TransE_l1, TransE_l2, DistMult, ComplEx, RESCAL "
-            "and RotatE have"
-        )
     if model in ("ComplEx", "RotatE") and dim % 2:
         raise FormatError(f"the table of entities is {dim} wide; {model} needs an even width")
     if hidden is not None:

@@ -131,6 +131,21 @@ def pbg_run(
         wrong. StorageError, FormatError: a file is missing, damaged, half-written, or of another shape than
         the configuration says.
     """
+    model = pbg_model(checkpoint, entities=entities, config=config, version=version)
+    return write_run(model, graph, output, memory_bytes=memory_bytes, progress=progress)
+
+
+def pbg_model(
+    checkpoint: Path | str,
+    *,
+    entities: Path | str | None = None,
+    config: Path | str | None = None,
+    version: int | None = None,
+) -> PeerModel:
+    """What `pbg_run` writes, read and checked as far as that needs no graph; arguments and errors alike.
+
+    Rows stay in their files until they are asked for.
+    """
     source = check_folder(Path(checkpoint), "checkpoint", "a checkpoint of PyTorch-BigGraph")
     if config is not None:
         check_file(Path(config), "config", f"the {CONFIG_NAME} of PyTorch-BigGraph")
@@ -152,7 +167,7 @@ def pbg_run(
     with open_hdf5(source / f"model.v{number}.h5", "the model's parameters") as file:
         converted = convert_relations(schema, file, 1 if names is None else len(names))
         shifts = _global_embeddings(schema, file)
-    model = PeerModel(
+    return PeerModel(
         decoder=converted.decoder,
         dim=schema.dimension,
         reciprocal=converted.reciprocal,
@@ -162,7 +177,6 @@ def pbg_run(
         blocks=lambda: _row_blocks(files, schema, shifts),
         facts={"from": "PyTorch-BigGraph", "checkpoint": str(source.absolute()), "version": number},
     )
-    return write_run(model, graph, output, memory_bytes=memory_bytes, progress=progress)
 
 
 def _version(folder: Path) -> int:

@@ -1,6 +1,7 @@
 """DGL-KE's files become graphs with the same triples and runs with the same scores."""
 
 import json
+import re
 import tracemalloc
 from functools import partial
 
@@ -273,6 +274,26 @@ def test_damaged_checkpoints(tmp_path, capsys, what):
     with pytest.raises((StorageError, FormatError), match=message):
         dglke_run(save, graph, tmp_path / "run", data=data)
     assert not (tmp_path / "run").exists()
+
+
+REFUSED = {
+    **{what: DAMAGE[what] for what in ("half a configuration", "no configuration", "no table", "rows lack")},
+    "another model": (
+        lambda data, save: change(save, model="TransR"),
+        "the model TransR of DGL-KE has no equal here",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_model_is_refused_before_a_graph_is_made(tmp_path, capsys, what):
+    data, save, *_ = write_dglke(tmp_path, "RotatE")
+    damage, message = REFUSED[what]
+    damage(data, save)
+    words = ["from=dglke", f"input.train={data / 'train.txt'}", f"checkpoint={save}"]
+    assert cli.import_([*words, f"graph={tmp_path / 'g'}", f"output={tmp_path / 'run'}"]) != 0
+    assert re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "g").exists()
 
 
 @pytest.mark.parametrize(

@@ -280,6 +280,18 @@ def test_a_bias_with_a_static_operator(tmp_path):
         convert(peer, tmp_path)
 
 
+@pytest.mark.parametrize("what", ["no equal", "no file of embeddings"])
+def test_a_model_is_refused_before_a_graph_is_made(tmp_path, capsys, what):
+    peer = make(tmp_path / "p", "diagonal", bias=what == "no equal", entities={"all": (40,)})
+    peer.write_edges(count=60)
+    if what != "no equal":
+        next(peer.model.glob("embeddings_*")).unlink()
+    words = ["from=pbg", f"checkpoint={peer.model}", f"input.train={peer.folder / 'edges'}"]
+    assert cli.import_([*words, f"graph={tmp_path / 'g'}", f"output={tmp_path / 'run'}"]) != 0
+    assert ("has no equal here" if what == "no equal" else "is missing") in capsys.readouterr().err
+    assert not (tmp_path / "g").exists()
+
+
 def test_a_run_that_can_be_used_and_trained_on(tmp_path, capsys):
     peer = make(tmp_path / "p", "translation", "cos", dynamic=3, entities={"all": (40, 39)})
     peer.write_edges(count=60)
@@ -558,10 +570,14 @@ def test_configurations_in_python_are_not_run(tmp_path):
         pbg_graph(peer.folder / "entities", peer.folder / "edges", tmp_path / "g")
 
 
-def test_the_graph_stays_when_the_run_fails(tmp_path):
-    peer = make(tmp_path / "p", "diagonal", "cos")
+def test_the_graph_stays_when_the_run_fails(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr("marius_py.importing.pbg.write_run", fail)
+    peer = make(tmp_path / "p")
     peer.write_edges()
     words = ["from=pbg", f"checkpoint={peer.model}", f"input.train={peer.folder / 'edges'}"]
-    assert cli.import_([*words, f"graph={tmp_path / 'g'}", f"output={tmp_path / 'run'}"]) == 2
+    assert cli.import_([*words, f"graph={tmp_path / 'g'}", f"output={tmp_path / 'run'}"]) == 1
     assert open_graph(tmp_path / "g").num_nodes == 7
     assert not (tmp_path / "run").exists()
