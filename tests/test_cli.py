@@ -163,6 +163,18 @@ def test_debug_logging_prints_the_traceback(
         ("prepare", ["input.train=f"], "output is missing"),
         ("export", [], "RUN"),
         ("export", ["r", "--format", "xls", "--output", "f"], "xls"),
+        (
+            "predict",
+            ["r", "--head", "a", "--head", "b"],
+            "--head is given twice: 'a' and 'b'; several queries go",
+        ),
+        ("neighbors", ["r", "--node", "a", "-k", "3", "-k", "3"], "-k is given twice: 3 and 3; leave one of"),
+        (
+            "export",
+            ["r", "--format", "tsv", "--output", "a", "--output", "b"],
+            "--output is given twice: 'a' and",
+        ),
+        ("train", ["--config-dir", "a", "graph=g", "-cd", "b"], "-cd is given twice: 'a' and 'b'"),
         ("report", ["r", "--edges", "0"], "--edges is 0; allowed: a whole number from 1"),
     ],
 )

@@ -35,8 +35,41 @@ OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 log = logging.getLogger("marius_py")
 
 
+class Once(argparse.Action):
+    """Stores the value of a flag, and refuses a second one, which argparse would take in its place.
+
+    Attributes:
+        hint: what the message adds.
+    """
+
+    hint = ""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Store; ConfigError: the flag was given before."""
+        if self.option_strings:
+            given = namespace.__dict__.setdefault("given_once", {})
+            if self.dest in given:
+                raise ConfigError(
+                    f"{option_string} is given twice: {given[self.dest]!r} and {values!r}; "
+                    f"{self.hint or 'leave one of them out'}"
+                )
+            given[self.dest] = values
+        setattr(namespace, self.dest, values)
+
+
 class Parser(argparse.ArgumentParser):
-    """argparse, whose errors are `ConfigError` like all others."""
+    """argparse, whose errors are `ConfigError` like all others, and whose flags with a value are `Once`."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for name in (None, "store"):
+            self.register("action", name, Once)
 
     def error(self, message: str) -> Any:
         """Raise instead of exiting, so that every command reports alike."""

@@ -14,7 +14,7 @@ from marius_py.commands.common import (
     open_run,
     say_costs,
 )
-from marius_py.commands.console import say
+from marius_py.commands.console import Once, say
 from marius_py.commands.progress import Bars
 from marius_py.errors import ConfigError
 
@@ -30,11 +30,15 @@ _QUERIES = 1 << 14
 """Queries of a file that are answered together, if the memory holds their answers."""
 
 
+class _Part(Once):
+    hint = "several queries go into a file: --queries FILE"
+
+
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     add_run_flags(parser)
     for part in ("head", "relation", "tail"):
-        parser.add_argument(f"--{part}", metavar="NAME", help=f"name of the {part}")
+        parser.add_argument(f"--{part}", action=_Part, metavar="NAME", help=f"name of the {part}")
     parser.add_argument(
         "--queries",
         metavar="FILE",
