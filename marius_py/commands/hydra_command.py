@@ -163,6 +163,8 @@ def _through_hydra(command: HydraCommand, kind: type[Any], flags: _Flags) -> Non
 
         return jobs.run(number, work)
 
+    if "--hydra-help" in flags.hydra:
+        overrides = []  # hydra composes its help without the settings that they are for
     words = [command.name, *flags.hydra, *(["-m"] if flags.sweep else []), *overrides]
     try:
         with _composing(overrides, own), searched(own):
