@@ -241,10 +241,11 @@ def _fetch(dataset: Any, source: Any, bars: Bars) -> Any:
 
 
 def _run_export(options: argparse.Namespace) -> None:
-    from marius_py.commands.common import say_if_unfinished
+    from marius_py.commands.common import check_named, say_if_unfinished
     from marius_py.export import export as run
     from marius_py.run import load
 
+    check_named(options.output)
     with load(options.run, graph=options.graph) as opened, Bars() as bars:
         say_if_unfinished(opened)
         paths = run(

@@ -191,6 +191,12 @@ def test_debug_logging_prints_the_traceback(
             "--output is given twice: 'a' and",
         ),
         ("train", ["--config-dir", "a", "graph=g", "-cd", "b"], "-cd is given twice: 'a' and 'b'"),
+        (
+            "export",
+            ["r", "--format", "tsv", "--output", "-"],
+            "--output - is no name: the command writes several files",
+        ),
+        ("report", ["r", "--output", "-"], "--output - is no name"),
         ("report", ["r", "--edges", "0"], "--edges is 0; allowed: a whole number from 1"),
     ],
 )

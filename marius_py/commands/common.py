@@ -8,6 +8,7 @@ import re
 import time
 from typing import TYPE_CHECKING
 
+from marius_py.errors import ConfigError
 from marius_py.memory import with_unit
 from marius_py.types import ANSWER_FORMATS
 
@@ -41,7 +42,12 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
 def add_answer_flags(parser: argparse.ArgumentParser) -> None:
     """-k, --output and --format."""
     parser.add_argument("-k", type=int, default=10, metavar="K", help="answers a query (default: 10)")
-    parser.add_argument("--output", metavar="FILE", help="write to FILE instead of the terminal")
+    parser.add_argument(
+        "--output",
+        type=lambda name: None if name == "-" else name,
+        metavar="FILE",
+        help="write to FILE instead of the terminal; - is standard output, as without it",
+    )
     parser.add_argument(
         "--format",
         choices=ANSWER_FORMATS,
@@ -59,6 +65,19 @@ def parse_bytes(text: str) -> int:
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes; write for example 512M or 4G")
     return int(float(match[1]) * _UNITS[match[2]])
+
+
+def check_named(output: str) -> None:
+    """Refuse "-" as the name of the first of several files, which standard output cannot take.
+
+    Raises:
+        ConfigError: says how a file is called so.
+    """
+    if output == "-":
+        raise ConfigError(
+            "--output - is no name: the command writes several files, and none to standard output; give "
+            "--output FILE (./- is a file called -)"
+        )
 
 
 def open_run(options: argparse.Namespace) -> Run:

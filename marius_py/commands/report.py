@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from marius_py.commands.common import say_if_unfinished
+from marius_py.commands.common import check_named, say_if_unfinished
 from marius_py.commands.console import say
 from marius_py.commands.progress import Bars
 from marius_py.errors import ConfigError
@@ -51,6 +51,8 @@ def run(options: argparse.Namespace) -> None:
         raise ConfigError(f"--edges is {options.edges}; allowed: a whole number from 1")
     if options.no_figures and options.figures is not None:
         raise ConfigError("--figures names a folder and --no-figures wants none: leave one of them out")
+    if options.output is not None:
+        check_named(options.output)
     output = Path(options.run) / "report.html" if options.output is None else options.output
     stem = Path(output).stem
     figures = None if options.no_figures else options.figures or Path(output).with_name(f"{stem}_figures")

@@ -495,6 +495,20 @@ def test_command(written, tmp_path, capsys):
     assert "--filter-known" in capsys.readouterr().out
 
 
+def test_an_output_called_dash_is_standard_output(written, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder, node = str(written[0]), written[1].node_names()[0]
+    for command, words in (
+        (cli.predict, [folder, "--head", node, "--relation", "likes", "--format", "tsv"]),
+        (cli.neighbors, [folder, "--node", node, "--format", "json"]),
+    ):
+        assert command(words) == 0
+        shown = capsys.readouterr().out
+        assert command([*words, "--output", "-"]) == 0
+        assert capsys.readouterr().out == shown
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("ending", ["tsv", "csv", "json", "parquet"])
 @pytest.mark.parametrize("source", ["tsv", "parquet"])
 def test_files(written, tmp_path, capsys, source, ending, caplog):
