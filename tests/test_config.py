@@ -1324,3 +1324,9 @@ def test_of_a_key_that_is_given_twice_the_latter_counts():
     base = {"model": {"dim": 16}}
     assert load_config(words_of({**base, "model.dim": 32})).model.dim == 32
     assert load_config(words_of({"model.dim": 32, **base})).model.dim == 16
+
+
+@pytest.mark.parametrize("word", ["~model.dim", "~optimizer", "~graph=g", "~model.decoder.norm"])
+def test_settings_cannot_be_removed(word: str) -> None:
+    with pytest.raises(ConfigError, match="settings cannot be removed; leave the word out for the default"):
+        load_config(["graph=g", word])

@@ -65,6 +65,11 @@ def prepare_overrides(
     seen: dict[str, str | None] = {}
     for prefix, key, value in parsed:
         _check_key(kind, key)
+        if prefix == "~" and not key.startswith(("hydra.", "hydra/")):
+            raise ConfigError(
+                f"~{key}: settings cannot be removed; leave the word out for the default, or give {key}=… "
+                "another value"
+            )
         if key in seen and key in _FILES_OF_EDGES:
             raise ConfigError(f"{key} is given twice: {seen[key]} and {value}; give one file with all edges")
         seen[key] = value
