@@ -197,6 +197,19 @@ def test_debug_logging_prints_the_traceback(
             "--output - is no name: the command writes several files",
         ),
         ("report", ["r", "--output", "-"], "--output - is no name"),
+        (
+            "predict",
+            ["r", "--head", "-x"],
+            "expected one argument; one that begins with - is given as --head=-…",
+        ),
+        ("predict", ["r", "-k", "1.5"], "argument -k: '1.5'; allowed: a whole number from 1"),
+        ("train", ["optimizer.lr=0.05,0.2"], "optimizer.lr=0.05,0.2 gives several values: with -m each"),
+        ("train", ["model.dim=range(1,4)"], "model.dim=range(1,4) gives several values: with -m each"),
+        (
+            "prepare",
+            ["input.train=${nope}/e", "output=g"],
+            "input.train: Interpolation key 'nope' not found; for the text ${ itself write \\${",
+        ),
         ("report", ["r", "--edges", "0"], "--edges is 0; allowed: a whole number from 1"),
     ],
 )

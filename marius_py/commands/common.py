@@ -41,7 +41,7 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
 
 def add_answer_flags(parser: argparse.ArgumentParser) -> None:
     """-k, --output and --format."""
-    parser.add_argument("-k", type=int, default=10, metavar="K", help="answers a query (default: 10)")
+    parser.add_argument("-k", type=parse_whole, default=10, metavar="K", help="answers a query (default: 10)")
     parser.add_argument(
         "--output",
         type=lambda name: None if name == "-" else name,
@@ -65,6 +65,14 @@ def parse_bytes(text: str) -> int:
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes; write for example 512M or 4G")
     return int(float(match[1]) * _UNITS[match[2]])
+
+
+def parse_whole(text: str) -> int:
+    """The whole number that `text` is; its range is checked where it is used."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed: a whole number from 1") from None
 
 
 def check_named(output: str) -> None:

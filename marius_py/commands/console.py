@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -73,6 +74,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> Any:
         """Raise instead of exiting, so that every command reports alike."""
+        lacking = re.fullmatch(r"argument (--[\w-]+)\S*: expected one argument", message)
+        if lacking is not None:
+            message += f"; one that begins with - is given as {lacking[1]}=-…"
         raise ConfigError(f"{message} ({self.prog} --help lists the flags)")
 
     def _print_message(self, message: str, file: Any = None) -> None:

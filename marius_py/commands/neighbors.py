@@ -11,6 +11,7 @@ from marius_py.commands.common import (
     add_answer_flags,
     add_run_flags,
     open_run,
+    parse_whole,
     say_costs,
 )
 from marius_py.commands.console import say
@@ -55,7 +56,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--probes",
-        type=int,
+        type=parse_whole,
         metavar="N",
         help="lists that are searched, of an index of lists: more are slower and nearer to exact "
         "(default: a sixteenth, at least 16)",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from marius_py.commands.common import check_named, say_if_unfinished
+from marius_py.commands.common import check_named, parse_whole, say_if_unfinished
 from marius_py.commands.console import say
 from marius_py.commands.progress import Bars
 from marius_py.errors import ConfigError
@@ -35,10 +35,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--overwrite", action="store_true", help="replace FILE and its figures if they exist")
     parser.add_argument(
-        "--edges", type=int, default=2000, metavar="N", help="test edges to rank, a sample (default: 2000)"
+        "--edges",
+        type=parse_whole,
+        default=2000,
+        metavar="N",
+        help="test edges to rank, a sample (default: 2000)",
     )
     parser.add_argument(
-        "--nodes", type=int, default=2000, metavar="N", help="nodes on the map, a sample (default: 2000)"
+        "--nodes",
+        type=parse_whole,
+        default=2000,
+        metavar="N",
+        help="nodes on the map, a sample (default: 2000)",
     )
 
 

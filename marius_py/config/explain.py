@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import re
+
+_SEVERAL = re.compile(
+    r"(?:Ambiguous value for argument|Sweep parameters) '(?:\+\+|\+)?(.*?)' (?:1\.|requires)"
+)
+
 
 def explain(error: BaseException) -> str:
     """One line for an error of hydra or OmegaConf, with the cause that it wraps."""
     text = one_line(error)
+    several = _SEVERAL.match(text)
+    if several is not None:
+        return (
+            f"{several[1]} gives several values: with -m each makes a run of a sweep; a list is written as "
+            "[value,value], a text with a comma in quotes"
+        )
+    key = getattr(error, "full_key", None)
+    if text.startswith("Interpolation key"):
+        return f"{f'{key}: ' if key else ''}{text}; for the text ${{ itself write \\${{"
     cause = error.__cause__
     if cause is not None and one_line(cause) not in text:
         text = f"{text} ({one_line(cause)})"
