@@ -39,6 +39,9 @@ MAX_PARTITIONS = 1024
 """Most partitions of a node table. An epoch's schedule has p² buckets, a million then. The first takes
 about half a minute with 8 partitions in the buffer, over a minute with 2."""
 
+MAX_SEED = 2**63 - 1
+"""Largest seed: one that fits 64 bits with a sign."""
+
 
 class Bucket(NamedTuple):
     """The edges whose head lies in partition `head` and whose tail lies in partition `tail`."""
@@ -102,7 +105,3 @@ class Schedule:
     def final(self) -> tuple[int, ...]:
         """Partitions resident after the last step, ascending."""
         return self.steps[-1].resident if self.steps else self.initial
-
-
-MAX_SEED = 2**63 - 1
-"""Largest seed, from files, the command line or Python: one that fits 64 bits with a sign."""

@@ -156,22 +156,6 @@ def test_debug_logging_prints_the_traceback(
         ("train", ["-m", "graph=g", "modl.dim=64,128"], "modl.dim"),
         ("train", ["-m", "graph=g", "loss=null"], "loss=null is not allowed"),
         ("train", ["-m", "graph=g", "--cfg", "job"], "--multirun and --cfg cannot go together"),
-        (
-            "train",
-            ["hydra.run.dir=X"],
-            "hydra.run.dir=X has no effect: hydra makes no folder for a run; the folder of a run is output=X",
-        ),
-        ("train", ["-m", "hydra.run.dir=X", "model.dim=2,4"], "the folder of a sweep is hydra.sweep.dir=X"),
-        (
-            "prepare",
-            ["input.train=f", "output=g", "hydra.job.chdir=true"],
-            "hydra.job.chdir=true has no effect on a single run",
-        ),
-        (
-            "train",
-            ["graph=g", "hydra/launcher=basic"],
-            "what is hydra's own is for sweeps; leave it out, or give -m",
-        ),
         ("train", ["graph=g", "--resolve"], "--resolve goes with --cfg"),
         ("train", ["graph=g", "--log-level", "loud"], "loud"),
         ("evaluate", [], "run is missing"),
@@ -424,6 +408,26 @@ def test_sweep_runs_every_combination_in_its_own_folder(runs: list[TrainConfig],
 def test_a_sweep_has_the_folder_that_hydra_is_told(runs: list[TrainConfig], tmp_path: Path) -> None:
     assert cli.train(["-m", "graph=g", "model.dim=4,6", "hydra.sweep.dir=mine"]) == 0
     assert [config.output for config in runs] == [str(tmp_path / "mine" / number) for number in "01"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["hydra.run.dir=X"],
+            "hydra.run.dir=X is without effect: hydra makes no folder for a run; the folder ",
+        ),
+        (["-m", "hydra.run.dir=X", "model.dim=4,6"], "the folder of a sweep is hydra.sweep.dir=X"),
+        (["hydra.job.chdir=true"], "hydra.job.chdir=true is without effect on a single run"),
+        (["hydra/job_logging=none"], "hydra/job_logging=none is without effect on a single run"),
+    ],
+)
+def test_settings_of_hydra_without_effect_are_warned_of(
+    runs: list[TrainConfig], capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert cli.train([*words, "graph=g"]) == 0
+    assert runs
+    assert said in capsys.readouterr().err
 
 
 def test_settings_of_hydra_can_be_shown(capsys: pytest.CaptureFixture[str]) -> None:

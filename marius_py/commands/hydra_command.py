@@ -134,13 +134,13 @@ def _through_hydra(command: HydraCommand, kind: type[Any], flags: _Flags) -> Non
 
     from marius_py.config.compose import NAMES, config_from
     from marius_py.config.groups import own_groups
-    from marius_py.config.overrides import check_of_hydra, job_words, keys_in, prepare_overrides
+    from marius_py.config.overrides import job_words, keys_in, prepare_overrides, warn_of_hydra
     from marius_py.config.search_path import searched
 
     own = own_groups(NAMES[kind], flags.config_dir)
     overrides = prepare_overrides(kind, flags.overrides, sweep=flags.sweep, config_dir=flags.config_dir)
     if flags.sweep:
-        check_of_hydra(flags.overrides, sweep=True)
+        warn_of_hydra(flags.overrides, sweep=True)
     if flags.sweep and "output" not in keys_in(flags.overrides):
         overrides.append(f"output={command.sweep_output}")
     jobs = _Jobs(flags.sweep)

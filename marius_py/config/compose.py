@@ -18,7 +18,7 @@ from marius_py.config.evaluate_schema import EvaluateConfig
 from marius_py.config.explain import explain
 from marius_py.config.fields import build
 from marius_py.config.groups import conf_dir, own_groups, refused
-from marius_py.config.overrides import check_of_hydra, keys_in, prepare_overrides
+from marius_py.config.overrides import keys_in, prepare_overrides, warn_of_hydra
 from marius_py.config.prepare_schema import PrepareConfig
 from marius_py.config.saved import as_given, keys_of_file, overlay, saved_settings
 from marius_py.config.schema import TrainConfig
@@ -52,7 +52,7 @@ def compose(kind: type[T], overrides: Sequence[str] = (), *, config_dir: str | P
     try:
         own_groups(NAMES[kind], config_dir)  # refuses what is no folder before a choice that it lacks
         given = prepare_overrides(kind, overrides, config_dir=config_dir)
-        check_of_hydra(overrides)
+        warn_of_hydra(overrides)
         return config_from(kind, _compose_plain(NAMES[kind], given, config_dir), given, config_dir=config_dir)
     except Exception as error:
         if _is_of_interrupt(error, handled):

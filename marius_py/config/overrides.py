@@ -121,24 +121,20 @@ def _warn_of_idle(parsed: Sequence[tuple[str, str, str | None]], sweep: bool) ->
         )
 
 
-def check_of_hydra(overrides: Sequence[str], *, sweep: bool = False) -> None:
-    """Refuse settings of hydra's own that have no effect: of its folder of a run, and all without a sweep.
+def warn_of_hydra(overrides: Sequence[str], *, sweep: bool = False) -> None:
+    """Say which settings of hydra's own have no effect: of its folder of a run, and all without a sweep.
 
-    Raises:
-        ConfigError: says what to write instead.
+    They are taken, since many programs give them to whatever hydra configures.
     """
     for prefix, key, value in map(_split, overrides):
         word = prefix + key if value is None else f"{prefix}{key}={value}"
         if key == "hydra.run.dir":
             instead = "the folder of a sweep is hydra.sweep.dir" if sweep else "the folder of a run is output"
-            raise ConfigError(
-                f"{word} has no effect: hydra makes no folder for a run; {instead}={value or '…'}"
+            log.warning(
+                "%s is without effect: hydra makes no folder for a run; %s=%s", word, instead, value or "…"
             )
-        if key.startswith(("hydra.", "hydra/")) and not sweep:
-            raise ConfigError(
-                f"{word} has no effect on a single run: what is hydra's own is for sweeps; leave it out, or "
-                "give -m"
-            )
+        elif key.startswith(("hydra.", "hydra/")) and not sweep:
+            log.warning("%s is without effect on a single run: what is hydra's own is for sweeps (-m)", word)
 
 
 def keys_in(overrides: Sequence[str]) -> set[str]:
