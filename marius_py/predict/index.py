@@ -315,7 +315,9 @@ def _save(faiss: Any, index: Any, path: Path, facts: Mapping[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         of.unlink(missing_ok=True)
         with Replacing([path, of]) as temporary:
-            faiss.write_index(index, str(temporary[path]))
+            # Through a file of Python's: of what faiss opens itself, an error in closing is printed and lost.
+            with temporary[path].open("wb") as file:
+                faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
             checksum = file_checksum(temporary[path])
             temporary[of].write_text(
                 json.dumps({**facts, "xxh3": checksum}, indent=2) + "\n", encoding="utf-8"

@@ -1,9 +1,13 @@
 """An index finds nearly what the exact search finds, is built once a commit, and says what is wrong."""
 
+import errno
+import io
 import json
 import logging
+import os
 import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -199,6 +203,26 @@ def test_what_is_wrong(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(ConfigError, match=r"pip install 'marius_py\[faiss\]'"):
         open_index(run, "l2", folder=tmp_path)
+
+
+def test_an_index_whose_file_cannot_be_closed_is_not_kept(run, tmp_path, monkeypatch):
+    """Of a file that it opens itself faiss prints such an error, and goes on."""
+
+    class Full(io.FileIO):
+        def close(self):
+            if not self.closed:
+                super().close()
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    real = Path.open
+
+    def opened(path, mode="r", *how, **more):
+        return Full(path, mode) if mode == "wb" else real(path, mode, *how, **more)
+
+    monkeypatch.setattr(Path, "open", opened)
+    with pytest.raises(StorageError, match=r"writing \S+l2-Flat\.faiss.* failed: No space left on device"):
+        open_index(run, "l2", folder=tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("factory", "probes"), [("HNSW32", 3), ("IVF64,Flat", 0)])
