@@ -18,9 +18,10 @@ def explain(error: BaseException) -> str:
             f"{several[1]} gives several values: with -m each makes a run of a sweep; a list is written as "
             "[value,value], a text with a comma in quotes"
         )
-    key = getattr(error, "full_key", None)
     if text.startswith("Interpolation key"):
-        return f"{f'{key}: ' if key else ''}{text}; for the text ${{ itself write \\${{"
+        key = getattr(error, "full_key", None)
+        place = f"{key}: " if key else ""
+        return place + text + "; for the text ${ itself write \\${"
     cause = error.__cause__
     if cause is not None and one_line(cause) not in text:
         text = f"{text} ({one_line(cause)})"

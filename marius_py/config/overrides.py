@@ -65,7 +65,7 @@ def prepare_overrides(
     seen: dict[str, str | None] = {}
     for prefix, key, value in parsed:
         _check_key(kind, key)
-        if prefix == "~" and not key.startswith(("hydra.", "hydra/")):
+        if prefix == "~" and not _is_of_hydra(key):
             raise ConfigError(
                 f"~{key}: settings cannot be removed; leave the word out for the default, or give {key}=… "
                 "another value"
@@ -133,8 +133,13 @@ def warn_of_hydra(overrides: Sequence[str], *, sweep: bool = False) -> None:
             log.warning(
                 "%s is without effect: hydra makes no folder for a run; %s=%s", word, instead, value or "…"
             )
-        elif key.startswith(("hydra.", "hydra/")) and not sweep:
+        elif _is_of_hydra(key) and not sweep:
             log.warning("%s is without effect on a single run: what is hydra's own is for sweeps (-m)", word)
+
+
+def _is_of_hydra(key: str) -> bool:
+    """Whether a key is one of hydra's own settings or groups."""
+    return key.startswith(("hydra.", "hydra/"))
 
 
 def keys_in(overrides: Sequence[str]) -> set[str]:
@@ -165,7 +170,7 @@ def job_words(
         _, key, _ = _split(word)
         if key in chosen:
             words.append(_as_given(kind, key, chosen.pop(key)))
-        elif not key.startswith(("hydra.", "hydra/")):
+        elif not _is_of_hydra(key):
             words.append(word)
     return words + [_as_given(kind, key, value) for key, value in chosen.items()]
 
@@ -198,7 +203,7 @@ def path_keys(kind: type[Any]) -> set[str]:
 
 def _check_key(kind: type[Any], key: str) -> None:
     known = [name for name, _, _ in keys_of(kind)]
-    if key.startswith(("hydra.", "hydra/")) or key in groups_of(kind) or key in _sections(kind):
+    if _is_of_hydra(key) or key in groups_of(kind) or key in _sections(kind):
         return
     if key in known or any(key.startswith(name + ".") for name in OPEN if kind is TrainConfig):
         return

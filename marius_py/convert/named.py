@@ -65,9 +65,10 @@ def number(splits: Mapping[str, NamedEdges]) -> tuple[dict[str, NDArray[np.integ
         kinds = [] if part.relations is None else [relations.numbers(part.relations)]
         columns = [nodes.numbers(part.heads), *kinds, nodes.numbers(part.tails)]
         arrays[name] = np.stack(columns, axis=1)
-    _check_texts(nodes.texts(), "node", arrays, {"head": 0, "tail": -1})
-    _check_texts(relations.texts(), "relation", arrays, {"relation": 1})
-    return arrays, {"node_names": nodes.texts(), "relation_names": relations.texts() or None}
+    node_names, relation_names = nodes.texts(), relations.texts()
+    _check_texts(node_names, "node", arrays, {"head": 0, "tail": -1})
+    _check_texts(relation_names, "relation", arrays, {"relation": 1})
+    return arrays, {"node_names": node_names, "relation_names": relation_names or None}
 
 
 def _check_texts(

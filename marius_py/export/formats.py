@@ -29,7 +29,7 @@ from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
 from marius_py.run_files.reader import RunReader
 from marius_py.storage import folders
 from marius_py.storage.file_io import os_errors_as_storage, sync_path
-from marius_py.storage.replacing import reason_of
+from marius_py.storage.files import reason_of
 
 Float32 = NDArray[np.float32]
 Blocks = Iterable[tuple[Sequence[str], Float32]]

@@ -178,8 +178,7 @@ def dglke_model(
     trained = read_config(folder / CONFIG_NAME)
     if trained.model not in _DECODERS:
         raise ConfigError(
-            f"the model {trained.model} of DGL-KE has no equal here; TransE_l1, TransE_l2, DistMult, "
-            "ComplEx, RESCAL and RotatE have"
+            f"the model {trained.model} of DGL-KE has no equal here; allowed: {', '.join(_DECODERS)}"
         )
     places = [folder] if data is None else [folder, Path(data)]
     names = {

@@ -335,7 +335,7 @@ def choose_kernels(device: str, wanted: str = "auto", precision: Precision = "fl
         precision: see `TritonKernels`; the plain path multiplies as PyTorch is set to.
 
     Raises:
-        ConfigError: Triton is asked for and cannot be used, or the device is not the current one.
+        ConfigError: Triton is asked for and cannot be used, or its device is not the current one.
         torch.OutOfMemoryError: the device is full.
     """
     on_device = torch.device(device).type == "cuda"
@@ -345,8 +345,6 @@ def choose_kernels(device: str, wanted: str = "auto", precision: Precision = "fl
         )
     if wanted == "torch" or (wanted == "auto" and not on_device):
         return TorchKernels()
-    if on_device:
-        _check_current(torch.device(device))
     if wanted == "auto" and find_spec("triton") is None:
         log.warning("Triton is not installed: batches go the slower way through PyTorch")
         return TorchKernels()
@@ -355,6 +353,8 @@ def choose_kernels(device: str, wanted: str = "auto", precision: Precision = "fl
     except ImportError as error:
         trouble: str | None = f"Triton cannot be imported ({error}); install the extra marius_py[kernels]"
     else:
+        if on_device:
+            _check_current(torch.device(device))
         trouble = _trouble(kernels, device) if on_device else None
     if trouble is not None and wanted == "triton":
         raise ConfigError(f"pipeline.kernels=triton, but {trouble}, or take pipeline.kernels=auto")

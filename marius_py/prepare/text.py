@@ -19,7 +19,6 @@ the longest line) and an error can be traced to its line.
 from __future__ import annotations
 
 import gzip
-import os
 import re
 import zlib
 from collections.abc import Callable, Iterator
@@ -199,8 +198,7 @@ class TextSource:
             return bytes(stream.read(self._block_bytes))
         except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
             if isinstance(error, OSError) and error.errno:
-                cause = OSError(error.errno, os.strerror(error.errno))  # Arrow has a text of its own
-                raise storage_error("read", self.path, cause) from error
+                raise storage_error("read", self.path, error) from error
             raise FormatError(f"{self.path} is damaged: it cannot be decompressed ({error})") from error
 
     def _parse(self, chunk: bytes, first_line: int, first_row: int) -> EdgeBlock | None:

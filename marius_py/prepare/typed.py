@@ -7,7 +7,6 @@ as streams, so memory is a block even when they are compressed; object arrays (p
 
 from __future__ import annotations
 
-import os
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -307,8 +306,7 @@ def _damage_as_format(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno:
-            cause = OSError(error.errno, os.strerror(error.errno))  # Arrow has a text of its own
-            raise storage_error("read", path, cause) from error
+            raise storage_error("read", path, error) from error
         raise FormatError(f"{path} is damaged: {error}") from error
     except (pa.ArrowException, zipfile.BadZipFile, zlib.error) as error:
         raise FormatError(f"{path} is damaged or of another format: {error}") from error

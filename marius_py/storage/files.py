@@ -47,6 +47,15 @@ def _enter(call: str, path: Path, size: int = 0) -> int:
     return size if _hook is None else _hook(call, str(path), size)
 
 
+def reason_of(error: OSError) -> str:
+    """What the system says, in one line; libraries that write give it a number and a text of their own.
+
+    >>> reason_of(OSError(28, "Can't write data (file write failed, buf = 0x2b0)"))
+    'No space left on device'
+    """
+    return os.strerror(error.errno) if error.errno else " ".join(str(error).split())
+
+
 def storage_error(action: str, path: Path, cause: OSError, size: int = 0) -> StorageError:
     """Build the StorageError for a failed call; `errno` is carried over, the bytes needed are named."""
     if cause.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -59,7 +68,7 @@ def storage_error(action: str, path: Path, cause: OSError, size: int = 0) -> Sto
         known = f" ({', '.join(facts)})" if facts else ""
         text = f"disk full: cannot {action} {path}{known}; free space or use a folder on another disk"
     else:
-        text = f"cannot {action} {path}: {cause.strerror or cause}"
+        text = f"cannot {action} {path}: {reason_of(cause)}"
     error = StorageError(text)
     error.errno = cause.errno
     return error

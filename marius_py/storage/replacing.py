@@ -9,6 +9,7 @@ from pathlib import Path
 
 from marius_py.errors import StorageError
 from marius_py.storage.file_io import sync_path
+from marius_py.storage.files import reason_of
 from marius_py.storage.lock import is_abandoned, try_flock
 
 
@@ -85,15 +86,6 @@ class Replacing:
         done = " and ".join(map(str, self._replaced))
         said = f"{done} had been replaced already" if done else "nothing was replaced"
         return StorageError(f"writing {written} failed: {reason_of(error)}; {said}")
-
-
-def reason_of(error: OSError) -> str:
-    """What the system says, in one line; libraries that write give it a number and a text of their own.
-
-    >>> reason_of(OSError(28, "Can't write data (file write failed, buf = 0x2b0)"))
-    'No space left on device'
-    """
-    return os.strerror(error.errno) if error.errno else " ".join(str(error).split())
 
 
 def _remove_stale(target: Path) -> None:

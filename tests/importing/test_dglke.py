@@ -123,7 +123,7 @@ def test_the_command(tmp_path, capsys):
 def test_what_has_no_equal(tmp_path, model):
     data, save, *_ = write_dglke(tmp_path, model)
     graph = dglke_graph(data / "train.txt", tmp_path / "g", split=(1, 0, 0))
-    with pytest.raises(ConfigError, match=f"model {model} of DGL-KE has no equal here; TransE_l1"):
+    with pytest.raises(ConfigError, match=f"model {model} of DGL-KE has no equal here; allowed: TransE, TransE_l1"):
         dglke_run(save, graph, tmp_path / "run", data=data)
 
 
