@@ -20,6 +20,7 @@ import numpy as np
 
 from marius_py.nn.kernels.compiling import elementwise, helper, kernel, reordered_helper
 from marius_py.nn.kernels.numba_gemm import multiply
+from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for_row
 from marius_py.nn.kernels.numba_rows import add_each
 from marius_py.nn.kernels.objectives import MOST_WEIGHT
 
@@ -158,6 +159,9 @@ def _ask(rows, relations, edges, first, count, queries, shifts):
     dim, product, sign = rows.shape[1], edges.product, edges.sign
     half = dim // 2
     for e in range(count):
+        if e + ROWS_AHEAD < count:
+            ask_for_row(rows, known[first + e + ROWS_AHEAD])
+            ask_for_row(rows, answer[first + e + ROWS_AHEAD])
         node, relation, right = known[first + e], of[first + e], answer[first + e]
         if product == COMPLEX:
             for d in range(half):
@@ -203,6 +207,9 @@ def _answer_back(rows, answer, first, count, totals, share, queries, gradients, 
     """
     dim = rows.shape[1]
     for e in range(count):
+        if e + ROWS_AHEAD < count:
+            ask_for_row(rows, answer[first + e + ROWS_AHEAD])
+            ask_for_row(d_rows, answer[first + e + ROWS_AHEAD])
         right = answer[first + e]
         factor = share / (totals[e] + _ONE)
         pull = -totals[e] * factor
@@ -219,6 +226,9 @@ def _ask_back(rows, relations, edges, first, count, gradients, d_rows, d_relatio
     dim, product, sign = rows.shape[1], edges.product, edges.sign
     half = dim // 2
     for e in range(count):
+        if e + ROWS_AHEAD < count:
+            ask_for_row(rows, known[first + e + ROWS_AHEAD])
+            ask_for_row(d_rows, known[first + e + ROWS_AHEAD])
         node, relation = known[first + e], of[first + e]
         if product == COMPLEX:
             for d in range(half):
@@ -259,6 +269,8 @@ def _look_up(rows, nodes, group, groups, candidates):
     """Write a chunk's candidates; in the columns after their rows, 1 in that of their group."""
     dim = rows.shape[1]
     for k in range(len(nodes)):
+        if k + ROWS_AHEAD < len(nodes):
+            ask_for_row(rows, nodes[k + ROWS_AHEAD])
         node = nodes[k]
         for d in range(dim):
             _write(candidates, k, d, rows[node, d])

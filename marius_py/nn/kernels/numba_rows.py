@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from marius_py.nn.kernels.compiling import helper, kernel
-from marius_py.nn.kernels.numba_prefetch import ask_for_row
+from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for_row
 
 _ZERO, _ONE, _THREE = np.float32(0), np.float32(1), np.float32(3)
 
@@ -36,8 +36,9 @@ def adagrad(
     """
     dim = rows.shape[1]
     for i in range(len(index)):
-        ask_for_row(rows, index, i)
-        ask_for_row(state, index, i)
+        if i + ROWS_AHEAD < len(index):
+            ask_for_row(rows, index[i + ROWS_AHEAD])
+            ask_for_row(state, index[i + ROWS_AHEAD])
         row = index[i]
         for d in range(dim):
             g = gradient[i, d]
@@ -71,8 +72,9 @@ def adam(
     dim = rows.shape[1]
     decay1, decay2 = np.float32(1 - beta1), np.float32(1 - beta2)
     for i in range(len(index)):
-        ask_for_row(rows, index, i)
-        ask_for_row(state, index, i)
+        if i + ROWS_AHEAD < len(index):
+            ask_for_row(rows, index[i + ROWS_AHEAD])
+            ask_for_row(state, index[i + ROWS_AHEAD])
         row = index[i]
         step = state[row, 2 * dim] + _ONE
         state[row, 2 * dim] = step
@@ -123,6 +125,8 @@ def add_each(table: np.ndarray, index: np.ndarray, rows: np.ndarray) -> None:
     """As `add_rows`, within compiled loops."""
     dim = table.shape[1]
     for i in range(len(index)):
+        if i + ROWS_AHEAD < len(index):
+            ask_for_row(table, index[i + ROWS_AHEAD])
         row = index[i]
         for d in range(dim):
             table[row, d] += rows[i, d]
@@ -139,7 +143,8 @@ def take_rows(table: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
     """Copy the rows of a table (N, D) at `index` (M,) int64 to `out` (M, D)."""
     dim = table.shape[1]
     for i in range(len(index)):
-        ask_for_row(table, index, i)
+        if i + ROWS_AHEAD < len(index):
+            ask_for_row(table, index[i + ROWS_AHEAD])
         row = index[i]
         for d in range(dim):
             out[i, d] = table[row, d]
