@@ -20,6 +20,8 @@ _SEARCH = 16
 """Answers for each negative from which the negatives are searched among the answers."""
 _SHORT = 8
 """Keys that are looked at one after the other."""
+_ROOM = 64
+"""Positions found for each edge that there is room for at first: what is not written takes no memory."""
 PAIR_COST = 2
 """Answers that are looked up in the time of one question that a negative answers."""
 
@@ -88,8 +90,15 @@ def _slot(slots, shift, nodes, node):
 
 
 @inlined
-def _may_hold(sieve, node):
-    low = node & ((1 << _LOW_BITS) - 1)
+def _enter(sieve, number):
+    """Note that the sieve holds a node or place; `_may_hold` is then true, as it is for some others."""
+    low = number & ((1 << _LOW_BITS) - 1)
+    sieve[low >> _WORD] |= _ONE << np.uint64(low & ((1 << _WORD) - 1))
+
+
+@inlined
+def _may_hold(sieve, number):
+    low = number & ((1 << _LOW_BITS) - 1)
     return (sieve[low >> _WORD] >> np.uint64(low & ((1 << _WORD) - 1))) & _ONE
 
 
@@ -102,8 +111,7 @@ def _enter_negatives(sieve, slots, shift, nodes):
         if k > 0 and nodes[k] == nodes[k - 1]:
             continue
         slots[_slot(slots, shift, nodes, nodes[k])] = k
-        low = nodes[k] & ((1 << _LOW_BITS) - 1)
-        sieve[low >> _WORD] |= _ONE << np.uint64(low & ((1 << _WORD) - 1))
+        _enter(sieve, nodes[k])
 
 
 @helper
@@ -141,8 +149,8 @@ def _look_up_answers(sieve, slots, shift, nodes, starts, answers, places, num_as
         if found + count > len(columns):
             columns = _grown(columns, found, count)
         if stop - low < _SEARCH * count:
-            for i in range(low, stop):
-                if not _may_hold(sieve, answers[i]) or (i > low and answers[i] == answers[i - 1]):
+            for i in range(np.uint64(low), np.uint64(stop)):
+                if not _may_hold(sieve, answers[i]) or (i > low and answers[i] == answers[i - _ONE]):
                     continue
                 k = np.int64(slots[_slot(slots, shift, nodes, answers[i])])
                 while 0 <= k < count and nodes[k] == answers[i]:
@@ -170,22 +178,40 @@ def _num_pairs(low, starts, nodes):
 
 
 @helper
-def _look_up_questions(low, starts, places, numbers, shift, asked, nodes, pairs, ends, columns):
-    """As `_look_up_answers`, by what each negative answers; `pairs` is scratch, returned with columns.
+def _pairs_asked(low, starts, places, sieve, numbers, shift, asked, nodes, pairs):
+    """Write (question + 1) << 32 | column for each question that is asked and a negative answers.
 
-    `asked` are the places that `numbers` has.
+    `sieve` is scratch: most of the questions that a negative answers are turned away by their low bits.
+    Returns pairs, which may have grown, and how many there are.
     """
+    sieve.fill(np.uint64(0))
+    for place in asked:
+        _enter(sieve, place)
     count = 0
     for k in range(len(nodes)):
+        if k + ROWS_AHEAD < len(nodes) and 0 <= nodes[k + ROWS_AHEAD] - low < len(starts) - 1:
+            ask_for(places, starts[nodes[k + ROWS_AHEAD] - low])
         node = nodes[k] - low
         if not 0 <= node < len(starts) - 1:
             continue
         if count + starts[node + 1] - starts[node] > len(pairs):
             pairs = _grown(pairs, count, starts[node + 1] - starts[node])
-        for i in range(starts[node], starts[node + 1]):
+        for i in range(np.uint64(starts[node]), np.uint64(starts[node + 1])):
+            if not _may_hold(sieve, places[i]):
+                continue
             question = np.int64(numbers[_slot(numbers, shift, asked, places[i])]) + 1
             pairs[count] = question << 32 | k
-            count += question > 0 and (i == starts[node] or places[i] != places[i - 1])
+            count += question > 0 and (i == starts[node] or places[i] != places[i - _ONE])
+    return pairs, count
+
+
+@helper
+def _look_up_questions(low, starts, places, sieve, numbers, shift, asked, nodes, pairs, ends, columns):
+    """As `_look_up_answers`, by what each negative answers; `pairs` is scratch, returned with columns.
+
+    `asked` are the places that `numbers` has.
+    """
+    pairs, count = _pairs_asked(low, starts, places, sieve, numbers, shift, asked, nodes, pairs)
     ends.fill(0)
     for i in range(count):
         ends[pairs[i] >> 32] += 1
@@ -282,9 +308,10 @@ def false_negatives(
         bits += 1
     numbers, number_shift = np.empty(1 << bits, np.int32), np.uint64(64 - bits)
     sieve = np.empty(1 << (_LOW_BITS - _WORD), np.uint64)
+    asked_sieve = np.empty_like(sieve)
     places, question_of = np.empty(edges, np.int64), np.empty(edges, np.int64)
     columns, pairs = np.empty(4 * count, np.int32), np.empty(4 * count, np.int64)
-    out, written = np.empty(16 * len(question) + count, np.int64), 0
+    out, written = np.empty(_ROOM * len(question) + count, np.int64), 0
     looked_at = 0
     for c in range(chunks):
         nodes, begin = negatives[c], c * edges
@@ -300,7 +327,17 @@ def false_negatives(
         ends = np.empty(num_asked + 1, np.int64)  # ends[q + 1]: where the columns of question q end
         if len(node_starts) > 1 and PAIR_COST * _num_pairs(low, node_starts, nodes) < cost:
             pairs, columns = _look_up_questions(
-                low, node_starts, node_places, numbers, number_shift, places, nodes, pairs, ends, columns
+                low,
+                node_starts,
+                node_places,
+                asked_sieve,
+                numbers,
+                number_shift,
+                places[:num_asked],
+                nodes,
+                pairs,
+                ends,
+                columns,
             )
         else:
             looked_at += cost
@@ -310,4 +347,4 @@ def false_negatives(
         out, written = _write(
             sieve, slots, shift, nodes, begin, question_of, ends, columns, answer, out, written
         )
-    return out[:written].copy(), looked_at
+    return out[:written], looked_at
