@@ -100,6 +100,11 @@ def block_edges(chunk_edges: int, count: int, *, is_rounded: bool = False) -> in
     return whole if 2 * (chunk_edges - (blocks - 1) * whole) >= whole else even
 
 
+def turns_sums(dim: int, *, is_rounded: bool = False) -> bool:
+    """Whether sums of candidates' gradients are made of columns: if registers of a row are a tenth empty."""
+    return 10 * padded(dim) >= 11 * dim and not is_rounded
+
+
 def _contrast(
     form: ClosedForm,
     given: StepInput,
@@ -127,14 +132,16 @@ def _contrast(
     dim, chunk_edges = batch.rows.shape[1], len(batch.head) // num_chunks
     groups = 0 if corruption.importance is None else corruption.importance.weight.shape[2]
     address, dtype = gemm
-    block = block_edges(chunk_edges, count, is_rounded=dtype != np.float32)
-    room = _room(workspace, block, padded(dim + groups), count, dtype)
+    is_rounded = dtype != np.float32
+    block = block_edges(chunk_edges, count, is_rounded=is_rounded)
+    turned = turns_sums(dim, is_rounded=is_rounded)
+    room = _room(workspace, (block, dim, groups, count), dtype, turned=turned)
     loss: float = kernels.contrast(
         batch.rows.contiguous().numpy(),
         given.relations.contiguous().numpy(),
         edges,
         kernels.Negatives(*_arrays(corruption, chunk_edges), np.float32(objective.log_weight)),
-        kernels.Room(*room),
+        kernels.Room(*room, turned),
         address,
         d_rows.numpy(),
         d_relations.numpy(),
@@ -143,15 +150,18 @@ def _contrast(
 
 
 def _room(
-    workspace: Workspace, block: int, width: int, count: int, dtype: np.dtype[np.generic]
+    workspace: Workspace, sizes: tuple[int, int, int, int], dtype: np.dtype[np.generic], *, turned: bool
 ) -> list[np.ndarray]:
-    """Arrays of the loop's Room, for factors held in `dtype`."""
+    """Arrays of the loop's Room for a block, dim, groups and candidates, with factors held in `dtype`."""
+    block, dim, groups, count = sizes
+    width = padded(dim + groups)
     shapes = {
         "queries": (block, width),
         "query_gradients": (block, width),
         "totals": (block,),
         "scores": (block, padded(count)),
-        "candidate_sums": (count, width),
+        # An odd number of lines apart, or a column's floats would crowd out each other in the cache.
+        "candidate_sums": (dim, padded(count) | REGISTER) if turned else (count, width),
     }
     queries, gradients, totals, scores, sums = (
         workspace.take(name, *shape).numpy() for name, shape in shapes.items()

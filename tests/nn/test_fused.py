@@ -117,12 +117,13 @@ def test_equal_to_autograd_where_weights_add_up_to_little(decoder: Decoder, loss
 
 
 @pytest.mark.parametrize("decoder", [Dot, DistMult, ComplEx])
-@pytest.mark.parametrize("dim", [6, 16])  # with and without room for groups in a row's last register
+@pytest.mark.parametrize("dim", [6, 16])  # a row's last register has room for groups, and its sums are turned
 @pytest.mark.parametrize("block", [1, 3, 7])  # of one edge, of some with a rest, of the whole chunk
 def test_compiled_equals_plain(
     decoder: type[Decoder], dim: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fused_compiled, "block_edges", lambda *sizes, is_rounded: block)
+    assert fused_compiled.turns_sums(dim) is (dim == 6)
     calls = []
     compiled = model_module.compiled_gradients
     monkeypatch.setattr(
@@ -244,6 +245,12 @@ def test_blocks_of_compiled_edges_are_whole_registers() -> None:
     rounded = [fused_compiled.block_edges(*size, is_rounded=True) for size in sizes]
     assert rounded == [80, 80, 144, 147, 64]
     assert fused_compiled.block_edges(1025, 1000) == 103  # nine of 112 would leave 17
+
+
+def test_sums_are_turned_where_rows_leave_registers_empty() -> None:
+    turned = [dim for dim in (16, 20, 50, 64, 100, 128, 150, 200, 256) if fused_compiled.turns_sums(dim)]
+    assert turned == [20, 50, 100]
+    assert not fused_compiled.turns_sums(100, is_rounded=True)
 
 
 class _Squared(ComplEx):

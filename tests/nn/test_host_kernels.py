@@ -408,16 +408,19 @@ negatives = loops.Negatives(
     random.integers(0, 80, (1, count)), np.zeros((1, 0), np.int64), np.zeros((1, edges, 0), np.float32),
     np.zeros(0, np.int64), np.float32(0),
 )
-shapes = [(edges, dim), (edges, dim), (edges,), (edges, count), (count, dim)]
+shapes = [(edges, dim), (edges, dim), (edges,), (edges, count)]
 factors = [(edges, dim), (edges, dim), (edges, count), (count, dim)]
-for gemm, dtype in ((sgemm_address(), np.float32), (bfloat16_gemm_address(), np.uint16)):
+exact, rounded = (sgemm_address(), np.float32), (bfloat16_gemm_address(), np.uint16)
+for (gemm, dtype), turned in ((exact, False), (exact, True), (rounded, False)):
     if gemm is None:
         continue
-    room = [np.zeros(shape, np.float32) for shape in shapes] + [np.zeros(shape, dtype) for shape in factors]
+    sums = (dim, count) if turned else (count, dim)
+    room = [np.zeros(shape, np.float32) for shape in (*shapes, sums)]
+    room += [np.zeros(shape, dtype) for shape in factors]
     if dtype == np.float32:
         room[5], room[7] = room[0], room[3]
     out = np.zeros_like(rows), np.zeros_like(relations)
-    loss = loops.contrast(rows, relations, asked, negatives, loops.Room(*room), gemm, *out)
+    loss = loops.contrast(rows, relations, asked, negatives, loops.Room(*room, turned), gemm, *out)
     assert np.isfinite(loss)
     print(loss, *(hashlib.sha256(array.tobytes()).hexdigest() for array in out))
 """

@@ -21,7 +21,7 @@ import numpy as np
 from marius_py.nn.kernels.compiling import elementwise, helper, kernel, reordered_helper
 from marius_py.nn.kernels.numba_gemm import multiply
 from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for_row
-from marius_py.nn.kernels.numba_rows import add_each
+from marius_py.nn.kernels.numba_rows import add_columns, add_each
 from marius_py.nn.kernels.objectives import MOST_WEIGHT
 
 NONE, REAL, COMPLEX = 0, 1, 2
@@ -66,9 +66,11 @@ class Room(NamedTuple):
 
     Attributes:
         queries, gradients: (n, W) float32. totals: (n,) float32. scores: (n, K or more) float32.
-        sums: (K, W) float32, of the candidates' gradients.
+        sums: (K, W) float32, of the candidates' gradients; or (D, K or more) if `turned`.
         asked, scaled: (n, W), weights: (n, K or more), candidates: (K, W), factors of products, float32 or
             bfloat16 held as uint16; if float32, `asked` must be `queries` and `weights` must be `scores`.
+        turned: whether sums are made of columns, which a product is faster at where rows are no whole
+            registers: it works along the rows of what it writes.
     """
 
     queries: np.ndarray
@@ -80,6 +82,7 @@ class Room(NamedTuple):
     scaled: np.ndarray
     weights: np.ndarray
     candidates: np.ndarray
+    turned: bool
 
 
 _LOG2_E = np.float32(1.4426950408889634)
@@ -338,8 +341,14 @@ def contrast(
             multiply(gemm, False, False, (n, dim, count), _ONE, weights, candidates, _ZERO, gradients)
             loss += _finish(totals, n, share, queries, dim, scaled)
             kept = _ONE if inside else _ZERO
-            multiply(gemm, True, False, (count, dim, n), _ONE, weights, scaled, kept, room.sums)
+            if room.turned:
+                multiply(gemm, True, False, (dim, count, n), _ONE, scaled, weights, kept, room.sums)
+            else:
+                multiply(gemm, True, False, (count, dim, n), _ONE, weights, scaled, kept, room.sums)
             _answer_back(rows, edges.answer, first, n, totals, share, queries, gradients, d_rows)
             _ask_back(rows, relations, edges, first, n, gradients, d_rows, d_relations)
-        add_each(d_rows, nodes, room.sums)
+        if room.turned:
+            add_columns(d_rows, nodes, room.sums)
+        else:
+            add_each(d_rows, nodes, room.sums)
     return loss

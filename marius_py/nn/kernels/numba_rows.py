@@ -132,6 +132,18 @@ def add_each(table: np.ndarray, index: np.ndarray, rows: np.ndarray) -> None:
             table[row, d] += rows[i, d]
 
 
+@helper
+def add_columns(table: np.ndarray, index: np.ndarray, columns: np.ndarray) -> None:
+    """As `add_each`, of rows that are the first columns of (W, M or more)."""
+    dim = table.shape[1]
+    for i in range(len(index)):
+        if i + ROWS_AHEAD < len(index):
+            ask_for_row(table, index[i + ROWS_AHEAD])
+        row = index[i]
+        for d in range(dim):
+            table[row, d] += columns[d, i]
+
+
 @kernel()
 def add_rows(table: np.ndarray, index: np.ndarray, rows: np.ndarray) -> None:
     """Add the first columns of rows (M, W) to a table (N, D) at `index` (M,) int64, which may repeat."""
