@@ -1,23 +1,30 @@
 """Loss and gradients of a batch in closed form (floor 1), compiled: the most frequent case of `fused`.
 
-Queries that are products, compared by dot products under the softmax loss without dropout: DistMult, ComplEx
-and dot as they are by default. A side of the batch is one call of a loop that Numba has compiled.
+Queries that are products or sums, compared by dot products or euclidean distances under the softmax loss
+without dropout: DistMult, ComplEx, dot, TransE and RotatE as they are by default. A side of the batch is one
+call of a loop that Numba has compiled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from marius_py.nn.batch import Corruption
-from marius_py.nn.decoders.base import written_together
+from marius_py.nn.decoders.base import ClosedFormDecoder, written_together
 from marius_py.nn.fused_contrast import ClosedForm
 from marius_py.nn.gradients import Gradients, StepInput, add_penalty
 from marius_py.nn.kernels.gemm import bfloat16_gemm_address, sgemm_address
-from marius_py.nn.kernels.host import compiled_contrast, has_bfloat16_tiles
+from marius_py.nn.kernels.host import (
+    compiled_contrast,
+    compiled_contrast_l2,
+    compiled_queries,
+    has_bfloat16_tiles,
+)
 from marius_py.nn.kernels.objectives import SoftmaxObjective
 from marius_py.nn.kernels.workspace import REGISTER, Workspace, padded
 from marius_py.nn.product_units import product_precision, rounds_products
@@ -39,12 +46,8 @@ _Gemm = tuple[int | None, np.dtype[np.generic]]
 
 def can_compile(form: ClosedForm, given: StepInput, workspace: Workspace) -> bool:
     """Whether this module computes such a batch."""
-    decoder, rows = form.decoder, given.batch.rows
-    if (
-        not workspace.compiled
-        or decoder.product is None
-        or not written_together(decoder, "product", "query_into")
-    ):
+    rows = given.batch.rows
+    if not workspace.compiled or not _is_joined(form.decoder):
         return False
     if type(form.objective) is not SoftmaxObjective or rows.device.type != "cpu":
         return False
@@ -52,7 +55,18 @@ def can_compile(form: ClosedForm, given: StepInput, workspace: Workspace) -> boo
         return False
     if rows.dtype != torch.float32 or any(given.masks.sides[side].active for side in given.sides):
         return False
-    return _gemm() is not None and compiled_contrast() is not None
+    if form.decoder.similarity == "l2":
+        return not rounds_products() and compiled_contrast_l2() is not None  # rounding would hide distances
+    return form.decoder.similarity == "dot" and _gemm() is not None and compiled_contrast() is not None
+
+
+def _is_joined(decoder: ClosedFormDecoder) -> bool:
+    """Whether `product` says how the decoder's queries are made, of factors that it makes itself if any."""
+    if decoder.product is None or not written_together(decoder, "product", "query_into"):
+        return False
+    if type(decoder).factors is ClosedFormDecoder.factors:
+        return True
+    return written_together(decoder, "product", "factors", "factors_backward")
 
 
 def _gemm() -> _Gemm | None:
@@ -76,9 +90,16 @@ def compiled_gradients(
     rows = given.batch.rows
     d_rows = workspace.zeros("d_rows", *rows.shape)
     d_relations = workspace.zeros("d_relations", *given.relations.shape)
-    # Another run in this process may have changed what PyTorch is set to since `can_compile` asked.
-    gemm = _gemm() or (sgemm_address(), np.dtype(np.float32))
-    loss = sum(_contrast(form, given, side, d_rows, d_relations, workspace, gemm) for side in given.sides)
+    factors, d_factors = form.decoder.factors(given.relations), d_relations
+    if factors is not given.relations:
+        d_factors = workspace.zeros("d_factors", *factors.shape)
+    contrast = _by_distance if form.decoder.similarity == "l2" else _by_product
+    loss = sum(
+        contrast(form, given, side, (rows.contiguous(), factors.contiguous()), (d_rows, d_factors), workspace)
+        for side in given.sides
+    )
+    if d_factors is not d_relations:
+        form.decoder.factors_backward(given.relations, d_factors, d_relations)
     for regularizer in regularizers:
         add_penalty(regularizer, given, form.decoder, d_rows, d_relations)
     return Gradients(d_rows, d_relations, given.batch.rows.new_tensor(loss / len(given.batch.head)))
@@ -105,48 +126,112 @@ def turns_sums(dim: int, *, is_rounded: bool = False) -> bool:
     return 10 * padded(dim) >= 11 * dim and not is_rounded
 
 
-def _contrast(
+def _by_product(
     form: ClosedForm,
     given: StepInput,
     side: Side,
-    d_rows: Tensor,
-    d_relations: Tensor,
+    tables: tuple[Tensor, Tensor],
+    gradients: tuple[Tensor, Tensor],
     workspace: Workspace,
-    gemm: _Gemm,
 ) -> float:
-    """Contrast one side; adds to d_rows (U, D) and d_relations (V, Dr), returns the sum of losses."""
-    kernels, objective = compiled_contrast(), form.objective
+    """Contrast one side by dot products.
+
+    Args:
+        tables: rows (U, D) and factors of relations (V, D).
+        gradients: of both, added to.
+
+    Returns:
+        The sum of losses.
+    """
+    kernels = compiled_contrast()
     assert kernels is not None
-    assert isinstance(objective, SoftmaxObjective)
-    batch = given.batch
-    known, answer = (batch.head, batch.tail) if side == "tail" else (batch.tail, batch.head)
-    edges = kernels.Edges(
-        *(one.numpy() for one in (known, given.relation_index[side], answer)),
-        {"none": kernels.NONE, "real": kernels.REAL, "complex": kernels.COMPLEX}[
-            form.decoder.product or "none"
-        ],
-        np.float32(1 if given.query_side(side) == "tail" else -1),
-    )
-    corruption = batch.negatives[side]
-    num_chunks, count = corruption.nodes.shape
-    dim, chunk_edges = batch.rows.shape[1], len(batch.head) // num_chunks
+    corruption = given.batch.negatives[side]
+    chunk_edges, count = _chunk(given, corruption)
+    dim = tables[0].shape[1]
     groups = 0 if corruption.importance is None else corruption.importance.weight.shape[2]
-    address, dtype = gemm
+    # Another run in this process may have changed what PyTorch is set to since `can_compile` asked.
+    address, dtype = _gemm() or (sgemm_address(), np.dtype(np.float32))
     is_rounded = dtype != np.float32
     block = block_edges(chunk_edges, count, is_rounded=is_rounded)
     turned = turns_sums(dim, is_rounded=is_rounded)
-    room = _room(workspace, (block, dim, groups, count), dtype, turned=turned)
     loss: float = kernels.contrast(
-        batch.rows.contiguous().numpy(),
-        given.relations.contiguous().numpy(),
-        edges,
-        kernels.Negatives(*_arrays(corruption, chunk_edges), np.float32(objective.log_weight)),
-        kernels.Room(*room, turned),
+        *(one.numpy() for one in tables),
+        _edges(form, given, side),
+        kernels.Negatives(*_arrays(form, corruption, chunk_edges)),
+        kernels.Room(*_room(workspace, (block, dim, groups, count), dtype, turned=turned), turned),
         address,
-        d_rows.numpy(),
-        d_relations.numpy(),
+        *(one.numpy() for one in gradients),
     )
     return loss
+
+
+def _by_distance(
+    form: ClosedForm,
+    given: StepInput,
+    side: Side,
+    tables: tuple[Tensor, Tensor],
+    gradients: tuple[Tensor, Tensor],
+    workspace: Workspace,
+) -> float:
+    """As `_by_product`, by euclidean distances."""
+    kernels, products = compiled_contrast_l2(), compiled_contrast()
+    assert kernels is not None
+    assert products is not None
+    corruption = given.batch.negatives[side]
+    chunk_edges, count = _chunk(given, corruption)
+    dim = tables[0].shape[1]
+    block, width = block_edges(chunk_edges, count), padded(dim + 1)
+    shapes = {
+        "queries": (block, width),
+        "query_gradients": (block, width),
+        "scaled": (block, width),
+        "scores": (block, padded(count)),
+        "totals": (block,),
+        "distances": (block,),
+        "norms": (block,),
+        "forces": (block,),
+        "candidates": (count, width),
+        "candidate_norms": (count,),
+        "candidate_sums": (dim + 1, _apart(count)),
+    }
+    loss: float = kernels.contrast(
+        *(one.numpy() for one in tables),
+        _edges(form, given, side),
+        products.Negatives(*_arrays(form, corruption, chunk_edges)),
+        kernels.Room(*(workspace.take(name, *shape).numpy() for name, shape in shapes.items())),
+        sgemm_address(),
+        *(one.numpy() for one in gradients),
+    )
+    return loss
+
+
+def _chunk(given: StepInput, corruption: Corruption) -> tuple[int, int]:
+    """Edges and negatives of a chunk."""
+    num_chunks, count = corruption.nodes.shape
+    return len(given.batch.head) // num_chunks, count
+
+
+def _edges(form: ClosedForm, given: StepInput, side: Side) -> Any:
+    """The loops' Edges: what a side asks."""
+    queries, batch = compiled_queries(), given.batch
+    assert queries is not None
+    known, answer = (batch.head, batch.tail) if side == "tail" else (batch.tail, batch.head)
+    products = {
+        "none": queries.NONE,
+        "real": queries.REAL,
+        "complex": queries.COMPLEX,
+        "sum": queries.SUM,
+    }
+    return queries.Edges(
+        *(one.numpy() for one in (known, given.relation_index[side], answer)),
+        products[form.decoder.product or "none"],
+        np.float32(1 if given.query_side(side) == "tail" else -1),
+    )
+
+
+def _apart(count: int) -> int:
+    """Floats from row to row of so many: an odd number of lines, or columns would crowd the cache."""
+    return padded(count) | REGISTER
 
 
 def _room(
@@ -160,8 +245,7 @@ def _room(
         "query_gradients": (block, width),
         "totals": (block,),
         "scores": (block, padded(count)),
-        # An odd number of lines apart, or a column's floats would crowd out each other in the cache.
-        "candidate_sums": (dim, padded(count) | REGISTER) if turned else (count, width),
+        "candidate_sums": (dim, _apart(count)) if turned else (count, width),
     }
     queries, gradients, totals, scores, sums = (
         workspace.take(name, *shape).numpy() for name, shape in shapes.items()
@@ -184,8 +268,9 @@ def _room(
     ]
 
 
-def _arrays(corruption: Corruption, chunk_edges: int) -> list[np.ndarray]:
-    """The first fields of the loop's Negatives: what there is none of is an empty array."""
+def _arrays(form: ClosedForm, corruption: Corruption, chunk_edges: int) -> list[Any]:
+    """The fields of the loops' Negatives: what there is none of is an empty array."""
+    assert isinstance(form.objective, SoftmaxObjective)
     importance, dropped = corruption.importance, corruption.dropped
     chunks = len(corruption.nodes)
 
@@ -197,4 +282,5 @@ def _arrays(corruption: Corruption, chunk_edges: int) -> list[np.ndarray]:
         array(None if importance is None else importance.group, np.int64, chunks, 0),
         array(None if importance is None else importance.weight, np.float32, chunks, chunk_edges, 0),
         array(dropped, np.int64, 0),
+        np.float32(form.objective.log_weight),
     ]

@@ -116,13 +116,13 @@ def test_equal_to_autograd_where_weights_add_up_to_little(decoder: Decoder, loss
         assert_paths_equal(decoder, loss, {"count": 1, "groups": 3, "drop": drop})
 
 
-@pytest.mark.parametrize("decoder", [Dot, DistMult, ComplEx])
+@pytest.mark.parametrize("decoder", [Dot, DistMult, ComplEx, TransE, RotatE])
 @pytest.mark.parametrize("dim", [6, 16])  # a row's last register has room for groups, and its sums are turned
 @pytest.mark.parametrize("block", [1, 3, 7])  # of one edge, of some with a rest, of the whole chunk
 def test_compiled_equals_plain(
     decoder: type[Decoder], dim: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fused_compiled, "block_edges", lambda *sizes, is_rounded: block)
+    monkeypatch.setattr(fused_compiled, "block_edges", lambda *sizes, is_rounded=False: block)
     assert fused_compiled.turns_sums(dim) is (dim == 6)
     calls = []
     compiled = model_module.compiled_gradients
@@ -184,7 +184,7 @@ def test_rounded_factors_are_all_that_bfloat16_changes(
     decoder: Decoder, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows that bfloat16 holds have the loss of float32; in gradients their weights are rounded."""
-    monkeypatch.setattr(fused_compiled, "block_edges", lambda *sizes, is_rounded: block)
+    monkeypatch.setattr(fused_compiled, "block_edges", lambda *sizes, is_rounded=False: block)
     monkeypatch.setattr(fused_compiled, "has_bfloat16_tiles", lambda: True)
     monkeypatch.setattr(products, "_rounds", lambda precision: True)
     calls, errors = [], []
@@ -282,6 +282,45 @@ class _Squared(ComplEx):
 
 def test_a_subclass_with_another_query_is_not_taken_for_its_parent() -> None:
     assert_paths_equal(_Squared(8), SoftmaxLoss(), {})
+
+
+class _Slower(RotatE):
+    """Turns by half the phases, as its queries say and its factors do not."""
+
+    def query(self, node: torch.Tensor, relation: torch.Tensor, side: Side) -> torch.Tensor:
+        return super().query(node, relation / 2, side)
+
+    def query_into(self, node: torch.Tensor, relation: torch.Tensor, side: Side, out: torch.Tensor) -> None:
+        super().query_into(node, relation / 2, side, out)
+
+
+class _DoubledFactors(ComplEx):
+    def factors(self, relation: torch.Tensor) -> torch.Tensor:
+        return 2 * relation
+
+
+def test_factors_of_a_relation_belong_to_the_product_beside_them() -> None:
+    for decoder in (_Slower(8), _DoubledFactors(8)):
+        model = make_model(decoder, SoftmaxLoss())
+        batch = random_batch(8)
+        expected = gradients(make_model(decoder, SoftmaxLoss(), fused=False), batch)
+        for ours, reference in zip(gradients(model, batch), expected, strict=True):
+            np.testing.assert_allclose(ours, reference, rtol=1e-4, atol=1e-6)
+    for decoder in (ComplEx(8), RotatE(8), TransE(8)):  # queries of nodes and factors, and the way back
+        node, gradient = torch.randn(2, 5, 8, dtype=torch.float64)
+        relation = torch.randn(5, decoder.relation_dim, dtype=torch.float64, requires_grad=True)
+        factors = decoder.factors(relation)
+        halves = (*node.chunk(2, 1), *factors.chunk(2, 1))
+        by_product = torch.cat(
+            (halves[0] * halves[2] - halves[1] * halves[3], halves[0] * halves[3] + halves[1] * halves[2]), 1
+        )
+        joined = node + factors if decoder.product == "sum" else by_product
+        torch.testing.assert_close(decoder.query(node, relation, "tail"), joined)
+        (expected_gradient,) = torch.autograd.grad(factors, relation, gradient)
+        found = torch.zeros_like(relation)
+        with torch.no_grad():
+            decoder.factors_backward(relation, gradient, found)
+        torch.testing.assert_close(found, expected_gradient)
 
 
 @pytest.mark.parametrize("decoder", DECODERS, ids=lambda decoder: type(decoder).__name__)

@@ -397,13 +397,16 @@ CONTRAST = """
 import hashlib
 import numpy as np
 from marius_py.nn.kernels import numba_contrast as loops
+from marius_py.nn.kernels import numba_contrast_l2 as distances
+from marius_py.nn.kernels.numba_queries import COMPLEX, SUM, Edges
 from marius_py.nn.kernels.gemm import bfloat16_gemm_address, sgemm_address
 
 random = np.random.default_rng(0)
 dim, count, edges = 100, 50, 32
 rows, relations = (random.standard_normal((n, dim), np.float32) / 2 for n in (80, 3))
 known, answer = random.integers(0, 80, (2, edges))
-asked = loops.Edges(known, random.integers(0, 3, edges), answer, loops.COMPLEX, np.float32(1))
+relation = random.integers(0, 3, edges)
+asked = Edges(known, relation, answer, COMPLEX, np.float32(1))
 negatives = loops.Negatives(
     random.integers(0, 80, (1, count)), np.zeros((1, 0), np.int64), np.zeros((1, edges, 0), np.float32),
     np.zeros(0, np.int64), np.float32(0),
@@ -421,6 +424,15 @@ for (gemm, dtype), turned in ((exact, False), (exact, True), (rounded, False)):
         room[5], room[7] = room[0], room[3]
     out = np.zeros_like(rows), np.zeros_like(relations)
     loss = loops.contrast(rows, relations, asked, negatives, loops.Room(*room, turned), gemm, *out)
+    assert np.isfinite(loss)
+    print(loss, *(hashlib.sha256(array.tobytes()).hexdigest() for array in out))
+if sgemm_address() is not None:
+    shapes = [(edges, dim + 1)] * 3 + [(edges, count)] + [(edges,)] * 4
+    shapes += [(count, dim + 1), (count,), (dim + 1, count)]
+    room = distances.Room(*(np.zeros(shape, np.float32) for shape in shapes))
+    out = np.zeros_like(rows), np.zeros_like(relations)
+    asked = Edges(known, relation, answer, SUM, np.float32(1))
+    loss = distances.contrast(rows, relations, asked, negatives, room, sgemm_address(), *out)
     assert np.isfinite(loss)
     print(loss, *(hashlib.sha256(array.tobytes()).hexdigest() for array in out))
 """

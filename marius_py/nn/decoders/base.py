@@ -96,12 +96,13 @@ class ClosedFormDecoder(Decoder):
             euclidean distance, computed by expanded squares, "moduli" minus the sum of the moduli of complex
             differences; None if it is something else (then autograd is used).
         product: how a query is made: it is the known node's row ("none"), its product with the relation's
-            coordinate by coordinate ("real"), or their complex product, for heads with the conjugate
-            ("complex"); None: in another way.
+            coordinate by coordinate ("real"), their complex product, for heads with the conjugate
+            ("complex"), or their sum, for heads their difference ("sum"); None: in another way. Of the
+            relation's row it takes what `factors` makes of it.
     """
 
     similarity: Literal["dot", "l2", "moduli"] | None
-    product: Literal["none", "real", "complex"] | None = None
+    product: Literal["none", "real", "complex", "sum"] | None = None
 
     @abstractmethod
     def query_into(self, node: Tensor, relation: Tensor, side: Side, out: Tensor) -> None:
@@ -121,6 +122,14 @@ class ClosedFormDecoder(Decoder):
             d_node: (n, D) accumulated in place.
             d_relation: (n, Dr) accumulated in place.
         """
+
+    def factors(self, relation: Tensor) -> Tensor:
+        """Rows (n, D) that `product` joins with nodes', of relation rows (n, Dr): these themselves."""
+        return relation
+
+    def factors_backward(self, relation: Tensor, gradient: Tensor, d_relation: Tensor) -> None:
+        """Add to `d_relation` (n, Dr) what a gradient of `factors` (n, D) is for their relation rows."""
+        d_relation.add_(gradient)
 
 
 class ProductDecoder(ClosedFormDecoder):

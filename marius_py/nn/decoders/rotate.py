@@ -28,6 +28,7 @@ class RotatE(ClosedFormDecoder):
             so an optimizer with one learning rate for both needs a larger unit for small node rows.
     """
 
+    product = "complex"
     complex_halves = True
 
     def __init__(self, dim: int, norm: Literal["l2", "moduli"] = "l2", phase_scale: float = 1.0) -> None:
@@ -107,3 +108,15 @@ class RotatE(ClosedFormDecoder):
         sign = 1 if side == "tail" else -1
         d_relation.addcmul_(back_im, re, value=sign * self.phase_scale)
         d_relation.addcmul_(back_re, im, value=-sign * self.phase_scale)
+
+    def factors(self, relation: Tensor) -> Tensor:
+        """Complex numbers of modulus 1, cosines before sines."""
+        phase = relation * self.phase_scale
+        return torch.cat((phase.cos(), phase.sin()), -1)
+
+    def factors_backward(self, relation: Tensor, gradient: Tensor, d_relation: Tensor) -> None:
+        """Along the tangents of the circle."""
+        phase = relation * self.phase_scale
+        d_cos, d_sin = gradient.chunk(2, -1)
+        d_relation.addcmul_(d_sin, phase.cos(), value=self.phase_scale)
+        d_relation.addcmul_(d_cos, phase.sin(), value=-self.phase_scale)

@@ -21,6 +21,8 @@ class TransE(ClosedFormDecoder):
         norm: "l2" (distances by one matrix product) or "l1".
     """
 
+    product = "sum"
+
     def __init__(self, dim: int, norm: Literal["l1", "l2"] = "l2") -> None:
         super().__init__(dim)
         if norm not in ("l1", "l2"):

@@ -82,9 +82,19 @@ def compiled_known() -> ModuleType | None:
     return _kernels("numba_known")
 
 
+def compiled_queries() -> ModuleType | None:
+    """`numba_queries`, or None."""
+    return _kernels("numba_queries")
+
+
 def compiled_contrast() -> ModuleType | None:
     """`numba_contrast`, or None; it needs a matrix product as well."""
     return _kernels("numba_contrast") if sgemm_address() is not None else None
+
+
+def compiled_contrast_l2() -> ModuleType | None:
+    """`numba_contrast_l2`, or None; it needs a matrix product as well."""
+    return _kernels("numba_contrast_l2") if sgemm_address() is not None else None
 
 
 @cache

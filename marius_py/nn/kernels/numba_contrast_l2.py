@@ -1,0 +1,236 @@
+"""Edges contrasted with shared negatives by euclidean distances (floor 1, Numba), from rows to gradients.
+
+As `numba_contrast`, but the score is −‖q − k‖ for a query q and a candidate k. One product yields −2 q·k,
+from which expanded squares make distances; with f the weight over the distance, the gradients of an edge's
+query and of a candidate are Σ_k f (k − q) and Σ_e f (q − k): a product each, and sums of f. Distances of own
+answers are those of differences, for they may be too near for expansion. Importing this module needs Numba.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from marius_py.nn.kernels.compiling import helper, kernel, reordered_helper
+from marius_py.nn.kernels.distance import SQUARE_FLOOR
+from marius_py.nn.kernels.numba_contrast import Negatives
+from marius_py.nn.kernels.numba_gemm import multiply
+from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for_row
+from marius_py.nn.kernels.numba_queries import Edges, ask, ask_back
+from marius_py.nn.kernels.numba_weights import LOG2_E, leave_out, power_of_2
+from marius_py.nn.kernels.objectives import MOST_WEIGHT
+
+_ZERO, _ONE, _MINUS_TWO = np.float32(0), np.float32(1), np.float32(-2)
+_FLOOR = np.float32(SQUARE_FLOOR)
+_MOST_WEIGHT = np.float32(MOST_WEIGHT)
+_FAR = np.float32(1e30)
+"""A squared distance that weighs nothing."""
+
+
+class Room(NamedTuple):
+    """What a block of n edges is worked on in, W at least D + 1; all float32, contents do not matter.
+
+    Attributes:
+        queries, gradients, scaled: (n, W). scores: (n, K or more).
+        totals, distances, norms, forces: (n,): sums of weights, distances of own answers, squared norms of
+            queries, sums of weights over distances.
+        candidates: (K, W), candidate_norms: (K,).
+        sums: (D + 1, K or more), of candidates' gradients by columns; last those of weights over distances.
+    """
+
+    queries: np.ndarray
+    gradients: np.ndarray
+    scaled: np.ndarray
+    scores: np.ndarray
+    totals: np.ndarray
+    distances: np.ndarray
+    norms: np.ndarray
+    forces: np.ndarray
+    candidates: np.ndarray
+    candidate_norms: np.ndarray
+    sums: np.ndarray
+
+
+@reordered_helper
+def _look_up(rows, nodes, candidates, norms):
+    """Write a chunk's candidates and their squared norms."""
+    dim = rows.shape[1]
+    for k in range(len(nodes)):
+        if k + ROWS_AHEAD < len(nodes):
+            ask_for_row(rows, nodes[k + ROWS_AHEAD])
+        node = nodes[k]
+        norm = _ZERO
+        for d in range(dim):
+            candidates[k, d] = rows[node, d]
+            norm += rows[node, d] * rows[node, d]
+        norms[k] = norm
+
+
+@reordered_helper
+def _measure(rows, answer, first, count, queries, norms, distances):
+    """Write squared norms of the queries of `count` edges and their distances from their own answers."""
+    dim = rows.shape[1]
+    for e in range(count):
+        if e + ROWS_AHEAD < count:
+            ask_for_row(rows, answer[first + e + ROWS_AHEAD])
+        right = answer[first + e]
+        norm, square = _ZERO, _ZERO
+        for d in range(dim):
+            norm += queries[e, d] * queries[e, d]
+            square += (queries[e, d] - rows[right, d]) * (queries[e, d] - rows[right, d])
+        norms[e] = norm
+        distances[e] = np.sqrt(square)
+
+
+@helper
+def _find_runs(group, count, runs):
+    """Write where each run of candidates of one group begins, and `count`; returns how many there are.
+
+    Negatives in the order of ids come in as many runs as there are groups.
+    """
+    runs[0], number = 0, 0
+    for k in range(1, count if len(group) else 0):
+        if group[k] != group[k - 1]:
+            number += 1
+            runs[number] = k
+    runs[number + 1] = count
+    return number + 1
+
+
+@reordered_helper
+def _weigh(scores, count, negatives, chunk, inside, runs, num_runs, room):
+    """Turn products −2 q·k of `count` edges, from `inside` a chunk on, into weights over distances.
+
+    A weight is e^(distance of the own answer − distance), times what the candidate's group counts. Distances
+    that rounding hides have no gradient. Sums of weights, and of those over distances, are written.
+    """
+    norms, distances, candidate_norms = room.norms, room.distances, room.candidate_norms
+    group, counts = negatives.group, negatives.weight
+    for e in range(count):
+        norm = norms[e]
+        total, forces = _ZERO, _ZERO
+        for r in range(num_runs):
+            shift = distances[e] + negatives.log_weight
+            if counts.shape[2]:
+                shift += np.log(counts[chunk, inside + e, group[chunk, runs[r]]])
+            shift *= LOG2_E
+            for k in range(np.uint64(runs[r]), np.uint64(runs[r + 1])):
+                square = norm + candidate_norms[k] + scores[e, k]
+                distance = np.sqrt(_FLOOR if square < _FLOOR else square)  # NaN stays
+                weight = power_of_2(shift - distance * LOG2_E)
+                force = _ZERO if square < _FLOOR else weight / distance
+                scores[e, k] = force
+                total += weight
+                forces += force
+        room.totals[e] = total
+        room.forces[e] = forces
+
+
+@reordered_helper
+def _finish(count, share, dim, room):
+    """Write the queries of `count` edges times their factor, share / (1 + total), and it; returns losses.
+
+    A loss is infinite where the total is too large for gradients to be sure.
+    """
+    queries, scaled, totals = room.queries, room.scaled, room.totals
+    loss = 0.0
+    for e in range(count):
+        loss += np.inf if totals[e] > _MOST_WEIGHT else np.log1p(np.float64(totals[e]))
+        factor = share / (totals[e] + _ONE)
+        for d in range(dim):
+            scaled[e, d] = queries[e, d] * factor
+        scaled[e, np.uint64(dim)] = factor
+    return loss
+
+
+@reordered_helper
+def _answer_back(rows, answer, first, count, share, room, d_rows):
+    """Turn the sums of f k of `count` edges into gradients of their queries, in place.
+
+    The true answers have their part in them; their own gradients are added to those of rows.
+    """
+    queries, gradients, totals, distances, forces = (
+        room.queries,
+        room.gradients,
+        room.totals,
+        room.distances,
+        room.forces,
+    )
+    dim = rows.shape[1]
+    for e in range(count):
+        if e + ROWS_AHEAD < count:
+            ask_for_row(rows, answer[first + e + ROWS_AHEAD])
+            ask_for_row(d_rows, answer[first + e + ROWS_AHEAD])
+        right = answer[first + e]
+        factor = share / (totals[e] + _ONE)
+        pull = -totals[e] * factor / distances[e] if distances[e] > _ZERO else _ZERO
+        for d in range(dim):
+            apart = (rows[right, d] - queries[e, d]) * pull
+            gradients[e, d] = (gradients[e, d] - queries[e, d] * forces[e]) * factor + apart
+        for d in range(dim):
+            d_rows[right, d] -= (rows[right, d] - queries[e, d]) * pull
+
+
+@helper
+def _add(nodes, candidates, sums, d_rows):
+    """Add the gradients of a chunk's candidates, Σ_e f q_e less their own row times Σ_e f."""
+    dim = d_rows.shape[1]
+    for k in range(len(nodes)):
+        if k + ROWS_AHEAD < len(nodes):
+            ask_for_row(d_rows, nodes[k + ROWS_AHEAD])
+        node, force = nodes[k], sums[np.uint64(dim), k]
+        for d in range(dim):
+            d_rows[node, d] += sums[d, k] - candidates[k, d] * force
+
+
+@kernel()
+def contrast(
+    rows: np.ndarray,
+    relations: np.ndarray,
+    edges: Edges,
+    negatives: Negatives,
+    room: Room,
+    gemm: int,
+    d_rows: np.ndarray,
+    d_relations: np.ndarray,
+) -> float:
+    """Contrast edges with negatives: loss = log(1 + w Σ_k e^(s_k − s⁺)), s a distance times −1.
+
+    Gradients are those of the mean loss.
+
+    Args:
+        rows, relations: (U, D) and (V, Dr) float32.
+        gemm: address of the matrix product of float32.
+        d_rows, d_relations: (U, D) and (V, Dr), added to.
+
+    Returns:
+        Sum of the edges' losses; infinite or NaN if negatives score too far above an edge (`MOST_WEIGHT`) or
+        squares overflow: gradients are then worthless.
+    """
+    dim = rows.shape[1]
+    num_chunks, count = negatives.nodes.shape
+    chunk_edges, block = len(edges.known) // num_chunks, len(room.queries)
+    share = _ONE / np.float32(len(edges.known))
+    queries, scores, candidates = room.queries, room.scores, room.candidates
+    runs = np.empty(count + 1, np.int64)
+    loss, place = 0.0, 0
+    for chunk in range(num_chunks):
+        nodes = negatives.nodes[chunk]
+        _look_up(rows, nodes, candidates, room.candidate_norms)
+        num_runs = _find_runs(negatives.group[chunk], count, runs)
+        for inside in range(0, chunk_edges, block):
+            first, n = chunk * chunk_edges + inside, min(block, chunk_edges - inside)
+            ask(rows, relations, edges, first, n, queries)
+            _measure(rows, edges.answer, first, n, queries, room.norms, room.distances)
+            multiply(gemm, False, True, (n, count, dim), _MINUS_TWO, queries, candidates, _ZERO, scores)
+            place = leave_out(negatives.dropped, place, first, n, count, _FAR, scores)
+            _weigh(scores, n, negatives, chunk, inside, runs, num_runs, room)
+            multiply(gemm, False, False, (n, dim, count), _ONE, scores, candidates, _ZERO, room.gradients)
+            loss += _finish(n, share, dim, room)
+            kept = _ONE if inside else _ZERO
+            multiply(gemm, True, False, (dim + 1, count, n), _ONE, room.scaled, scores, kept, room.sums)
+            _answer_back(rows, edges.answer, first, n, share, room, d_rows)
+            ask_back(rows, relations, edges, first, n, room.gradients, d_rows, d_relations)
+        _add(nodes, candidates, room.sums, d_rows)
+    return loss
