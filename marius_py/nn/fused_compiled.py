@@ -148,7 +148,6 @@ def _by_product(
     corruption = given.batch.negatives[side]
     chunk_edges, count = _chunk(given, corruption)
     dim = tables[0].shape[1]
-    groups = 0 if corruption.importance is None else corruption.importance.weight.shape[2]
     # Another run in this process may have changed what PyTorch is set to since `can_compile` asked.
     address, dtype = _gemm() or (sgemm_address(), np.dtype(np.float32))
     is_rounded = dtype != np.float32
@@ -158,7 +157,7 @@ def _by_product(
         *(one.numpy() for one in tables),
         _edges(form, given, side),
         kernels.Negatives(*_arrays(form, corruption, chunk_edges)),
-        kernels.Room(*_room(workspace, (block, dim, groups, count), dtype, turned=turned), turned),
+        kernels.Room(*_room(workspace, (block, dim, count), dtype, turned=turned), turned),
         address,
         *(one.numpy() for one in gradients),
     )
@@ -235,11 +234,11 @@ def _apart(count: int) -> int:
 
 
 def _room(
-    workspace: Workspace, sizes: tuple[int, int, int, int], dtype: np.dtype[np.generic], *, turned: bool
+    workspace: Workspace, sizes: tuple[int, int, int], dtype: np.dtype[np.generic], *, turned: bool
 ) -> list[np.ndarray]:
-    """Arrays of the loop's Room for a block, dim, groups and candidates, with factors held in `dtype`."""
-    block, dim, groups, count = sizes
-    width = padded(dim + groups)
+    """Arrays of the loop's Room for a block, dim and candidates, with factors held in `dtype`."""
+    block, dim, count = sizes
+    width = padded(dim)
     shapes = {
         "queries": (block, width),
         "query_gradients": (block, width),
@@ -280,7 +279,7 @@ def _arrays(form: ClosedForm, corruption: Corruption, chunk_edges: int) -> list[
     return [
         corruption.nodes.contiguous().numpy(),
         array(None if importance is None else importance.group, np.int64, chunks, 0),
-        array(None if importance is None else importance.weight, np.float32, chunks, chunk_edges, 0),
+        array(None if importance is None else importance.weight.log(), np.float32, chunks, chunk_edges, 0),
         array(dropped, np.int64, 0),
         np.float32(form.objective.log_weight),
     ]

@@ -107,7 +107,7 @@ def test_weights_are_summed_on_the_way() -> None:
     exponents = np.random.default_rng(0).standard_normal((3, 1001), np.float32)
     scores, totals = exponents * np.float32(np.log2(np.e)), np.array([1, -2, 7], np.float32)
     left = scores[2].copy()
-    numba_contrast._weigh(scores, totals, 2, 1001, np.float32(0.5), scores)
+    weigh(scores, totals, 2, np.float32(0.5))
     expected = np.exp(exponents[:2].astype(np.float64) + np.array([[1.5], [-1.5]]))
     np.testing.assert_allclose(scores[:2], expected, rtol=2e-6)
     np.testing.assert_allclose(totals, [*expected.sum(1), 7], rtol=1e-6)
@@ -118,8 +118,16 @@ def powers_of_2(x: np.ndarray) -> np.ndarray:
     """As loops compute them, in place: scores with a shift of nothing."""
     found = x.copy()
     scores = found[None]
-    numba_contrast._weigh(scores, np.zeros(1, np.float32), 1, len(x), np.float32(0), scores)
+    weigh(scores, np.zeros(1, np.float32), 1, np.float32(0))
     return found
+
+
+def weigh(scores: np.ndarray, shifts: np.ndarray, count: int, log_weight: np.float32) -> None:
+    """Negatives that belong to no groups, so that they are one run."""
+    width = scores.shape[1]
+    none = np.zeros((1, 0), np.int64), np.zeros((1, count, 0), np.float32), np.zeros(0, np.int64)
+    negatives = numba_contrast.Negatives(np.zeros((1, width), np.int64), *none, log_weight)
+    numba_contrast._weigh(scores, shifts, count, negatives, 0, 0, np.array([0, width]), 1, scores)
 
 
 def as_factors(array: np.ndarray, dtype: type[np.generic]) -> np.ndarray:

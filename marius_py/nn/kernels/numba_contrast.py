@@ -6,9 +6,8 @@ softmax loss. A chunk's candidates are looked up once; a block of its edges at a
 gradients while scores and candidates lie in a core's cache. Nothing of this holds the interpreter's lock, for
 which batches computed side by side would wait at every small operation.
 
-The factors of products may be rounded to bfloat16, for processors that have units for them: among them the
-logarithms of what negatives count, which so are off by .2 % at most while none counts less than half or more
-than twice. Everything else, sums of products included, is float32. Importing this module needs Numba.
+The factors of products may be rounded to bfloat16, for processors that have units for them. Everything else,
+sums of products included, is float32. Importing this module needs Numba.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from marius_py.nn.kernels.numba_gemm import multiply
 from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for_row
 from marius_py.nn.kernels.numba_queries import Edges, ask, ask_back
 from marius_py.nn.kernels.numba_rows import add_columns, add_each
-from marius_py.nn.kernels.numba_weights import LOG2_E, leave_out, power_of_2
+from marius_py.nn.kernels.numba_weights import LOG2_E, find_runs, leave_out, power_of_2
 from marius_py.nn.kernels.objectives import MOST_WEIGHT
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
@@ -36,20 +35,21 @@ class Negatives(NamedTuple):
 
     Attributes:
         nodes: (C, K) int64, indices of rows.
-        group: (C, K) int64, in [0, G). weight: (C, P, G) float32, what those of a group count; G may be 0.
+        group: (C, K) int64, in [0, G), which best changes seldom along K.
+        bias: (C, P, G) float32, logarithms of what those of a group count for each edge; G may be 0.
         dropped: (M,) int64, ascending positions in (C, P, K) that do not count.
         log_weight: float32, logarithm of what all count.
     """
 
     nodes: np.ndarray
     group: np.ndarray
-    weight: np.ndarray
+    bias: np.ndarray
     dropped: np.ndarray
     log_weight: np.float32
 
 
 class Room(NamedTuple):
-    """What a block of n edges is worked on in, W at least D + G; contents do not matter.
+    """What a block of n edges is worked on in, W at least D; contents do not matter.
 
     Attributes:
         queries, gradients: (n, W) float32. totals: (n,) float32. scores: (n, K or more) float32.
@@ -94,21 +94,27 @@ def _write(factors, row, column, number):
 
 
 @reordered_helper
-def _weigh(scores, shifts, count, width, log_weight, weights):
-    """Write the weights e^(score + shift) of `count` edges, and replace the shifts by their sums.
+def _weigh(scores, shifts, count, negatives, chunk, inside, runs, num_runs, weights):
+    """Write the weights e^(score + shift) of `count` edges, from `inside` a chunk on.
 
-    The scores, `width` an edge, are multiplied by log2 e already. Weights that are float32 take their place.
+    The scores are multiplied by log2 e already; what a candidate's group counts is added to the shifts, which
+    are replaced by sums of weights. Weights that are float32 take the scores' place.
     """
+    group, bias = negatives.group, negatives.bias
     for e in range(count):
-        shift = (shifts[e] + log_weight) * LOG2_E
         total = _ZERO
-        for k in range(width):
-            weight = power_of_2(scores[e, k] + shift)
-            if weights.dtype == _ROUNDED:
-                weights[e, k] = _nearest(weight)  # the total tells of NaN
-            else:
-                scores[e, k] = weight
-            total += weight
+        for r in range(num_runs):
+            shift = shifts[e] + negatives.log_weight
+            if bias.shape[2]:
+                shift += bias[chunk, inside + e, group[chunk, runs[r]]]
+            shift *= LOG2_E
+            for k in range(np.uint64(runs[r]), np.uint64(runs[r + 1])):
+                weight = power_of_2(scores[e, k] + shift)
+                if weights.dtype == _ROUNDED:
+                    weights[e, k] = _nearest(weight)  # the total tells of NaN
+                else:
+                    scores[e, k] = weight
+                total += weight
         shifts[e] = total
 
 
@@ -170,8 +176,8 @@ def _round(queries, count, width, asked):
 
 
 @helper
-def _look_up(rows, nodes, group, groups, candidates):
-    """Write a chunk's candidates; in the columns after their rows, 1 in that of their group."""
+def _look_up(rows, nodes, candidates):
+    """Write a chunk's candidates."""
     dim = rows.shape[1]
     for k in range(len(nodes)):
         if k + ROWS_AHEAD < len(nodes):
@@ -179,8 +185,6 @@ def _look_up(rows, nodes, group, groups, candidates):
         node = nodes[k]
         for d in range(dim):
             _write(candidates, k, d, rows[node, d])
-        for g in range(groups):
-            _write(candidates, k, dim + g, _ONE if group[k] == g else _ZERO)
 
 
 @kernel()
@@ -205,28 +209,26 @@ def contrast(
         Sum of the edges' losses; infinite or NaN if negatives score too far above an edge (`MOST_WEIGHT`) or
         scores overflow: gradients are then worthless.
     """
-    dim, groups = rows.shape[1], negatives.weight.shape[2]
+    dim = rows.shape[1]
     num_chunks, count = negatives.nodes.shape
     chunk_edges, block = len(edges.known) // num_chunks, len(room.queries)
     share = _ONE / np.float32(len(edges.known))
     queries, gradients, totals, scores = room.queries, room.gradients, room.totals, room.scores
     asked, scaled, weights, candidates = room.asked, room.scaled, room.weights, room.candidates
+    runs = np.empty(count + 1, np.int64)
     loss, place = 0.0, 0
     for chunk in range(num_chunks):
         nodes = negatives.nodes[chunk]
-        _look_up(rows, nodes, negatives.group[chunk], groups, candidates)
+        _look_up(rows, nodes, candidates)
+        num_runs = find_runs(negatives.group[chunk], count, runs)
         for inside in range(0, chunk_edges, block):
             first, n = chunk * chunk_edges + inside, min(block, chunk_edges - inside)
             ask(rows, relations, edges, first, n, queries)
             _shift(rows, edges.answer, first, n, queries, totals)
-            for e in range(n if groups else 0):
-                for g in range(groups):
-                    queries[e, dim + g] = np.log(negatives.weight[chunk, inside + e, g])
-            _round(queries, n, dim + groups, asked)
-            sizes = n, count, dim + groups
-            multiply(gemm, False, True, sizes, LOG2_E, asked, candidates, _ZERO, scores)
+            _round(queries, n, dim, asked)
+            multiply(gemm, False, True, (n, count, dim), LOG2_E, asked, candidates, _ZERO, scores)
             place = leave_out(negatives.dropped, place, first, n, count, _NOTHING, scores)
-            _weigh(scores, totals, n, count, negatives.log_weight, weights)
+            _weigh(scores, totals, n, negatives, chunk, inside, runs, num_runs, weights)
             multiply(gemm, False, False, (n, dim, count), _ONE, weights, candidates, _ZERO, gradients)
             loss += _finish(totals, n, share, queries, dim, scaled)
             kept = _ONE if inside else _ZERO

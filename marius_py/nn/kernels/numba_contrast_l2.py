@@ -18,7 +18,7 @@ from marius_py.nn.kernels.numba_contrast import Negatives
 from marius_py.nn.kernels.numba_gemm import multiply
 from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for_row
 from marius_py.nn.kernels.numba_queries import Edges, ask, ask_back
-from marius_py.nn.kernels.numba_weights import LOG2_E, leave_out, power_of_2
+from marius_py.nn.kernels.numba_weights import LOG2_E, find_runs, leave_out, power_of_2
 from marius_py.nn.kernels.objectives import MOST_WEIGHT
 
 _ZERO, _ONE, _MINUS_TWO = np.float32(0), np.float32(1), np.float32(-2)
@@ -83,21 +83,6 @@ def _measure(rows, answer, first, count, queries, norms, distances):
         distances[e] = np.sqrt(square)
 
 
-@helper
-def _find_runs(group, count, runs):
-    """Write where each run of candidates of one group begins, and `count`; returns how many there are.
-
-    Negatives in the order of ids come in as many runs as there are groups.
-    """
-    runs[0], number = 0, 0
-    for k in range(1, count if len(group) else 0):
-        if group[k] != group[k - 1]:
-            number += 1
-            runs[number] = k
-    runs[number + 1] = count
-    return number + 1
-
-
 @reordered_helper
 def _weigh(scores, count, negatives, chunk, inside, runs, num_runs, room):
     """Turn products −2 q·k of `count` edges, from `inside` a chunk on, into weights over distances.
@@ -106,14 +91,14 @@ def _weigh(scores, count, negatives, chunk, inside, runs, num_runs, room):
     that rounding hides have no gradient. Sums of weights, and of those over distances, are written.
     """
     norms, distances, candidate_norms = room.norms, room.distances, room.candidate_norms
-    group, counts = negatives.group, negatives.weight
+    group, bias = negatives.group, negatives.bias
     for e in range(count):
         norm = norms[e]
         total, forces = _ZERO, _ZERO
         for r in range(num_runs):
             shift = distances[e] + negatives.log_weight
-            if counts.shape[2]:
-                shift += np.log(counts[chunk, inside + e, group[chunk, runs[r]]])
+            if bias.shape[2]:
+                shift += bias[chunk, inside + e, group[chunk, runs[r]]]
             shift *= LOG2_E
             for k in range(np.uint64(runs[r]), np.uint64(runs[r + 1])):
                 square = norm + candidate_norms[k] + scores[e, k]
@@ -218,7 +203,7 @@ def contrast(
     for chunk in range(num_chunks):
         nodes = negatives.nodes[chunk]
         _look_up(rows, nodes, candidates, room.candidate_norms)
-        num_runs = _find_runs(negatives.group[chunk], count, runs)
+        num_runs = find_runs(negatives.group[chunk], count, runs)
         for inside in range(0, chunk_edges, block):
             first, n = chunk * chunk_edges + inside, min(block, chunk_edges - inside)
             ask(rows, relations, edges, first, n, queries)

@@ -1,4 +1,4 @@
-"""Weights of scores in the softmax loss (floor 1, Numba): powers of 2, and which scores weigh nothing.
+"""Weights of scores in the softmax loss (floor 1, Numba): powers of 2, groups, and scores that weigh nothing.
 
 Importing this module needs Numba.
 """
@@ -50,3 +50,18 @@ def leave_out(dropped, place, first, count, width, score, scores):
             scores[e, np.uint64(dropped[place] - begin)] = score
             place += 1
     return place
+
+
+@helper
+def find_runs(group, count, runs):
+    """Write where each run of candidates of one group begins, and `count`; returns how many there are.
+
+    Negatives in the order of ids come in as many runs as there are groups.
+    """
+    runs[0], number = 0, 0
+    for k in range(1, count if len(group) else 0):
+        if group[k] != group[k - 1]:
+            number += 1
+            runs[number] = k
+    runs[number + 1] = count
+    return number + 1
