@@ -43,8 +43,9 @@ _AFTER_FIRST = 5
 """Lines after the first that help to tell whether it is a header."""
 
 _BOM = b"\xef\xbb\xbf"
-_RECORD = (rb"(?:[^\n]*+\n)?+", rb'(?:(?:[^\n"]++|"[^"]*+")*+\n)?+')
-"""A whole record, if there is one, without and with quoting."""
+_RECORD = (rb"(?:[^\n]*\n)?", rb'(?:[^\n"]*(?:"[^"]*"[^\n"]*)*\n)?')
+"""A whole record, if there is one, without and with quoting; no two ways lead through one, so that a search
+gives up at once. (Python before 3.11.5 errs with quantifiers that never give back.)"""
 _MAGIC = re.compile(
     rb"(?P<gzip>\x1f\x8b)|(?P<zstd>\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18)|"
     rb"(?P<bzip2>BZh[1-9](?:1AY&SY|\x17rE8P\x90))|(?P<xz>\xfd7zXZ\0)|(?P<lz4>\x04\x22\x4d\x18)"
@@ -177,9 +178,9 @@ class TextSource:
             stream: the file, decompressed.
             header: whether the first record is a header, below which there may be comments, too.
         """
-        comments = rb"(?:%b[^\n]*\n|\r?\n)*+" % re.escape(self._comment)
+        comments = rb"(?:%b[^\n]*\n|\r?\n)*" % re.escape(self._comment)
         record = _RECORD[self._quoting] if header else b""
-        beginning = re.compile(rb"((?:%b)?+%b)(%b)(%b)" % (_BOM, comments, record, comments))
+        beginning = re.compile(rb"((?:%b)?%b)(%b)(%b)" % (_BOM, comments, record, comments))
         start = top = names = below = rest = b""
         while data := self._read(stream):
             start += data
