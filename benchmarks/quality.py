@@ -131,6 +131,7 @@ def table(runs: Iterable[Mapping[str, Any]]) -> str:
     for (preset, _, where), group in sorted(groups.items()):
         graph, model = preset.split("/")
         seconds = min(run["train"]["seconds"] for run in group)
+        time = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
         memory = max(run["train"]["peak_rss_bytes"] for run in group) / 2**30
         hits = " | ".join(
             _decimals(statistics.fmean(run["test"][name] for run in group)) for name in METRICS[1:]
@@ -138,7 +139,7 @@ def table(runs: Iterable[Mapping[str, Any]]) -> str:
         mrr = _spread([run["test"]["mrr"] for run in group])
         lines.append(
             f"| {GRAPHS.get(graph, graph)} | {MODELS.get(model, model)}, dim {group[0]['dim']} | {where} "
-            f"| {group[0]['train']['epochs']} | {seconds / 60:.0f} min | {memory:.1f} GiB | {mrr} | {hits} |"
+            f"| {group[0]['train']['epochs']} | {time} | {memory:.1f} GiB | {mrr} | {hits} |"
         )
     return "\n".join(lines)
 
