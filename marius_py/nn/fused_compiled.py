@@ -8,6 +8,7 @@ call of a loop that Numba has compiled.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -93,9 +94,10 @@ def compiled_gradients(
     factors, d_factors = form.decoder.factors(given.relations), d_relations
     if factors is not given.relations:
         d_factors = workspace.zeros("d_factors", *factors.shape)
-    contrast = _by_distance if form.decoder.similarity == "l2" else _by_product
     loss = sum(
-        contrast(form, given, side, (rows.contiguous(), factors.contiguous()), (d_rows, d_factors), workspace)
+        _contrast(
+            form, given, side, (rows.contiguous(), factors.contiguous()), (d_rows, d_factors), workspace
+        )
         for side in given.sides
     )
     if d_factors is not d_relations:
@@ -126,7 +128,7 @@ def turns_sums(dim: int, *, is_rounded: bool = False) -> bool:
     return 10 * padded(dim) >= 11 * dim and not is_rounded
 
 
-def _by_product(
+def _contrast(
     form: ClosedForm,
     given: StepInput,
     side: Side,
@@ -134,7 +136,7 @@ def _by_product(
     gradients: tuple[Tensor, Tensor],
     workspace: Workspace,
 ) -> float:
-    """Contrast one side by dot products.
+    """Contrast one side.
 
     Args:
         tables: rows (U, D) and factors of relations (V, D).
@@ -143,42 +145,45 @@ def _by_product(
     Returns:
         The sum of losses.
     """
-    kernels = compiled_contrast()
-    assert kernels is not None
+    products = compiled_contrast()
+    assert products is not None
     corruption = given.batch.negatives[side]
-    chunk_edges, count = _chunk(given, corruption)
-    dim = tables[0].shape[1]
-    # Another run in this process may have changed what PyTorch is set to since `can_compile` asked.
-    address, dtype = _gemm() or (sgemm_address(), np.dtype(np.float32))
-    is_rounded = dtype != np.float32
-    block = block_edges(chunk_edges, count, is_rounded=is_rounded)
-    turned = turns_sums(dim, is_rounded=is_rounded)
+    num_chunks, count = corruption.nodes.shape
+    chunk_edges, dim = len(given.batch.head) // num_chunks, tables[0].shape[1]
+    by = _by_distance if form.decoder.similarity == "l2" else _by_product
+    kernels, room, address = by(workspace, chunk_edges, dim, count)
     loss: float = kernels.contrast(
         *(one.numpy() for one in tables),
         _edges(form, given, side),
-        kernels.Negatives(*_arrays(form, corruption, chunk_edges)),
-        kernels.Room(*_room(workspace, (block, dim, count), dtype, turned=turned), turned),
+        products.Negatives(*_arrays(form, corruption, chunk_edges)),
+        room,
         address,
         *(one.numpy() for one in gradients),
     )
     return loss
 
 
-def _by_distance(
-    form: ClosedForm,
-    given: StepInput,
-    side: Side,
-    tables: tuple[Tensor, Tensor],
-    gradients: tuple[Tensor, Tensor],
-    workspace: Workspace,
-) -> float:
-    """As `_by_product`, by euclidean distances."""
-    kernels, products = compiled_contrast_l2(), compiled_contrast()
+_Loops = tuple[ModuleType, Any, int | None]
+"""Compiled loops, their Room and the address of the matrix product that they call."""
+
+
+def _by_product(workspace: Workspace, chunk_edges: int, dim: int, count: int) -> _Loops:
+    """Loops of dot products."""
+    kernels = compiled_contrast()
     assert kernels is not None
-    assert products is not None
-    corruption = given.batch.negatives[side]
-    chunk_edges, count = _chunk(given, corruption)
-    dim = tables[0].shape[1]
+    # Another run in this process may have changed what PyTorch is set to since `can_compile` asked.
+    address, dtype = _gemm() or (sgemm_address(), np.dtype(np.float32))
+    is_rounded = dtype != np.float32
+    block = block_edges(chunk_edges, count, is_rounded=is_rounded)
+    turned = turns_sums(dim, is_rounded=is_rounded)
+    room = kernels.Room(*_room(workspace, (block, dim, count), dtype, turned=turned), turned)
+    return kernels, room, address
+
+
+def _by_distance(workspace: Workspace, chunk_edges: int, dim: int, count: int) -> _Loops:
+    """Loops of euclidean distances."""
+    kernels = compiled_contrast_l2()
+    assert kernels is not None
     block, width = block_edges(chunk_edges, count), padded(dim + 1)
     shapes = {
         "queries": (block, width),
@@ -193,21 +198,8 @@ def _by_distance(
         "candidate_norms": (count,),
         "candidate_sums": (dim + 1, _apart(count)),
     }
-    loss: float = kernels.contrast(
-        *(one.numpy() for one in tables),
-        _edges(form, given, side),
-        products.Negatives(*_arrays(form, corruption, chunk_edges)),
-        kernels.Room(*(workspace.take(name, *shape).numpy() for name, shape in shapes.items())),
-        sgemm_address(),
-        *(one.numpy() for one in gradients),
-    )
-    return loss
-
-
-def _chunk(given: StepInput, corruption: Corruption) -> tuple[int, int]:
-    """Edges and negatives of a chunk."""
-    num_chunks, count = corruption.nodes.shape
-    return len(given.batch.head) // num_chunks, count
+    room = kernels.Room(*(workspace.take(name, *shape).numpy() for name, shape in shapes.items()))
+    return kernels, room, sgemm_address()
 
 
 def _edges(form: ClosedForm, given: StepInput, side: Side) -> Any:

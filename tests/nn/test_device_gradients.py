@@ -211,7 +211,8 @@ def test_known_edges_that_are_yet_to_be_found_do_not_count(
             gradients(in_parts(make(decoder, loss, kernels=kernels, fused=fused), parts), one)
             for one in (to_find, replace(batch, negatives=listed), batch)
         )
-        assert_close(found, wanted)
+        # Of distances, those that are listed go through compiled loops and the others do not.
+        assert_close(found, wanted, 1e-5 if isinstance(decoder, TransE) else 1e-6)
         assert abs(found[2] - of_all[2]) > 0.01
 
 

@@ -201,9 +201,9 @@ def contrast(
     """Contrast edges with negatives: loss = log(1 + w Σ_k w_k e^(s_k - s⁺)), gradients of its mean.
 
     Args:
-        rows, relations: (U, D) and (V, Dr) float32.
+        rows, relations: (U, D) and (V, D) float32, of relations the decoder's `factors`.
         gemm: address of the matrix product, for factors of the type of the room's.
-        d_rows, d_relations: (U, D) and (V, Dr), added to.
+        d_rows, d_relations: (U, D) and (V, D), added to.
 
     Returns:
         Sum of the edges' losses; infinite or NaN if negatives score too far above an edge (`MOST_WEIGHT`) or

@@ -185,9 +185,9 @@ def contrast(
     Gradients are those of the mean loss.
 
     Args:
-        rows, relations: (U, D) and (V, Dr) float32.
+        rows, relations: (U, D) and (V, D) float32, of relations the decoder's `factors`.
         gemm: address of the matrix product of float32.
-        d_rows, d_relations: (U, D) and (V, Dr), added to.
+        d_rows, d_relations: (U, D) and (V, D), added to.
 
     Returns:
         Sum of the edges' losses; infinite or NaN if negatives score too far above an edge (`MOST_WEIGHT`) or
