@@ -77,7 +77,9 @@ class BatchSource:
         self._known: ResidentEdges | None = None
         self._known_on_device = known_on_device
         if settings.reads_known:
-            self._known = ResidentEdges(self._edges, settings.block_edges, settings.compiled)
+            self._known = ResidentEdges(
+                self._edges, settings.block_edges, settings.compiled, on_device=known_on_device
+            )
         self._division: Division | None = None
         self._block_bytes = self._ahead_bytes = 0
         self._begun: tuple[int, Future[_Begun | None]] | None = None

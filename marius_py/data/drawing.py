@@ -138,8 +138,7 @@ class BatchDrawing:
         """Corrupted side → (B,) what edges count; empty if all count alike."""
         if not self._batches.per_question or not isinstance(leased.known, KnownEdges):
             return {}
-        share = float(leased.nodes.sizes.sum()) / self._buffer.store.table.partitioning.num_nodes
-        return {side: leased.known.question_weights(edges, side, share) for side in SIDES}
+        return {side: leased.known.question_weights(edges, side) for side in SIDES}
 
     def _located(
         self,

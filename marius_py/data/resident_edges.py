@@ -4,7 +4,8 @@ A negative that makes a known edge teaches a falsehood, whether or not that edge
 what is masked are all train edges whose two ends are resident: exactly those that a negative drawn from the
 buffer can make. Buckets stay while their partitions do; a swap reads the 2c − 1 new ones, and the edges that
 run in a step are taken from them. Where they are too many for memory, only those of the block at hand are
-masked. Where a device finds them itself, they are handed on as they are.
+masked. Where a device finds them itself, they are handed on as they are. Few edges are indexed once, all of
+them: no step has to wait for an index of its own.
 """
 
 from __future__ import annotations
@@ -62,14 +63,18 @@ class ResidentEdges:
         edges: where buckets are read.
         limit: most edges to hold; where there are more, a block's own edges only are indexed.
         compiled: as for `KnownEdges`.
+        on_device: they are handed on, `at_hand`.
     """
 
-    def __init__(self, edges: TrainEdges, limit: int, compiled: bool = True) -> None:
+    def __init__(
+        self, edges: TrainEdges, limit: int, compiled: bool = True, *, on_device: bool = False
+    ) -> None:
         self._edges = edges
         self._compiled = compiled
         self._counts = edges.counts
         self._starts = np.concatenate([[0], np.cumsum(edges.counts.ravel())])
         self._limit = limit
+        self._takes_all = edges.is_held and self._starts[-1] <= limit and not on_device
         self._buckets: dict[int, Edges] = {}
         self._bucket_bytes = 0
         self._num_relations = 1
@@ -79,7 +84,12 @@ class ResidentEdges:
         self._warned = False
 
     def load(self, resident: tuple[int, ...]) -> Edges | None:
-        """All edges (E, 3) between `resident` partitions; None if there are more than the limit."""
+        """All edges (E, 3) between `resident` partitions; None if there are more than the limit.
+
+        All edges of the graph if they are indexed once.
+        """
+        if self._takes_all:
+            return self._edges.rows(0, int(self._starts[-1]))
         parts, p = np.array(resident), len(self._counts)
         wanted = (parts[:, None] * p + parts).ravel()
         counts = self._counts.ravel()[wanted]
@@ -121,6 +131,8 @@ class ResidentEdges:
 
     def rows(self, start: int, stop: int) -> Edges:
         """Edges (stop − start, 3) by position in the train split, of buckets that were loaded last."""
+        if self._takes_all:
+            return self._edges.rows(start, stop)
         bucket = int(np.searchsorted(self._starts, start, side="right")) - 1
         found = []
         while start < stop:
@@ -155,13 +167,18 @@ class ResidentEdges:
             self._indexed = self._index = None  # its memory goes to the next one
             self._index = KnownEdges(own, self._compiled, threads=threads)
             return self._index
+        if self._takes_all:
+            if self._index is None:
+                self._index = KnownEdges(loaded, self._compiled, threads=threads)
+            return self._index
         partitioning = self._edges.partitioning
         nodes = partitioning.start(min(resident)), partitioning.start(max(resident) + 1) - 1
         within = IdBounds(nodes, self._num_relations)
+        share = sum(map(partitioning.size, resident)) / partitioning.num_nodes
         if len(own) <= len(loaded) * _FEW:
             self._indexed = None
-            self._index = KnownEdges(loaded, self._compiled, own, within, threads)
+            self._index = KnownEdges(loaded, self._compiled, own, within, threads, share)
         elif self._indexed != resident or self._index is None:
-            self._index = KnownEdges(loaded, self._compiled, within=within, threads=threads)
+            self._index = KnownEdges(loaded, self._compiled, within=within, threads=threads, share=share)
             self._indexed = resident
         return self._index

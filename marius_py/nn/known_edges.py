@@ -50,6 +50,7 @@ class KnownEdges:
         asking: (B, 3) edges that will be asked for, if only some will: nobody else may be.
         within: bounds of the ids, if they are known; looking them up takes a quarter of the time.
         threads: that share in making the index.
+        share: of all nodes, those that the edges lie between, above 0.
     """
 
     def __init__(
@@ -59,11 +60,13 @@ class KnownEdges:
         asking: np.ndarray | None = None,
         within: IdBounds | None = None,
         threads: int = 1,
+        share: float = 1.0,
     ) -> None:
         self._num_relations = int(edges[:, 1].max(initial=0)) + 1 if within is None else within.num_relations
         nodes = None if within is None else within.nodes
         self._asking = asking
-        self._mean_answers: dict[tuple[Side, float], float] = {}
+        self._share = share
+        self._mean_answers: dict[Side, float] = {}
         self._compiled = compiled_known() if compiled and len(edges) >= _LEAST_EDGES else None
         making = None if self._compiled is None else compiled_index()
         self._index: dict[Side, Answers] = {}
@@ -111,38 +114,37 @@ class KnownEdges:
         chunk = edge // (len(edges) // len(negatives))
         return np.sort(edge * negatives.shape[1] + order[chunk, column])
 
-    def question_weights(self, edges: np.ndarray, side: Side, share: float = 1.0) -> np.ndarray:
+    def question_weights(self, edges: np.ndarray, side: Side) -> np.ndarray:
         """What each edge counts if all questions count alike, however many known edges answer them.
 
         One by the answers of its question, times their mean: 1 on average over the edges indexed, or over
-        those that ask. Where the edges at hand lie between some nodes only, answers elsewhere are estimated:
-        each other answer to the question of an edge at hand is among them with probability `share`. The edges
-        of a question with few answers mostly meet no other one, so that it counts too much, up to 1 / share
-        times.
+        those that ask. Where the edges at hand lie between a share of the nodes only, answers elsewhere are
+        estimated: each other answer to the question of an edge at hand is among them with that probability.
+        The edges of a question with few answers mostly meet no other one, so that it counts too much, up to
+        1 / share times.
 
         Args:
             edges: (B, 3) int64 head, relation, tail of a batch, known edges among them.
             side: the end that is asked for.
-            share: of all nodes, those that the edges indexed lie between, above 0.
 
         Returns:
             (B,) float32.
         """
-        if (side, share) not in self._mean_answers:
-            self._mean_answers[side, share] = self._mean(side, share)
-        answers = _estimated(self._num_answers(edges, side), share)
-        weights: np.ndarray = self._mean_answers[side, share] / answers
+        if side not in self._mean_answers:
+            self._mean_answers[side] = self._mean(side)
+        answers = _estimated(self._num_answers(edges, side), self._share)
+        weights: np.ndarray = self._mean_answers[side] / answers
         return weights.astype(np.float32)
 
-    def _mean(self, side: Side, share: float) -> float:
+    def _mean(self, side: Side) -> float:
         """Mean number of answers of a question; an index of some questions holds rather large ones."""
         index = self._index[side]
         if len(index.keys) == 0:
             return 1.0
         if self._asking is not None:
-            return 1 / float(np.mean(1 / _estimated(self._num_answers(self._asking, side), share)))
+            return 1 / float(np.mean(1 / _estimated(self._num_answers(self._asking, side), self._share)))
         answers = np.diff(index.starts)
-        return len(index.answers) / float(np.sum(answers / _estimated(answers, share)))
+        return len(index.answers) / float(np.sum(answers / _estimated(answers, self._share)))
 
     def _num_answers(self, edges: np.ndarray, side: Side) -> np.ndarray:
         """Known answers (B,) int64 of the questions of edges (B, 3); 1 where none is known."""

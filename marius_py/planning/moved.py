@@ -44,9 +44,13 @@ def edge_bytes(table: NodeTable, num_edges: int, schedule: Schedule | None, read
 def indexed_edges(num_edges: int, schedule: Schedule) -> int:
     """Known edges that the steps of an epoch index: those between their residents, or their own.
 
+    None where they are few: these are indexed once.
+
     Args:
         num_edges: train edges.
         schedule: of partitions of about as many edges each.
     """
+    if num_edges <= HELD_EDGES:
+        return 0
     between = num_edges * schedule.c**2 // schedule.p**2
     return num_edges if between > BLOCK_EDGES else len(schedule.steps) * between

@@ -57,6 +57,48 @@ def test_an_index_of_all_serves_until_a_partition_comes() -> None:
     assert known.index((1, 2), other, other) is not first
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_few_edges_are_indexed_once(compiled: bool) -> None:
+    rng = np.random.default_rng(0)
+    edges = np.stack([rng.integers(0, size, 20_000) for size in (NODES, 3, NODES)], 1)
+    store = MemoryEdgeStore(Partitioning(NODES, PARTS), edges)
+    held = TrainEdges(store, len(edges))
+    known, whole = ResidentEdges(held, len(edges), compiled), KnownEdges(edges, compiled)
+    found = None
+    for first, second in combinations(range(PARTS), 2):
+        nodes = np.concatenate([np.arange(100 * part, 100 * part + 100) for part in (first, second)])
+        negatives = np.sort(rng.choice(nodes, (4, 30)), axis=1)
+        loaded = known.load((first, second))
+        own = known.rows(*np.cumsum(store.bucket_counts().ravel())[[first * PARTS, first * PARTS + 1]])
+        asked = own[: len(own) // 4 * 4]
+        index = known.index((first, second), loaded, own)
+        assert found is None or index is found
+        found = index
+        for side in SIDES:
+            expected = whole.false_negatives(asked, negatives, side)
+            assert len(expected)
+            np.testing.assert_array_equal(index.false_negatives(asked, negatives, side), expected)
+            np.testing.assert_array_equal(
+                index.question_weights(asked, side), whole.question_weights(asked, side)
+            )
+    assert known.nbytes == whole.nbytes or not compiled  # edges are held once, by what reads them
+    known.clear()
+    assert known.nbytes == 0
+
+
+def test_few_edges_are_not_all_taken_where_a_device_finds_them_or_they_exceed_the_limit() -> None:
+    rng = np.random.default_rng(0)
+    edges = np.stack([rng.integers(0, size, 2000) for size in (NODES, 3, NODES)], 1)
+    store = MemoryEdgeStore(Partitioning(NODES, PARTS), edges)
+    between = int(store.bucket_counts()[:2, :2].sum())
+    for limit, on_device in ((len(edges), True), (between, False)):
+        known = ResidentEdges(TrainEdges(store, len(edges)), limit, on_device=on_device)
+        loaded = known.load((0, 1))
+        assert loaded is not None
+        assert len(loaded) == between
+        assert (known.load((0, 1, 2)) is None) == (limit == between)
+
+
 def test_edges_for_a_device_are_the_same_object_as_long_as_they_are_the_same() -> None:
     rng = np.random.default_rng(0)
     edges = np.stack([rng.integers(0, size, 4000) for size in (NODES, 3, NODES)], 1)

@@ -107,13 +107,13 @@ def test_answers_elsewhere_are_estimated(few: bool) -> None:
     for own in range(16):  # each edge counts once, with four of sixteen parts at hand
         at_hand = np.isin(part, (own + np.arange(4)) % 16)
         mine = edges[part == own]
-        known = KnownEdges(edges[at_hand], asking=mine if few else None)
-        weights = known.question_weights(mine, "tail", 4 / 16)
+        known = KnownEdges(edges[at_hand], asking=mine if few else None, share=4 / 16)
+        weights = known.question_weights(mine, "tail")
         np.add.at(totals, mine[:, 0], weights)
         if few:
             assert weights.mean() == pytest.approx(1, rel=1e-5)
         else:
-            assert known.question_weights(edges[at_hand], "tail", 0.25).mean() == pytest.approx(1, rel=1e-5)
+            assert known.question_weights(edges[at_hand], "tail").mean() == pytest.approx(1, rel=1e-5)
     one, several, many, most = (totals[sizes == size].mean() for size in (1, 5, 50, 500))
     assert 1 < several / one < 2.6
     assert many / one == pytest.approx(1.1, abs=0.1)

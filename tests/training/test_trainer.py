@@ -760,15 +760,19 @@ def test_a_question_counts_once_however_many_edges_answer_it(mask_known: bool) -
 def test_answers_outside_the_buffer_are_reckoned_with(monkeypatch: pytest.MonkeyPatch) -> None:
     shares, weights = set(), KnownEdges.question_weights
 
-    def noted(self: KnownEdges, edges: Any, side: Any, share: float) -> Any:
-        shares.add(share)
-        return weights(self, edges, side, share)
+    def noted(self: KnownEdges, edges: Any, side: Any) -> Any:
+        shares.add(self._share)
+        return weights(self, edges, side)
 
     monkeypatch.setattr(KnownEdges, "question_weights", noted)
     Setup(INLINE, per_question=True).train(1)
     assert shares == {0.5}  # three partitions of six
     Setup(replace(INLINE, capacity=PARTITIONS), per_question=True).train(1)
     assert shares == {0.5, 1.0}
+    shares.clear()
+    monkeypatch.setattr("marius_py.data.batches.HELD_EDGES", EDGES)  # few, of which all are indexed
+    Setup(INLINE, per_question=True).train(1)
+    assert shares == {1.0}
 
 
 def test_questions_are_not_weighed_on_a_device() -> None:
