@@ -1,8 +1,8 @@
 """Loss and gradients of a batch in closed form (floor 1), compiled: the most frequent case of `fused`.
 
-Queries that are products or sums, compared by dot products or euclidean distances under the softmax loss
-without dropout: DistMult, ComplEx, dot, TransE and RotatE as they are by default. A side of the batch is one
-call of a loop that Numba has compiled.
+Queries that are products or sums, compared by dot products or euclidean distances without dropout: DistMult,
+ComplEx, dot, TransE and RotatE as they are by default, under the softmax, logistic and margin losses. A side
+of the batch is one call of a loop that Numba has compiled.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marius_py.nn.batch import Corruption
 from marius_py.nn.decoders.base import ClosedFormDecoder, written_together
 from marius_py.nn.fused_contrast import ClosedForm
 from marius_py.nn.gradients import Gradients, StepInput, add_penalty
@@ -24,9 +23,15 @@ from marius_py.nn.kernels.host import (
     compiled_contrast,
     compiled_contrast_l2,
     compiled_queries,
+    compiled_weights,
     has_bfloat16_tiles,
 )
-from marius_py.nn.kernels.objectives import SoftmaxObjective
+from marius_py.nn.kernels.objectives import (
+    AveragedObjective,
+    LogisticObjective,
+    MarginObjective,
+    SoftmaxObjective,
+)
 from marius_py.nn.kernels.workspace import REGISTER, Workspace, padded
 from marius_py.nn.product_units import product_precision, rounds_products
 from marius_py.nn.regularizers import Regularizer
@@ -41,6 +46,9 @@ LEAST_EDGES = 112
 ROUNDED_BLOCK_SCORES, ROUNDED_LEAST_EDGES = 5 << 14, 64
 """The same for products of bfloat16, whose factors lie in the cache beside their scores."""
 
+_OBJECTIVES = {SoftmaxObjective: "SOFTMAX", LogisticObjective: "LOGISTIC", MarginObjective: "MARGIN"}
+"""Objectives that loops know, and what they call them."""
+
 _Gemm = tuple[int | None, np.dtype[np.generic]]
 """Address of a matrix product, and what its factors are held in."""
 
@@ -50,9 +58,9 @@ def can_compile(form: ClosedForm, given: StepInput, workspace: Workspace) -> boo
     rows = given.batch.rows
     if not workspace.compiled or not _is_joined(form.decoder):
         return False
-    if type(form.objective) is not SoftmaxObjective or rows.device.type != "cpu":
+    if type(form.objective) not in _OBJECTIVES or rows.device.type != "cpu":
         return False
-    if given.weighs_edges or any(one.known is not None for one in given.batch.negatives.values()):
+    if any(one.known is not None for one in given.batch.negatives.values()):
         return False
     if rows.dtype != torch.float32 or any(given.masks.sides[side].active for side in given.sides):
         return False
@@ -145,17 +153,15 @@ def _contrast(
     Returns:
         The sum of losses.
     """
-    products = compiled_contrast()
-    assert products is not None
-    corruption = given.batch.negatives[side]
-    num_chunks, count = corruption.nodes.shape
+    num_chunks, count = given.batch.negatives[side].nodes.shape
     chunk_edges, dim = len(given.batch.head) // num_chunks, tables[0].shape[1]
     by = _by_distance if form.decoder.similarity == "l2" else _by_product
     kernels, room, address = by(workspace, chunk_edges, dim, count)
     loss: float = kernels.contrast(
         *(one.numpy() for one in tables),
         _edges(form, given, side),
-        products.Negatives(*_arrays(form, corruption, chunk_edges)),
+        _negatives(given, side),
+        _objective(form),
         room,
         address,
         *(one.numpy() for one in gradients),
@@ -190,10 +196,11 @@ def _by_distance(workspace: Workspace, chunk_edges: int, dim: int, count: int) -
         "query_gradients": (block, width),
         "scaled": (block, width),
         "scores": (block, padded(count)),
-        "totals": (block,),
         "distances": (block,),
         "norms": (block,),
         "forces": (block,),
+        "factors": (block,),
+        "pulls": (block,),
         "candidates": (count, width),
         "candidate_norms": (count,),
         "candidate_sums": (dim + 1, _apart(count)),
@@ -217,6 +224,7 @@ def _edges(form: ClosedForm, given: StepInput, side: Side) -> Any:
         *(one.numpy() for one in (known, given.relation_index[side], answer)),
         products[form.decoder.product or "none"],
         np.float32(1 if given.query_side(side) == "tail" else -1),
+        _array(batch.negatives[side].edge_weight, np.float32, 0),
     )
 
 
@@ -234,11 +242,13 @@ def _room(
     shapes = {
         "queries": (block, width),
         "query_gradients": (block, width),
-        "totals": (block,),
+        "positives": (block,),
+        "factors": (block,),
+        "pulls": (block,),
         "scores": (block, padded(count)),
         "candidate_sums": (dim, _apart(count)) if turned else (count, width),
     }
-    queries, gradients, totals, scores, sums = (
+    queries, gradients, positives, scales, pulls, scores, sums = (
         workspace.take(name, *shape).numpy() for name, shape in shapes.items()
     )
 
@@ -249,7 +259,9 @@ def _room(
     return [
         queries,
         gradients,
-        totals,
+        positives,
+        scales,
+        pulls,
         scores,
         sums,
         factors("asked", block, width) if is_rounded else queries,
@@ -259,19 +271,31 @@ def _room(
     ]
 
 
-def _arrays(form: ClosedForm, corruption: Corruption, chunk_edges: int) -> list[Any]:
-    """The fields of the loops' Negatives: what there is none of is an empty array."""
-    assert isinstance(form.objective, SoftmaxObjective)
-    importance, dropped = corruption.importance, corruption.dropped
-    chunks = len(corruption.nodes)
-
-    def array(given: Tensor | None, dtype: type[np.generic], *shape: int) -> np.ndarray:
-        return np.empty(shape, dtype) if given is None else given.contiguous().numpy()
-
-    return [
+def _negatives(given: StepInput, side: Side) -> Any:
+    """The loops' Negatives."""
+    weights, corruption = compiled_weights(), given.batch.negatives[side]
+    assert weights is not None
+    importance, chunks = corruption.importance, len(corruption.nodes)
+    chunk_edges = len(given.batch.head) // chunks
+    return weights.Negatives(
         corruption.nodes.contiguous().numpy(),
-        array(None if importance is None else importance.group, np.int64, chunks, 0),
-        array(None if importance is None else importance.weight.log(), np.float32, chunks, chunk_edges, 0),
-        array(dropped, np.int64, 0),
-        np.float32(form.objective.log_weight),
-    ]
+        _array(None if importance is None else importance.group, np.int64, chunks, 0),
+        _array(None if importance is None else importance.weight.log(), np.float32, chunks, chunk_edges, 0),
+        _array(corruption.dropped, np.int64, 0),
+    )
+
+
+def _objective(form: ClosedForm) -> Any:
+    """The loops' Objective."""
+    weights, given = compiled_weights(), form.objective
+    assert weights is not None
+    kind = getattr(weights, _OBJECTIVES[type(given)])
+    if isinstance(given, AveragedObjective):
+        return weights.Objective(kind, np.float32(0), np.float32(given.margin), np.float32(given.temperature))
+    assert isinstance(given, SoftmaxObjective)
+    return weights.Objective(kind, np.float32(given.log_weight), np.float32(0), np.float32(0))
+
+
+def _array(given: Tensor | None, dtype: type[np.generic], *shape: int) -> np.ndarray:
+    """A tensor as an array; what there is none of is an empty one."""
+    return np.empty(shape, dtype) if given is None else given.contiguous().numpy()

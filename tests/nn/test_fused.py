@@ -131,16 +131,24 @@ def test_compiled_equals_plain(
     )
     shape = {"chunks": 5, "chunk_edges": 7, "count": 4, "drop": True}
     loss = SoftmaxLoss(negative_weight=3.0)
-    for groups, reciprocal in itertools.product((0, 2), (False, True)):
-        assert_paths_equal(decoder(dim), loss, {**shape, "groups": groups}, reciprocal=reciprocal)
-    assert len(calls) == 4
+    losses = [
+        loss,
+        LogisticLoss(margin=2.0),
+        LogisticLoss(adversarial_temperature=0.7),
+        MarginLoss(margin=2.0),
+        MarginLoss(adversarial_temperature=0.7),
+    ]
+    for one, groups, reciprocal in itertools.product(losses, (0, 2), (False, True)):
+        options = {**shape, "groups": groups, "weighted": reciprocal}
+        assert_paths_equal(decoder(dim), one, options, reciprocal=reciprocal)
+    assert len(calls) == 20
+    calls.clear()
     assert_paths_equal(decoder(dim), loss, shape, dropout=True)
-    assert len(calls) == 4  # dropout goes the plain way
+    assert_paths_equal(decoder(dim), SoftmaxLoss(smoothing=0.1), shape)
     assert_paths_equal(decoder(dim), loss, shape, reciprocal=True, compiled=False)
-    assert len(calls) == 4
     monkeypatch.setattr(host, "sgemm_address", lambda: None)  # a PyTorch that exports no matrix product
     assert_paths_equal(decoder(dim), loss, shape, reciprocal=True)
-    assert len(calls) == 4
+    assert not calls  # all these go the plain way
 
 
 @contextmanager
@@ -180,8 +188,9 @@ def test_products_of_other_precision_are_left_to_pytorch(monkeypatch: pytest.Mon
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this PyTorch is built without MKL")
 @pytest.mark.parametrize("decoder", [Dot(6), DistMult(7), ComplEx(8)], ids=["dot", "distmult", "complex"])
 @pytest.mark.parametrize("block", [1, 3, 7])
+@pytest.mark.parametrize("loss", [LOSSES[0], LOSSES[4], LOSSES[7]], ids=[NAMES[0], NAMES[4], NAMES[7]])
 def test_rounded_factors_are_all_that_bfloat16_changes(
-    decoder: Decoder, block: int, monkeypatch: pytest.MonkeyPatch
+    decoder: Decoder, block: int, loss: Loss, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows that bfloat16 holds have the loss of float32; in gradients their weights are rounded."""
     monkeypatch.setattr(fused_compiled, "block_edges", lambda *sizes, is_rounded=False: block)
@@ -196,8 +205,8 @@ def test_rounded_factors_are_all_that_bfloat16_changes(
     for groups, reciprocal in itertools.product((0, 2), (False, True)):
         batch = random_batch(decoder.dim, **shape, groups=groups)  # type: ignore[arg-type]
         batch = replace(batch, rows=(4 * batch.rows).round().clamp(-8, 8) / 8)  # products of two have 7 bits
-        model = make_model(decoder, SoftmaxLoss(), reciprocal=reciprocal)
-        plain = make_model(decoder, SoftmaxLoss(), reciprocal=reciprocal, fused=False)
+        model = make_model(decoder, loss, reciprocal=reciprocal)
+        plain = make_model(decoder, loss, reciprocal=reciprocal, fused=False)
         if not isinstance(decoder, Dot):
             arrays = model.state_arrays()
             arrays["relations"] = np.sign(arrays["relations"])
@@ -424,6 +433,44 @@ def test_ordinary_scores_are_computed_once(compiled: bool, monkeypatch: pytest.M
         d_rows, _, loss = gradients(make_model(Dot(4), SoftmaxLoss(), compiled=compiled), batch)
         assert loss == pytest.approx(max(gap, 0.0) if gap else np.log(2), abs=1e-4)
         assert np.isfinite(d_rows).all()
+
+
+@pytest.mark.parametrize("decoder", [DistMult(6), TransE(6)], ids=["distmult", "transe"])
+@pytest.mark.parametrize("loss", [*LOSSES[:5], *LOSSES[7:]], ids=[*NAMES[:5], *NAMES[7:]])
+def test_compiled_loops_take_what_is_far_or_left_out(
+    decoder: Decoder, loss: Loss, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All negatives of an edge left out, and losses that average where a score overflows an exponential."""
+    batch = random_batch(6, chunks=2, chunk_edges=3, drop=True, weighted=True)
+    batch.negatives["tail"].dropped[:] = torch.arange(len(batch.negatives["tail"].dropped))
+    far = replace(batch, rows=batch.rows * 30)
+    given = [batch] if isinstance(loss, SoftmaxLoss) else [batch, far]
+    expected = [gradients(make_model(decoder, loss, fused=False), one) for one in given]
+    monkeypatch.setattr(model_module, "autograd_gradients", None)
+    monkeypatch.setattr(model_module, "fused_gradients", None)
+    for one, references in zip(given, expected, strict=True):
+        found = gradients(make_model(decoder, loss), one)
+        for ours, reference in zip(found, references, strict=True):
+            size = np.abs(reference).max(initial=1e-12)
+            assert np.abs(np.subtract(ours, reference)).max(initial=0.0) <= 1e-5 * size
+
+
+@pytest.mark.parametrize("decoder", [DistMult(6), TransE(6)], ids=["distmult", "transe"])
+@pytest.mark.parametrize("loss", [*LOSSES[:5], *LOSSES[7:]], ids=[*NAMES[:5], *NAMES[7:]])
+@pytest.mark.parametrize("column", [0, 3])
+def test_compiled_loops_hide_no_nan(
+    decoder: Decoder, loss: Loss, column: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a single negative that no edge has as an end; the loss then says that others must compute it."""
+    batch = random_batch(6, nodes=20)
+    rows = torch.cat((batch.rows, torch.zeros(1, 6)))
+    rows[20, column] = np.nan
+    batch.negatives["head"].nodes[1, 2] = 20
+    called = []
+    plain = model_module.autograd_gradients
+    monkeypatch.setattr(model_module, "autograd_gradients", lambda *given: called.append(0) or plain(*given))
+    assert np.isnan(gradients(make_model(decoder, loss), replace(batch, rows=rows))[2])
+    assert called
 
 
 def test_a_query_that_meets_its_candidate() -> None:

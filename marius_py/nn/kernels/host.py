@@ -87,6 +87,11 @@ def compiled_queries() -> ModuleType | None:
     return _kernels("numba_queries")
 
 
+def compiled_weights() -> ModuleType | None:
+    """`numba_weights`, or None."""
+    return _kernels("numba_weights")
+
+
 def compiled_contrast() -> ModuleType | None:
     """`numba_contrast`, or None; it needs a matrix product as well."""
     return _kernels("numba_contrast") if sgemm_address() is not None else None

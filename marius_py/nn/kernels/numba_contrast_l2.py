@@ -14,18 +14,27 @@ import numpy as np
 
 from marius_py.nn.kernels.compiling import helper, kernel, reordered_helper
 from marius_py.nn.kernels.distance import SQUARE_FLOOR
-from marius_py.nn.kernels.numba_contrast import Negatives
 from marius_py.nn.kernels.numba_gemm import multiply
 from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for_row
 from marius_py.nn.kernels.numba_queries import Edges, ask, ask_back
-from marius_py.nn.kernels.numba_weights import LOG2_E, find_runs, leave_out, power_of_2
-from marius_py.nn.kernels.objectives import MOST_WEIGHT
+from marius_py.nn.kernels.numba_weights import (
+    LOG2_E,
+    NOTHING,
+    SOFTMAX,
+    Negatives,
+    Objective,
+    average,
+    find_runs,
+    leave_out,
+    power_of_2,
+    settle,
+    share_of,
+)
 
 _ZERO, _ONE, _MINUS_TWO = np.float32(0), np.float32(1), np.float32(-2)
 _FLOOR = np.float32(SQUARE_FLOOR)
-_MOST_WEIGHT = np.float32(MOST_WEIGHT)
-_FAR = np.float32(1e30)
-"""A squared distance that weighs nothing."""
+_FAR, _FARTHEST = np.float32(1e30), np.float32(1e29)
+"""A squared distance that weighs nothing, and one that no other exceeds."""
 
 
 class Room(NamedTuple):
@@ -33,8 +42,8 @@ class Room(NamedTuple):
 
     Attributes:
         queries, gradients, scaled: (n, W). scores: (n, K or more).
-        totals, distances, norms, forces: (n,): sums of weights, distances of own answers, squared norms of
-            queries, sums of weights over distances.
+        distances, norms, forces: (n,): distances of own answers, squared norms of queries, sums of weights
+            over distances. factors, pulls: (n,), see `numba_weights`.
         candidates: (K, W), candidate_norms: (K,).
         sums: (D + 1, K or more), of candidates' gradients by columns; last those of weights over distances.
     """
@@ -43,10 +52,11 @@ class Room(NamedTuple):
     gradients: np.ndarray
     scaled: np.ndarray
     scores: np.ndarray
-    totals: np.ndarray
     distances: np.ndarray
     norms: np.ndarray
     forces: np.ndarray
+    factors: np.ndarray
+    pulls: np.ndarray
     candidates: np.ndarray
     candidate_norms: np.ndarray
     sums: np.ndarray
@@ -84,21 +94,26 @@ def _measure(rows, answer, first, count, queries, norms, distances):
 
 
 @reordered_helper
-def _weigh(scores, count, negatives, chunk, inside, runs, num_runs, room):
+def _weigh(scores, count, log_weight, bias, group, inside, runs, num_runs, room, totals):
     """Turn products −2 q·k of `count` edges, from `inside` a chunk on, into weights over distances.
 
-    A weight is e^(distance of the own answer − distance), times what the candidate's group counts. Distances
-    that rounding hides have no gradient. Sums of weights, and of those over distances, are written.
+    A weight, the softmax loss's, is e^(distance of the own answer − distance), times what the candidate's
+    group counts. Distances that rounding hides have no gradient. Sums of weights, and of those over
+    distances, are written.
     """
-    norms, distances, candidate_norms = room.norms, room.distances, room.candidate_norms
-    group, bias = negatives.group, negatives.bias
+    norms, distances, candidate_norms, room_forces = (
+        room.norms,
+        room.distances,
+        room.candidate_norms,
+        room.forces,
+    )
     for e in range(count):
         norm = norms[e]
         total, forces = _ZERO, _ZERO
         for r in range(num_runs):
-            shift = distances[e] + negatives.log_weight
-            if bias.shape[2]:
-                shift += bias[chunk, inside + e, group[chunk, runs[r]]]
+            shift = distances[e] + log_weight
+            if bias.shape[1]:
+                shift += bias[inside + e, group[runs[r]]]
             shift *= LOG2_E
             for k in range(np.uint64(runs[r]), np.uint64(runs[r + 1])):
                 square = norm + candidate_norms[k] + scores[e, k]
@@ -108,48 +123,76 @@ def _weigh(scores, count, negatives, chunk, inside, runs, num_runs, room):
                 scores[e, k] = force
                 total += weight
                 forces += force
-        room.totals[e] = total
-        room.forces[e] = forces
+        totals[e] = total
+        room_forces[e] = forces
 
 
 @reordered_helper
-def _finish(count, share, dim, room):
-    """Write the queries of `count` edges times their factor, share / (1 + total), and it; returns losses.
+def _average(
+    scores, room, count, edges, first, share, objective, bias, group, inside, runs, num_runs, shares, apart
+):
+    """As `_weigh` by an objective that averages; writes factors and pulls as well and returns losses.
 
-    A loss is infinite where the total is too large for gradients to be sure.
+    `shares` and `apart` are scratch (K,).
     """
-    queries, scaled, totals = room.queries, room.scaled, room.totals
-    loss = 0.0
+    norms, distances, candidate_norms = room.norms, room.distances, room.candidate_norms
+    factors, pulls, room_forces = room.factors, room.pulls, room.forces
+    weight, loss = edges.weight, 0.0
     for e in range(count):
-        loss += np.inf if totals[e] > _MOST_WEIGHT else np.log1p(np.float64(totals[e]))
-        factor = share / (totals[e] + _ONE)
-        for d in range(dim):
-            scaled[e, d] = queries[e, d] * factor
-        scaled[e, np.uint64(dim)] = factor
+        norm, forces = norms[e], _ZERO
+        for k in range(np.uint64(len(apart))):
+            square = norm + candidate_norms[k] + scores[e, k]
+            distance = np.sqrt(_FLOOR if square < _FLOOR else square)  # NaN stays
+            apart[k] = _ZERO if square < _FLOOR else _ONE / distance
+            scores[e, k] = NOTHING if square > _FARTHEST else -distance
+        losses, factors[e], pulls[e] = average(
+            scores,
+            e,
+            -distances[e],
+            share_of(weight, first + e, share),
+            objective,
+            bias,
+            group,
+            inside + e,
+            runs,
+            num_runs,
+            shares,
+        )
+        for k in range(np.uint64(len(apart))):
+            force = scores[e, k] * apart[k]
+            scores[e, k] = force
+            forces += force
+        loss += losses
+        room_forces[e] = forces
     return loss
 
 
 @reordered_helper
-def _answer_back(rows, answer, first, count, share, room, d_rows):
+def _scale(count, dim, room):
+    """Write the queries of `count` edges times their factors, and these."""
+    queries, scaled, factors = room.queries, room.scaled, room.factors
+    for e in range(count):
+        for d in range(dim):
+            scaled[e, d] = queries[e, d] * factors[e]
+        scaled[e, np.uint64(dim)] = factors[e]
+
+
+@reordered_helper
+def _answer_back(rows, answer, first, count, room, d_rows):
     """Turn the sums of f k of `count` edges into gradients of their queries, in place.
 
     The true answers have their part in them; their own gradients are added to those of rows.
     """
-    queries, gradients, totals, distances, forces = (
-        room.queries,
-        room.gradients,
-        room.totals,
-        room.distances,
-        room.forces,
-    )
+    queries, gradients, distances, forces = room.queries, room.gradients, room.distances, room.forces
+    factors, pulls = room.factors, room.pulls
     dim = rows.shape[1]
     for e in range(count):
         if e + ROWS_AHEAD < count:
             ask_for_row(rows, answer[first + e + ROWS_AHEAD])
             ask_for_row(d_rows, answer[first + e + ROWS_AHEAD])
         right = answer[first + e]
-        factor = share / (totals[e] + _ONE)
-        pull = -totals[e] * factor / distances[e] if distances[e] > _ZERO else _ZERO
+        factor = factors[e]
+        pull = pulls[e] / distances[e] if distances[e] > _ZERO else _ZERO
         for d in range(dim):
             apart = (rows[right, d] - queries[e, d]) * pull
             gradients[e, d] = (gradients[e, d] - queries[e, d] * forces[e]) * factor + apart
@@ -175,14 +218,13 @@ def contrast(
     relations: np.ndarray,
     edges: Edges,
     negatives: Negatives,
+    objective: Objective,
     room: Room,
     gemm: int,
     d_rows: np.ndarray,
     d_relations: np.ndarray,
 ) -> float:
-    """Contrast edges with negatives: loss = log(1 + w Σ_k e^(s_k − s⁺)), s a distance times −1.
-
-    Gradients are those of the mean loss.
+    """Contrast edges with negatives, a score being a distance times −1: gradients of the mean loss.
 
     Args:
         rows, relations: (U, D) and (V, D) float32, of relations the decoder's `factors`.
@@ -199,23 +241,45 @@ def contrast(
     share = _ONE / np.float32(len(edges.known))
     queries, scores, candidates = room.queries, room.scores, room.candidates
     runs = np.empty(count + 1, np.int64)
+    shares, apart = np.empty(count, np.float32), np.empty(count, np.float32)
     loss, place = 0.0, 0
-    for chunk in range(num_chunks):
-        nodes = negatives.nodes[chunk]
+    for number in range(num_chunks):
+        nodes = negatives.nodes[number]
         _look_up(rows, nodes, candidates, room.candidate_norms)
-        num_runs = find_runs(negatives.group[chunk], count, runs)
+        bias, group = negatives.bias[number], negatives.group[number]
+        num_runs = find_runs(group, count, runs)
         for inside in range(0, chunk_edges, block):
-            first, n = chunk * chunk_edges + inside, min(block, chunk_edges - inside)
+            first, n = number * chunk_edges + inside, min(block, chunk_edges - inside)
             ask(rows, relations, edges, first, n, queries)
             _measure(rows, edges.answer, first, n, queries, room.norms, room.distances)
             multiply(gemm, False, True, (n, count, dim), _MINUS_TWO, queries, candidates, _ZERO, scores)
             place = leave_out(negatives.dropped, place, first, n, count, _FAR, scores)
-            _weigh(scores, n, negatives, chunk, inside, runs, num_runs, room)
+            if objective.kind == SOFTMAX:
+                log_weight = objective.log_weight
+                _weigh(scores, n, log_weight, bias, group, inside, runs, num_runs, room, room.pulls)
+                loss += settle(room.pulls, edges.weight, first, n, share, room.factors, room.pulls)
+            else:
+                loss += _average(
+                    scores,
+                    room,
+                    n,
+                    edges,
+                    first,
+                    share,
+                    objective,
+                    bias,
+                    group,
+                    inside,
+                    runs,
+                    num_runs,
+                    shares,
+                    apart,
+                )
             multiply(gemm, False, False, (n, dim, count), _ONE, scores, candidates, _ZERO, room.gradients)
-            loss += _finish(n, share, dim, room)
+            _scale(n, dim, room)
             kept = _ONE if inside else _ZERO
             multiply(gemm, True, False, (dim + 1, count, n), _ONE, room.scaled, scores, kept, room.sums)
-            _answer_back(rows, edges.answer, first, n, share, room, d_rows)
+            _answer_back(rows, edges.answer, first, n, room, d_rows)
             ask_back(rows, relations, edges, first, n, room.gradients, d_rows, d_relations)
         _add(nodes, candidates, room.sums, d_rows)
     return loss

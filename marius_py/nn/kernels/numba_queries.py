@@ -27,6 +27,7 @@ class Edges(NamedTuple):
         known, relation, answer: (B,) int64, indices of rows, relations, rows.
         product: how a query is made. sign: float32 -1 if the relation's complex conjugate takes part, or
             if it is subtracted, else 1.
+        weight: (B,) float32, what their losses count; empty: 1 each.
     """
 
     known: np.ndarray
@@ -34,6 +35,7 @@ class Edges(NamedTuple):
     answer: np.ndarray
     product: int
     sign: np.float32
+    weight: np.ndarray
 
 
 @reordered_helper

@@ -1,15 +1,24 @@
-"""Weights of scores in the softmax loss (floor 1, Numba): powers of 2, groups, and scores that weigh nothing.
+"""What losses make of scores (floor 1, Numba): weights of negatives, pulls of true answers, and the loss.
 
-Importing this module needs Numba.
+As `kernels.objectives`, edge by edge. The gradient with respect to the score of negative k of edge e is
+factor_e · weight_ek, with respect to that of its own answer pull_e. Importing this module needs Numba.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from marius_py.nn.kernels.compiling import elementwise, helper
+from marius_py.nn.kernels.compiling import elementwise, helper, reordered_helper
+from marius_py.nn.kernels.objectives import MOST_WEIGHT
 
-_ONE = np.float32(1)
+SOFTMAX, LOGISTIC, MARGIN = 0, 1, 2
+
+_ZERO, _ONE = np.float32(0), np.float32(1)
+NOTHING = -np.float32(np.inf)
+"""A score that weighs nothing."""
+_MOST_WEIGHT = np.float32(MOST_WEIGHT)
 LOG2_E = np.float32(1.4426950408889634)
 _ROUND = np.float32(3 << 22)
 """Added to a smaller number, it leaves the nearest whole one, in the lowest bits."""
@@ -19,6 +28,56 @@ _POLYNOMIAL = tuple(
     for one in (1.3264727214e-3, 9.6715128e-3, 5.5507337448e-2, 2.4022242083e-1, 6.931469776e-1)
 )
 """Of 2^x - 1 for x from -1/2 to 1/2, divided by x: at most 1e-7 of 2^x away from it."""
+_LOGARITHM = tuple(
+    np.float32(one)
+    for one in (
+        -3.25637848e-3,
+        1.9907161e-2,
+        -5.70642008e-2,
+        1.06142647e-1,
+        -1.53118631e-1,
+        1.96781173e-1,
+        -2.49545589e-1,
+        3.3330004e-1,
+        -4.9999904e-1,
+        9.99999995e-1,
+    )
+)
+"""Of log(1 + t) for t from 0 to 1, divided by t: at most 2e-7 of it away."""
+_SIGN, _MAGNITUDE = np.int32(31), np.int32((1 << 31) - 1)
+_LEAST = np.int32(-0x7F800000)
+"""The least float32 that is finite, as `_ordered` has it."""
+
+
+class Objective(NamedTuple):
+    """A loss.
+
+    Attributes:
+        kind: SOFTMAX; LOGISTIC or MARGIN, averages over negatives.
+        log_weight: float32, logarithm of what all negatives count in SOFTMAX.
+        margin: float32, of the others. temperature: float32, theirs, of negatives' weights; 0: even ones.
+    """
+
+    kind: int
+    log_weight: np.float32
+    margin: np.float32
+    temperature: np.float32
+
+
+class Negatives(NamedTuple):
+    """K shared negatives of each of C chunks of P edges, C · P = B, and what they count.
+
+    Attributes:
+        nodes: (C, K) int64, indices of rows.
+        group: (C, K) int64, in [0, G), which best changes seldom along K.
+        bias: (C, P, G) float32, logarithms of what those of a group count for each edge; G may be 0.
+        dropped: (M,) int64, ascending positions in (C, P, K) that do not count.
+    """
+
+    nodes: np.ndarray
+    group: np.ndarray
+    bias: np.ndarray
+    dropped: np.ndarray
 
 
 @elementwise
@@ -65,3 +124,130 @@ def find_runs(group, count, runs):
             runs[number] = k
     runs[number + 1] = count
     return number + 1
+
+
+@elementwise
+def share_of(weight, edge, share):
+    """What an edge's gradients are multiplied by, of which all have a `share`; no weights: 1."""
+    return share * weight[edge] if len(weight) else share
+
+
+@helper
+def settle(totals, weight, first, count, share, factors, pulls):
+    """Write the softmax loss's factors and pulls of `count` edges from sums of weights; returns their losses.
+
+    A loss is infinite where the sum is too large for gradients to be sure. `pulls` may be `totals`.
+    """
+    loss = 0.0
+    for e in range(count):
+        total = totals[e]
+        loss += np.inf if total > _MOST_WEIGHT else np.log1p(np.float64(total))
+        factor = share_of(weight, first + e, share) / (total + _ONE)
+        factors[e] = factor
+        pulls[e] = -total * factor
+    return loss
+
+
+@elementwise
+def _power_of_minus(x):
+    """e^−|x|."""
+    return power_of_2(-np.abs(x) * LOG2_E)
+
+
+@elementwise
+def _softplus(x):
+    """log(1 + e^x) = max(x, 0) + log(1 + e^−|x|)."""
+    t = _power_of_minus(x)
+    c9, c8, c7, c6, c5, c4, c3, c2, c1, c0 = _LOGARITHM
+    inner = c4 + t * (c5 + t * (c6 + t * (c7 + t * (c8 + t * c9))))
+    return (x if x > _ZERO else _ZERO) + t * (c0 + t * (c1 + t * (c2 + t * (c3 + t * inner))))
+
+
+@elementwise
+def _sigmoid(x):
+    t = _power_of_minus(x)
+    inverse = _ONE / (_ONE + t)
+    return inverse * (_ONE if x >= _ZERO else t)
+
+
+@elementwise
+def _ordered(bits):
+    """The bits of a float32 as a whole number that is larger where the float is, and such a number back.
+
+    The compiler makes vector instructions of a search for the largest whole number alone.
+    """
+    return np.int32(bits ^ ((bits >> _SIGN) & _MAGNITUDE))
+
+
+@reordered_helper
+def _share_evenly(scores, e, bias, group, inside, runs, num_runs, shares):
+    """Write what the negatives of an edge, `inside` a chunk, count in an even average; returns the sum.
+
+    It is what their groups count; those that score `NOTHING` count nothing.
+    """
+    total = _ZERO
+    for r in range(num_runs):
+        counts = _ONE
+        if bias.shape[1]:
+            counts = power_of_2(bias[inside, group[runs[r]]] * LOG2_E)
+        for k in range(np.uint64(runs[r]), np.uint64(runs[r + 1])):
+            share = _ZERO if scores[e, k] == NOTHING else counts
+            shares[k] = share
+            total += share
+    return total
+
+
+@reordered_helper
+def _share_by_score(scores, e, temperature, bias, group, inside, runs, num_runs, shares):
+    """As `_share_evenly`, times e^(temperature · score), all divided by a number that keeps them finite."""
+    for r in range(num_runs):
+        shift = bias[inside, group[runs[r]]] if bias.shape[1] else _ZERO
+        for k in range(np.uint64(runs[r]), np.uint64(runs[r + 1])):
+            shares[k] = scores[e, k] * temperature + shift
+    highest, count = _LEAST, np.uint64(runs[num_runs])
+    for k in range(count):
+        highest = max(highest, _ordered(np.float32(shares[k]).view(np.int32)))
+    largest = np.int32(_ordered(highest)).view(np.float32)
+    total = _ZERO
+    for k in range(count):
+        share = power_of_2((shares[k] - largest) * LOG2_E)
+        shares[k] = share
+        total += share
+    return total
+
+
+@reordered_helper
+def average(scores, e, positive, share, objective, bias, group, inside, runs, num_runs, shares):
+    """Turn the scores of an edge's negatives into weights by an objective that averages them.
+
+    Args:
+        scores: of which row e is replaced.
+        positive: score of the own answer. share: what the edge's gradients are multiplied by.
+        bias, group: of the edge's chunk, see `Negatives`. inside: place of the edge there.
+        runs, num_runs: see `find_runs`.
+        shares: scratch (K,).
+
+    Returns:
+        Loss, factor and pull.
+    """
+    count, margin = np.uint64(runs[num_runs]), objective.margin
+    if objective.temperature == _ZERO:
+        total = _share_evenly(scores, e, bias, group, inside, runs, num_runs, shares)
+    else:
+        total = _share_by_score(scores, e, objective.temperature, bias, group, inside, runs, num_runs, shares)
+    inverse = _ZERO if total == _ZERO else _ONE / total  # NaN stays
+    losses, slopes = _ZERO, _ZERO
+    if objective.kind == LOGISTIC:
+        for k in range(count):
+            score = scores[e, k] + margin
+            losses += shares[k] * _softplus(score)
+            scores[e, k] = shares[k] * _sigmoid(score)
+        own = -(positive + margin)
+        return losses * inverse + _softplus(own), share * inverse, -_sigmoid(own) * share
+    for k in range(count):
+        gap = scores[e, k] + (margin - positive)
+        losses += shares[k] * (_ZERO if gap <= _ZERO else gap)
+        slope = shares[k] if gap > _ZERO else _ZERO
+        scores[e, k] = slope
+        slopes += slope
+    return losses * inverse, share * inverse, -slopes * (share * inverse)
