@@ -56,6 +56,7 @@ class RowMasks:
 
     Attributes:
         active: whether anything is dropped.
+        scale: what kept coordinates are multiplied by.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class RowMasks:
         dropped = min(round(rate * levels), levels - 1)
         self.active = dropped > 0 and width > 0
         self._threshold = dropped - half
-        self._scale = levels / (levels - dropped)
+        self.scale = levels / (levels - dropped)
         self._type = np.int8 if bits == 8 else np.int16
         self._a_word = _WORD_BITS // bits
         self._name = name
@@ -85,6 +86,23 @@ class RowMasks:
                 -half, half, self._shape, generator=generator, dtype=torch.int16, device=workspace.device
             )
 
+    def kept(self, count: int) -> np.ndarray:
+        """Which coordinates of the next rows are kept, on the host: (count, width or more) bool.
+
+        Of no rows if nothing is dropped.
+        """
+        if not self.active:
+            return np.empty((0, 0), np.bool_)
+        self._taken += count
+        kept: np.ndarray = self._drawn(count) >= self._threshold
+        return kept
+
+    def _drawn(self, count: int) -> np.ndarray:
+        """Random whole numbers (count, width or more) of the next rows, on the host."""
+        # A row starts on a word of its own, so that the split of rows over calls does not matter.
+        words = self._words.random_raw(count * self._words_a_row)
+        return words.view(self._type).reshape(count, self._words_a_row * self._a_word)
+
     def take(self, count: int) -> Tensor | None:
         """Multipliers (count, width) of the next rows: 0 or 1 / (1 − rate); valid until the next call.
 
@@ -94,15 +112,12 @@ class RowMasks:
             return None
         width = self._shape[1]
         if self._workspace.device.type == "cpu":
-            # A row starts on a word of its own, so that the split of rows over calls does not matter.
-            padded = self._words_a_row * self._a_word
-            words = self._words.random_raw(count * self._words_a_row)
-            levels = torch.from_numpy(words.view(self._type)).view(count, padded)[:, :width]
+            levels = torch.from_numpy(self._drawn(count))[:, :width]
         else:
             levels = self._levels[self._taken : self._taken + count]
         self._taken += count
         out = self._workspace.take(self._name, count, width)
-        return torch.ge(levels, self._threshold, out=out).mul_(self._scale)
+        return torch.ge(levels, self._threshold, out=out).mul_(self.scale)
 
     def skip(self, count: int) -> None:
         """Pass over the next rows, as if they had been taken."""

@@ -1,8 +1,8 @@
 """Loss and gradients of a batch in closed form (floor 1), compiled: the most frequent case of `fused`.
 
-Queries that are products or sums, compared by dot products or euclidean distances without dropout: DistMult,
-ComplEx, dot, TransE and RotatE as they are by default, under the softmax, logistic and margin losses. A side
-of the batch is one call of a loop that Numba has compiled.
+Queries that are products or sums, compared by dot products, with dropout or without, or by euclidean
+distances without: DistMult, ComplEx, dot, TransE and RotatE as they are by default, under the softmax,
+logistic and margin losses. A side of the batch is one call of a loop that Numba has compiled.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from marius_py.nn.kernels.gemm import bfloat16_gemm_address, sgemm_address
 from marius_py.nn.kernels.host import (
     compiled_contrast,
     compiled_contrast_l2,
+    compiled_dropout,
     compiled_queries,
     compiled_weights,
     has_bfloat16_tiles,
@@ -62,11 +63,18 @@ def can_compile(form: ClosedForm, given: StepInput, workspace: Workspace) -> boo
         return False
     if any(one.known is not None for one in given.batch.negatives.values()):
         return False
-    if rows.dtype != torch.float32 or any(given.masks.sides[side].active for side in given.sides):
+    if rows.dtype != torch.float32:
+        return False
+    if any(given.masks.sides[side].active for side in given.sides) and not _may_drop(form.decoder):
         return False
     if form.decoder.similarity == "l2":
         return not rounds_products() and compiled_contrast_l2() is not None  # rounding would hide distances
     return form.decoder.similarity == "dot" and _gemm() is not None and compiled_contrast() is not None
+
+
+def _may_drop(decoder: ClosedFormDecoder) -> bool:
+    """Whether loops take the decoder's rows after dropout: those of relations must be factors themselves."""
+    return decoder.similarity == "dot" and type(decoder).factors is ClosedFormDecoder.factors
 
 
 def _is_joined(decoder: ClosedFormDecoder) -> bool:
@@ -157,11 +165,15 @@ def _contrast(
     chunk_edges, dim = len(given.batch.head) // num_chunks, tables[0].shape[1]
     by = _by_distance if form.decoder.similarity == "l2" else _by_product
     kernels, room, address = by(workspace, chunk_edges, dim, count)
+    dropout = []
+    if form.decoder.similarity == "dot":
+        dropout = _dropout(given, side, (len(room.queries), dim, tables[1].shape[1]), workspace)
     loss: float = kernels.contrast(
         *(one.numpy() for one in tables),
         _edges(form, given, side),
         _negatives(given, side),
         _objective(form),
+        *dropout,
         room,
         address,
         *(one.numpy() for one in gradients),
@@ -269,6 +281,33 @@ def _room(
         factors("weights", block, count) if is_rounded else scores,
         factors("candidates", count, width),
     ]
+
+
+def _dropout(given: StepInput, side: Side, sizes: tuple[int, int, int], workspace: Workspace) -> list[Any]:
+    """The loops' Masks, and Uses for a block, dim and floats of a relation; None each without dropout."""
+    masks, kernels = given.masks.sides[side], compiled_dropout()
+    if not masks.active:
+        return [None, None]
+    assert kernels is not None
+    edges, (block, dim, relation_dim) = len(given.batch.head), sizes
+    drawn = [
+        one.kept(edges)
+        for one in (masks.node, masks.relation, masks.positive_node, masks.positive_relation, masks.answer)
+    ]
+    candidates = masks.candidates.kept(given.batch.negatives[side].nodes.numel())
+    scales = (np.float32(one.scale) for one in (masks.node, masks.relation))
+    widths = {
+        "nodes": dim,
+        "relations": relation_dim,
+        "positive_nodes": dim,
+        "positive_relations": relation_dim,
+        "positive_queries": dim,
+        "answers": dim,
+        "d_nodes": dim,
+        "d_relations_used": relation_dim,
+    }
+    uses = (workspace.take(f"use of {name}", block, width).numpy() for name, width in widths.items())
+    return [kernels.Masks(*drawn, candidates, *scales), kernels.Uses(*uses, np.arange(block))]
 
 
 def _negatives(given: StepInput, side: Side) -> Any:

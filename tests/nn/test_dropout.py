@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -87,3 +88,13 @@ def test_every_use_has_a_mask_of_its_own(rates: tuple[float, float]) -> None:
     for number, mask in enumerate(found):
         for other in found[:number]:
             assert float((mask == other).float().mean()) == pytest.approx(0.5, abs=0.1)
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.01])  # a byte a coordinate, and two
+def test_what_is_kept_is_what_masks_multiply_by_more_than_zero(rate: float) -> None:
+    some, same = masks(rate), masks(rate)
+    for count in (7, 1, 40):
+        kept, mask = some.kept(count), same.take(count)
+        assert mask is not None
+        np.testing.assert_array_equal(np.float32(kept[:, :10] * some.scale), mask.numpy())
+    assert masks(0.0).kept(5).shape == (0, 0)

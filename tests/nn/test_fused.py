@@ -143,7 +143,10 @@ def test_compiled_equals_plain(
         assert_paths_equal(decoder(dim), one, options, reciprocal=reciprocal)
     assert len(calls) == 20
     calls.clear()
-    assert_paths_equal(decoder(dim), loss, shape, dropout=True)
+    for one, reciprocal in itertools.product(losses, (False, True)):
+        assert_paths_equal(decoder(dim), one, shape, dropout=True, reciprocal=reciprocal)
+    assert len(calls) == (10 if decoder in (Dot, DistMult, ComplEx) else 0)
+    calls.clear()
     assert_paths_equal(decoder(dim), SoftmaxLoss(smoothing=0.1), shape)
     assert_paths_equal(decoder(dim), loss, shape, reciprocal=True, compiled=False)
     monkeypatch.setattr(host, "sgemm_address", lambda: None)  # a PyTorch that exports no matrix product

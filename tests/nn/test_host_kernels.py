@@ -20,7 +20,7 @@ from numba.core.errors import TypingError
 from torch import Tensor
 
 from marius_py.nn import Adagrad, Adam, SparseOptimizer, known_edges
-from marius_py.nn.kernels import compiling, gemm, host, numba_contrast, numba_gemm
+from marius_py.nn.kernels import compiling, gemm, host, numba_contrast, numba_gemm, numba_weights
 from marius_py.nn.kernels.compiling import kernel
 from marius_py.nn.kernels.distance import pairwise_moduli
 from marius_py.nn.kernels.gemm import bfloat16_gemm_address, sgemm_address
@@ -124,10 +124,39 @@ def powers_of_2(x: np.ndarray) -> np.ndarray:
 
 def weigh(scores: np.ndarray, shifts: np.ndarray, count: int, log_weight: np.float32) -> None:
     """Negatives that belong to no groups, so that they are one run."""
-    width = scores.shape[1]
-    none = np.zeros((1, 0), np.int64), np.zeros((1, count, 0), np.float32), np.zeros(0, np.int64)
-    negatives = numba_contrast.Negatives(np.zeros((1, width), np.int64), *none, log_weight)
-    numba_contrast._weigh(scores, shifts, count, negatives, 0, 0, np.array([0, width]), 1, scores)
+    bias, group, runs = (
+        np.zeros((count, 0), np.float32),
+        np.zeros(0, np.int64),
+        np.array([0, scores.shape[1]]),
+    )
+    numba_contrast._weigh(scores, -shifts, count, log_weight, bias, group, 0, runs, 1, scores, shifts)
+
+
+def test_sigmoids_and_their_integrals() -> None:
+    """Close to the exact ones where these are near nothing as well, at their ends and for no number."""
+    x = np.linspace(-80, 80, 100_001, dtype=np.float32)
+    exact = x.astype(np.float64)
+    softplus = np.array([numba_weights._softplus(one) for one in x])
+    sigmoid = np.array([numba_weights._sigmoid(one) for one in x])
+    allowed = 5e-7 + 9e-8 * np.abs(exact)  # powers of numbers that are rounded
+    assert (np.abs(softplus / np.logaddexp(0, exact) - 1) <= allowed).all()
+    assert (np.abs(sigmoid / np.exp(exact - np.logaddexp(0, exact)) - 1) <= allowed).all()
+    ends = [np.float32(one) for one in (-np.inf, -1e30, 1e30, np.inf, np.nan)]
+    np.testing.assert_array_equal([numba_weights._sigmoid(one) for one in ends], [0, 0, 1, 1, np.nan])
+    np.testing.assert_array_equal(
+        [numba_weights._softplus(one) for one in ends], [0, 0, np.float32(1e30), np.inf, np.nan]
+    )
+
+
+def test_bits_as_whole_numbers_are_in_the_order_of_floats() -> None:
+    floats = np.array([-np.inf, -3e38, -1.5, -1e-40, 0, 1e-40, 2, 3e38, np.inf], np.float32)
+    ordered = [int(numba_weights._ordered(one)) for one in floats.view(np.int32)]
+    assert ordered == sorted(ordered)
+    back = np.array([numba_weights._ordered(np.int32(one)) for one in ordered], np.int32)
+    np.testing.assert_array_equal(back.view(np.float32), floats)
+    assert (
+        ordered[1] > numba_weights._LEAST == numba_weights._ordered(np.finfo(np.float32).min.view(np.int32))
+    )
 
 
 def as_factors(array: np.ndarray, dtype: type[np.generic]) -> np.ndarray:

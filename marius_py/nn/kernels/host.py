@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 COMPILED_EDGES = 200_000
 COMPILED_WORK = 2e8
 """Train edges, or those of all epochs times the floats of a node, from which loops are compiled. That takes
-ten seconds at first, later .6 s to load; the demo, of 180,000 edges and 1.2e8 floats, takes twelve."""
+10 to 15 seconds at first, later .6 to load; the demo, of 180,000 edges and 1.2e8 floats, takes twelve."""
 
 
 def is_worth_compiling(num_edges: int, epochs: int, dim: int) -> bool:
@@ -85,6 +85,11 @@ def compiled_known() -> ModuleType | None:
 def compiled_queries() -> ModuleType | None:
     """`numba_queries`, or None."""
     return _kernels("numba_queries")
+
+
+def compiled_dropout() -> ModuleType | None:
+    """`numba_dropout`, or None."""
+    return _kernels("numba_dropout")
 
 
 def compiled_weights() -> ModuleType | None:

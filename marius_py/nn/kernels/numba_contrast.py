@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from marius_py.nn.kernels.compiling import elementwise, helper, kernel, reordered_helper
+from marius_py.nn.kernels.numba_dropout import Masks, Uses, add_dropped, ask_back_dropped, ask_dropped
 from marius_py.nn.kernels.numba_gemm import multiply
 from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for_row
 from marius_py.nn.kernels.numba_queries import Edges, ask, ask_back
@@ -197,6 +198,18 @@ def _look_up(rows, nodes, candidates):
             _write(candidates, k, d, rows[node, d])
 
 
+@helper
+def _look_up_dropped(rows, nodes, candidates, first, mask, scale):
+    """As `_look_up`, the uses from `first` on, after dropout."""
+    dim = rows.shape[1]
+    for k in range(len(nodes)):
+        if k + ROWS_AHEAD < len(nodes):
+            ask_for_row(rows, nodes[k + ROWS_AHEAD])
+        node, place = nodes[k], np.uint64(first + k)
+        for d in range(dim):
+            _write(candidates, k, d, rows[node, d] * (scale if mask[place, d] else _ZERO))
+
+
 @kernel()
 def contrast(
     rows: np.ndarray,
@@ -204,6 +217,8 @@ def contrast(
     edges: Edges,
     negatives: Negatives,
     objective: Objective,
+    masks: Masks | None,
+    uses: Uses | None,
     room: Room,
     gemm: int,
     d_rows: np.ndarray,
@@ -213,6 +228,7 @@ def contrast(
 
     Args:
         rows, relations: (U, D) and (V, D) float32, of relations the decoder's `factors`.
+        masks, uses: for dropout; None: there is none. Known when this is compiled.
         gemm: address of the matrix product, for factors of the type of the room's.
         d_rows, d_relations: (U, D) and (V, D), added to.
 
@@ -232,13 +248,20 @@ def contrast(
     loss, place = 0.0, 0
     for number in range(num_chunks):
         nodes = negatives.nodes[number]
-        _look_up(rows, nodes, candidates)
+        if masks is None or len(masks.candidates) == 0:
+            _look_up(rows, nodes, candidates)
+        else:
+            _look_up_dropped(rows, nodes, candidates, number * count, masks.candidates, masks.node_scale)
         bias, group = negatives.bias[number], negatives.group[number]
         num_runs = find_runs(group, count, runs)
         for inside in range(0, chunk_edges, block):
             first, n = number * chunk_edges + inside, min(block, chunk_edges - inside)
-            ask(rows, relations, edges, first, n, queries)
-            _answer(rows, edges.answer, first, n, queries, positives)
+            if masks is None:
+                ask(rows, relations, edges, first, n, queries)
+                _answer(rows, edges.answer, first, n, queries, positives)
+            elif uses is not None:
+                ask_dropped(rows, relations, edges, first, n, masks, uses, queries)
+                _answer(uses.answers, uses.places, 0, n, uses.queries, positives)
             _round(queries, n, dim, asked)
             multiply(gemm, False, True, (n, count, dim), unit, asked, candidates, _ZERO, scores)
             place = leave_out(negatives.dropped, place, first, n, count, NOTHING, scores)
@@ -269,9 +292,16 @@ def contrast(
                 multiply(gemm, True, False, (dim, count, n), _ONE, scaled, weights, kept, room.sums)
             else:
                 multiply(gemm, True, False, (count, dim, n), _ONE, weights, scaled, kept, room.sums)
-            _answer_back(rows, edges.answer, first, n, factors, pulls, queries, gradients, d_rows)
-            ask_back(rows, relations, edges, first, n, gradients, d_rows, d_relations)
-        if room.turned:
+            if masks is None:
+                _answer_back(rows, edges.answer, first, n, factors, pulls, queries, gradients, d_rows)
+                ask_back(rows, relations, edges, first, n, gradients, d_rows, d_relations)
+            else:
+                ask_back_dropped(edges, first, n, factors, pulls, masks, uses, gradients, d_rows, d_relations)
+        if masks is not None:
+            add_dropped(
+                d_rows, nodes, room.sums, number * count, masks.candidates, masks.node_scale, room.turned
+            )
+        elif room.turned:
             add_columns(d_rows, nodes, room.sums)
         else:
             add_each(d_rows, nodes, room.sums)
