@@ -68,7 +68,7 @@ def can_compile(form: ClosedForm, given: StepInput, workspace: Workspace) -> boo
     if any(given.masks.sides[side].active for side in given.sides) and not _may_drop(form.decoder):
         return False
     if form.decoder.similarity == "l2":
-        return not rounds_products() and compiled_contrast_l2() is not None  # rounding would hide distances
+        return compiled_contrast_l2() is not None  # in float32 at any rate: rounding would hide distances
     return form.decoder.similarity == "dot" and _gemm() is not None and compiled_contrast() is not None
 
 
@@ -301,10 +301,10 @@ def _dropout(given: StepInput, side: Side, sizes: tuple[int, int, int], workspac
         "relations": relation_dim,
         "positive_nodes": dim,
         "positive_relations": relation_dim,
-        "positive_queries": dim,
+        "queries": dim,
         "answers": dim,
         "d_nodes": dim,
-        "d_relations_used": relation_dim,
+        "d_relations": relation_dim,
     }
     uses = (workspace.take(f"use of {name}", block, width).numpy() for name, width in widths.items())
     return [kernels.Masks(*drawn, candidates, *scales), kernels.Uses(*uses, np.arange(block))]

@@ -22,6 +22,7 @@ from marius_py.data.edge_batch import EdgeBatch
 from marius_py.data.leased_edges import LeasedEdges
 from marius_py.memory import MemoryMeter, array_bytes
 from marius_py.nn.cuda_gradients import contrasted_by
+from marius_py.nn.decoders.base import ClosedFormDecoder
 from marius_py.nn.fused_contrast import find_closed_form
 from marius_py.nn.known_answers import AnswerTables
 from marius_py.nn.model import LinkPredictionModel
@@ -91,7 +92,7 @@ class BatchPath:
         """Say in the log what computes batches."""
         self._execution.announce()
         _announce_kernels(self._model, weighs_edges=self._weighs_edges)
-        _announce_products(self._execution)
+        _announce_products(self._execution, self._model)
 
     def run(
         self, leased: Iterable[LeasedEdges], on_done: Callable[[Done], None], rate: Callable[[int], float]
@@ -195,9 +196,15 @@ def _announce_kernels(model: LinkPredictionModel, *, weighs_edges: bool) -> None
     log.info("negatives on %s are contrasted by %s kernels%s", model.device.type, name, why)
 
 
-def _announce_products(execution: Execution) -> None:
+def _announce_products(execution: Execution, model: LinkPredictionModel) -> None:
     """Say in the log what becomes of the wish for products of bfloat16 on this processor."""
     if not execution.on_host or execution.precision != "bfloat16":
+        return
+    by_distance = isinstance(model.decoder, ClosedFormDecoder) and model.decoder.similarity == "l2"
+    if by_distance and model.compiled and model.node_dropout == model.relation_dropout == 0:
+        log.info(
+            "pipeline.precision=bfloat16: compiled loops compute distances in float32; rounding hides them"
+        )
         return
     with product_units("bfloat16"):
         is_heeded = rounds_products()

@@ -226,6 +226,14 @@ def test_rounded_factors_are_all_that_bfloat16_changes(
     assert 2**-14 < max(errors) <= 2**-7  # float32 would be nearer
 
 
+@pytest.mark.parametrize("decoder", [TransE(6), RotatE(6)], ids=["transe", "rotate"])
+def test_distances_are_not_rounded(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_rounds", lambda precision: True)
+    monkeypatch.setattr(model_module, "fused_gradients", None)
+    with product_units("bfloat16"):
+        assert_paths_equal(decoder, SoftmaxLoss(), {"drop": True})
+
+
 def test_whether_products_are_rounded_is_found_by_one() -> None:
     left, right = torch.randn(1, 100, 80), torch.randn(1, 80, 90)
     exact = torch.bmm(left, right)
