@@ -435,7 +435,9 @@ import hashlib
 import numpy as np
 from marius_py.nn.kernels import numba_contrast as loops
 from marius_py.nn.kernels import numba_contrast_l2 as distances
+from marius_py.nn.kernels.numba_dropout import Masks, Uses
 from marius_py.nn.kernels.numba_queries import COMPLEX, SUM, Edges
+from marius_py.nn.kernels.numba_weights import LOGISTIC, MARGIN, SOFTMAX, Negatives, Objective
 from marius_py.nn.kernels.gemm import bfloat16_gemm_address, sgemm_address
 
 random = np.random.default_rng(0)
@@ -443,12 +445,29 @@ dim, count, edges = 100, 50, 32
 rows, relations = (random.standard_normal((n, dim), np.float32) / 2 for n in (80, 3))
 known, answer = random.integers(0, 80, (2, edges))
 relation = random.integers(0, 3, edges)
-asked = Edges(known, relation, answer, COMPLEX, np.float32(1))
-negatives = loops.Negatives(
+weight = random.random(edges, np.float32)
+asked = Edges(known, relation, answer, COMPLEX, np.float32(1), weight)
+negatives = Negatives(
     random.integers(0, 80, (1, count)), np.zeros((1, 0), np.int64), np.zeros((1, edges, 0), np.float32),
-    np.zeros(0, np.int64), np.float32(0),
+    np.zeros(0, np.int64),
 )
-shapes = [(edges, dim), (edges, dim), (edges,), (edges, count)]
+objectives = [
+    Objective(kind, np.float32(0), np.float32(1), np.float32(temperature))
+    for kind, temperature in ((SOFTMAX, 0), (LOGISTIC, 0), (LOGISTIC, 0.5), (MARGIN, 0), (MARGIN, 0.5))
+]
+kept = [random.random((edges, dim)) < 0.7 for _ in range(5)] + [random.random((count, dim)) < 0.7]
+masks = Masks(*kept, np.float32(1.25), np.float32(1.5))
+uses = Uses(*(np.zeros((edges, dim), np.float32) for _ in range(8)), np.arange(edges))
+
+
+def show(contrast, *given):
+    out = np.zeros_like(rows), np.zeros_like(relations)
+    loss = contrast(rows, relations, *given, *out)
+    assert np.isfinite(loss)
+    print(loss, *(hashlib.sha256(array.tobytes()).hexdigest() for array in out))
+
+
+shapes = [(edges, dim)] * 2 + [(edges,)] * 3 + [(edges, count)]
 factors = [(edges, dim), (edges, dim), (edges, count), (count, dim)]
 exact, rounded = (sgemm_address(), np.float32), (bfloat16_gemm_address(), np.uint16)
 for (gemm, dtype), turned in ((exact, False), (exact, True), (rounded, False)):
@@ -458,20 +477,17 @@ for (gemm, dtype), turned in ((exact, False), (exact, True), (rounded, False)):
     room = [np.zeros(shape, np.float32) for shape in (*shapes, sums)]
     room += [np.zeros(shape, dtype) for shape in factors]
     if dtype == np.float32:
-        room[5], room[7] = room[0], room[3]
-    out = np.zeros_like(rows), np.zeros_like(relations)
-    loss = loops.contrast(rows, relations, asked, negatives, loops.Room(*room, turned), gemm, *out)
-    assert np.isfinite(loss)
-    print(loss, *(hashlib.sha256(array.tobytes()).hexdigest() for array in out))
+        room[7], room[9] = room[0], room[5]
+    for objective in objectives:
+        for dropout in ((None, None), (masks, uses)):
+            show(loops.contrast, asked, negatives, objective, *dropout, loops.Room(*room, turned), gemm)
 if sgemm_address() is not None:
-    shapes = [(edges, dim + 1)] * 3 + [(edges, count)] + [(edges,)] * 4
+    shapes = [(edges, dim + 1)] * 3 + [(edges, count)] + [(edges,)] * 5
     shapes += [(count, dim + 1), (count,), (dim + 1, count)]
     room = distances.Room(*(np.zeros(shape, np.float32) for shape in shapes))
-    out = np.zeros_like(rows), np.zeros_like(relations)
-    asked = Edges(known, relation, answer, SUM, np.float32(1))
-    loss = distances.contrast(rows, relations, asked, negatives, room, sgemm_address(), *out)
-    assert np.isfinite(loss)
-    print(loss, *(hashlib.sha256(array.tobytes()).hexdigest() for array in out))
+    asked = Edges(known, relation, answer, SUM, np.float32(1), weight)
+    for objective in objectives:
+        show(distances.contrast, asked, negatives, objective, room, sgemm_address())
 """
 
 
