@@ -59,7 +59,7 @@ class Uses(NamedTuple):
 
 
 @helper
-def use(table, index, first, count, mask, scale, out):
+def _use(table, index, first, count, mask, scale, out):
     """Write the rows of a table at index[first:first + count], after dropout."""
     width = table.shape[1]
     for e in range(count):
@@ -76,7 +76,7 @@ def use(table, index, first, count, mask, scale, out):
 
 @helper
 def _give_back(gradients, index, first, count, mask, scale, table):
-    """Add the gradients of what `use` has written to those of its table."""
+    """Add the gradients of what `_use` has written to those of its table."""
     width = table.shape[1]
     for e in range(count):
         if e + ROWS_AHEAD < count:
@@ -102,13 +102,13 @@ def ask_dropped(rows, relations, edges, first, count, masks, uses, queries):
     """As `numba_queries.ask`, both queries of each edge, and its answer after dropout."""
     known, relation, here = edges.known, edges.relation, _in_place(edges, uses)
     scale, of_relation = masks.node_scale, masks.relation_scale
-    use(rows, known, first, count, masks.node, scale, uses.nodes)
-    use(relations, relation, first, count, masks.relation, of_relation, uses.relations)
+    _use(rows, known, first, count, masks.node, scale, uses.nodes)
+    _use(relations, relation, first, count, masks.relation, of_relation, uses.relations)
     ask(uses.nodes, uses.relations, here, 0, count, queries)
-    use(rows, known, first, count, masks.positive_node, scale, uses.positive_nodes)
-    use(relations, relation, first, count, masks.positive_relation, of_relation, uses.positive_relations)
+    _use(rows, known, first, count, masks.positive_node, scale, uses.positive_nodes)
+    _use(relations, relation, first, count, masks.positive_relation, of_relation, uses.positive_relations)
     ask(uses.positive_nodes, uses.positive_relations, here, 0, count, uses.queries)
-    use(rows, edges.answer, first, count, masks.answer, scale, uses.answers)
+    _use(rows, edges.answer, first, count, masks.answer, scale, uses.answers)
 
 
 @reordered_helper
