@@ -1,8 +1,8 @@
 """Loss and gradients of a batch in closed form (floor 1), compiled: the most frequent case of `fused`.
 
-Queries that are products or sums, compared by dot products, with dropout or without, or by euclidean
-distances without: DistMult, ComplEx, dot, TransE and RotatE as they are by default, under the softmax,
-logistic and margin losses. A side of the batch is one call of a loop that Numba has compiled.
+Queries that are products or sums, compared by dot products, with dropout or without, or by distances
+without: DistMult, ComplEx, dot, TransE and RotatE under the softmax, logistic and margin losses. A side of
+the batch is one call of a loop that Numba has compiled.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from marius_py.nn.kernels.gemm import bfloat16_gemm_address, sgemm_address
 from marius_py.nn.kernels.host import (
     compiled_contrast,
     compiled_contrast_l2,
+    compiled_contrast_sums,
     compiled_dropout,
     compiled_queries,
     compiled_weights,
@@ -69,6 +70,8 @@ def can_compile(form: ClosedForm, given: StepInput, workspace: Workspace) -> boo
         return False
     if form.decoder.similarity == "l2":
         return compiled_contrast_l2() is not None  # in float32 at any rate: rounding would hide distances
+    if form.decoder.similarity in ("l1", "moduli"):
+        return compiled_contrast_sums() is not None
     return form.decoder.similarity == "dot" and _gemm() is not None and compiled_contrast() is not None
 
 
@@ -162,32 +165,39 @@ def _contrast(
         The sum of losses.
     """
     num_chunks, count = given.batch.negatives[side].nodes.shape
-    chunk_edges, dim = len(given.batch.head) // num_chunks, tables[0].shape[1]
-    by = _by_distance if form.decoder.similarity == "l2" else _by_product
-    kernels, room, address = by(workspace, chunk_edges, dim, count)
-    dropout = []
-    if form.decoder.similarity == "dot":
-        dropout = _dropout(given, side, (len(room.queries), dim, tables[1].shape[1]), workspace)
+    sizes = len(given.batch.head) // num_chunks, tables[0].shape[1], count
+    kernels, others = _loops(form, given, side, sizes, workspace)
     loss: float = kernels.contrast(
         *(one.numpy() for one in tables),
         _edges(form, given, side),
         _negatives(given, side),
         _objective(form),
-        *dropout,
-        room,
-        address,
+        *others,
         *(one.numpy() for one in gradients),
     )
     return loss
 
 
-_Loops = tuple[ModuleType, Any, int | None]
-"""Compiled loops, their Room and the address of the matrix product that they call."""
+_Sizes = tuple[int, int, int]
+"""Edges of a chunk or a block, floats of a row, candidates of a chunk."""
+
+_Loops = tuple[ModuleType, list[Any]]
+"""Compiled loops, and what they take besides rows, a batch's side and gradients."""
 
 
-def _by_product(workspace: Workspace, chunk_edges: int, dim: int, count: int) -> _Loops:
-    """Loops of dot products."""
-    kernels = compiled_contrast()
+def _loops(form: ClosedForm, given: StepInput, side: Side, sizes: _Sizes, workspace: Workspace) -> _Loops:
+    """Those of what the decoder compares by."""
+    similarity = form.decoder.similarity
+    if similarity == "dot":
+        return _by_product(given, side, sizes, workspace)
+    if similarity == "l2":
+        return _by_distance(sizes, workspace)
+    return _by_sum(sizes, workspace, is_complex=similarity == "moduli")
+
+
+def _by_product(given: StepInput, side: Side, sizes: _Sizes, workspace: Workspace) -> _Loops:
+    """Loops of dot products, their Masks and Uses, Room and matrix product."""
+    kernels, (chunk_edges, dim, count) = compiled_contrast(), sizes
     assert kernels is not None
     # Another run in this process may have changed what PyTorch is set to since `can_compile` asked.
     address, dtype = _gemm() or (sgemm_address(), np.dtype(np.float32))
@@ -195,12 +205,12 @@ def _by_product(workspace: Workspace, chunk_edges: int, dim: int, count: int) ->
     block = block_edges(chunk_edges, count, is_rounded=is_rounded)
     turned = turns_sums(dim, is_rounded=is_rounded)
     room = kernels.Room(*_room(workspace, (block, dim, count), dtype, turned=turned), turned)
-    return kernels, room, address
+    return kernels, [*_dropout(given, side, (block, dim, given.relations.shape[1]), workspace), room, address]
 
 
-def _by_distance(workspace: Workspace, chunk_edges: int, dim: int, count: int) -> _Loops:
-    """Loops of euclidean distances."""
-    kernels = compiled_contrast_l2()
+def _by_distance(sizes: _Sizes, workspace: Workspace) -> _Loops:
+    """Loops of euclidean distances, their Room and matrix product."""
+    kernels, (chunk_edges, dim, count) = compiled_contrast_l2(), sizes
     assert kernels is not None
     block, width = block_edges(chunk_edges, count), padded(dim + 1)
     shapes = {
@@ -218,7 +228,29 @@ def _by_distance(workspace: Workspace, chunk_edges: int, dim: int, count: int) -
         "candidate_sums": (dim + 1, _apart(count)),
     }
     room = kernels.Room(*(workspace.take(name, *shape).numpy() for name, shape in shapes.items()))
-    return kernels, room, sgemm_address()
+    return kernels, [room, sgemm_address()]
+
+
+def _by_sum(sizes: _Sizes, workspace: Workspace, *, is_complex: bool) -> _Loops:
+    """Loops of distances that are sums over coordinates, complex or not, and their Room."""
+    kernels, (chunk_edges, dim, count) = compiled_contrast_sums(), sizes
+    assert kernels is not None
+    block, width = block_edges(chunk_edges, count), padded(dim)
+    shapes = {
+        "queries": (block, width),
+        "query_gradients": (block, width),
+        "positives": (block,),
+        "factors": (block,),
+        "pulls": (block,),
+        "scores": (block, padded(count)),
+        "candidates": (dim, _apart(count)),
+        "candidate_sums": (dim, _apart(count)),
+    }
+    queries, gradients, positives, factors, pulls, scores, candidates, sums = (
+        workspace.take(name, *shape).numpy() for name, shape in shapes.items()
+    )
+    room = kernels.Room(queries, gradients, positives, factors, pulls, scores, scores, candidates, sums)
+    return kernels, [is_complex, room]
 
 
 def _edges(form: ClosedForm, given: StepInput, side: Side) -> Any:

@@ -200,8 +200,9 @@ def _announce_products(execution: Execution, model: LinkPredictionModel) -> None
     """Say in the log what becomes of the wish for products of bfloat16 on this processor."""
     if not execution.on_host or execution.precision != "bfloat16":
         return
-    by_distance = isinstance(model.decoder, ClosedFormDecoder) and model.decoder.similarity == "l2"
-    if by_distance and model.compiled and model.node_dropout == model.relation_dropout == 0:
+    similarity = model.decoder.similarity if isinstance(model.decoder, ClosedFormDecoder) else None
+    is_compiled = model.compiled and model.node_dropout == model.relation_dropout == 0
+    if similarity in ("l1", "moduli") or (similarity == "l2" and is_compiled):
         log.info(
             "pipeline.precision=bfloat16: compiled loops compute distances in float32; rounding hides them"
         )

@@ -95,7 +95,7 @@ def test_query_gradients_in_closed_form(decoder: Decoder, side: Side) -> None:
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_moduli_in_blocks(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_of_sums_over_coordinates(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from marius_py.nn.kernels import distance
 
     if not compiled:
@@ -104,6 +104,7 @@ def test_moduli_in_blocks(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> No
     candidates = torch.randn(2, 7, 6, dtype=torch.float64, requires_grad=True)
     monkeypatch.setattr(distance, "_BLOCK_FLOATS", 60)
     assert torch.autograd.gradcheck(distance.pairwise_moduli, (query, candidates))
+    assert torch.autograd.gradcheck(distance.pairwise_l1, (query, candidates))
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -48,6 +49,7 @@ DECODERS = [
     DistMult(8),
     ComplEx(8),
     TransE(8),
+    TransE(8, norm="l1"),
     RotatE(8),
     RotatE(8, phase_scale=2.5),
     RotatE(8, norm="moduli"),
@@ -116,12 +118,23 @@ def test_equal_to_autograd_where_weights_add_up_to_little(decoder: Decoder, loss
         assert_paths_equal(decoder, loss, {"count": 1, "groups": 3, "drop": drop})
 
 
-@pytest.mark.parametrize("decoder", [Dot, DistMult, ComplEx, TransE, RotatE])
+COMPILED: dict[str, Callable[[int], Decoder]] = {
+    "dot": Dot,
+    "distmult": DistMult,
+    "complex": ComplEx,
+    "transe": TransE,
+    "transe-l1": partial(TransE, norm="l1"),
+    "rotate": RotatE,
+    "rotate-moduli": partial(RotatE, norm="moduli"),
+}
+"""Decoders that compiled loops know."""
+
+
+@pytest.mark.parametrize("name", COMPILED)
 @pytest.mark.parametrize("dim", [6, 16])  # a row's last register has room, and its sums are turned
 @pytest.mark.parametrize("block", [1, 3, 7])  # of one edge, of some with a rest, of the whole chunk
-def test_compiled_equals_plain(
-    decoder: type[Decoder], dim: int, block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_equals_plain(name: str, dim: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = COMPILED[name]
     monkeypatch.setattr(fused_compiled, "block_edges", lambda *sizes, is_rounded=False: block)
     assert fused_compiled.turns_sums(dim) is (dim == 6)
     calls = []
@@ -145,13 +158,14 @@ def test_compiled_equals_plain(
     calls.clear()
     for one, reciprocal in itertools.product(losses, (False, True)):
         assert_paths_equal(decoder(dim), one, shape, dropout=True, reciprocal=reciprocal)
-    assert len(calls) == (10 if decoder in (Dot, DistMult, ComplEx) else 0)
+    assert len(calls) == (10 if name in ("dot", "distmult", "complex") else 0)
     calls.clear()
     assert_paths_equal(decoder(dim), SoftmaxLoss(smoothing=0.1), shape)
     assert_paths_equal(decoder(dim), loss, shape, reciprocal=True, compiled=False)
+    assert not calls  # these go the plain way
     monkeypatch.setattr(host, "sgemm_address", lambda: None)  # a PyTorch that exports no matrix product
     assert_paths_equal(decoder(dim), loss, shape, reciprocal=True)
-    assert not calls  # all these go the plain way
+    assert len(calls) == (name in ("transe-l1", "rotate-moduli"))  # which need none
 
 
 @contextmanager
@@ -226,12 +240,12 @@ def test_rounded_factors_are_all_that_bfloat16_changes(
     assert 2**-14 < max(errors) <= 2**-7  # float32 would be nearer
 
 
-@pytest.mark.parametrize("decoder", [TransE(6), RotatE(6)], ids=["transe", "rotate"])
-def test_distances_are_not_rounded(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["transe", "transe-l1", "rotate", "rotate-moduli"])
+def test_distances_are_not_rounded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "_rounds", lambda precision: True)
     monkeypatch.setattr(model_module, "fused_gradients", None)
     with product_units("bfloat16"):
-        assert_paths_equal(decoder, SoftmaxLoss(), {"drop": True})
+        assert_paths_equal(COMPILED[name](6), SoftmaxLoss(), {"drop": True})
 
 
 def test_whether_products_are_rounded_is_found_by_one() -> None:
@@ -413,7 +427,14 @@ def _far_below(
 
 @pytest.mark.parametrize(
     ("decoder", "longest"),
-    [(Dot(4), 40.0), (Dot(4), 0.01), (DistMult(4), 1e6), (ComplEx(4), 40.0), (TransE(4), 1.0)],
+    [
+        (Dot(4), 40.0),
+        (Dot(4), 0.01),
+        (DistMult(4), 1e6),
+        (ComplEx(4), 40.0),
+        (TransE(4), 1.0),
+        (TransE(4, norm="l1"), 1.0),
+    ],
 )
 @pytest.mark.parametrize("way", ["whole", "parts", "groups", "weighted"])
 def test_negatives_far_above_the_true_edge(decoder: Decoder, longest: float, way: str) -> None:
@@ -446,12 +467,13 @@ def test_ordinary_scores_are_computed_once(compiled: bool, monkeypatch: pytest.M
         assert np.isfinite(d_rows).all()
 
 
-@pytest.mark.parametrize("decoder", [DistMult(6), TransE(6)], ids=["distmult", "transe"])
+@pytest.mark.parametrize("name", ["distmult", "transe", "transe-l1", "rotate-moduli"])
 @pytest.mark.parametrize("loss", [*LOSSES[:5], *LOSSES[7:]], ids=[*NAMES[:5], *NAMES[7:]])
 def test_compiled_loops_take_what_is_far_or_left_out(
-    decoder: Decoder, loss: Loss, monkeypatch: pytest.MonkeyPatch
+    name: str, loss: Loss, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All negatives of an edge left out, and losses that average where a score overflows an exponential."""
+    decoder = COMPILED[name](6)
     batch = random_batch(6, chunks=2, chunk_edges=3, drop=True, weighted=True)
     batch.negatives["tail"].dropped[:] = torch.arange(len(batch.negatives["tail"].dropped))
     far = replace(batch, rows=batch.rows * 30)
@@ -466,13 +488,14 @@ def test_compiled_loops_take_what_is_far_or_left_out(
             assert np.abs(np.subtract(ours, reference)).max(initial=0.0) <= 1e-5 * size
 
 
-@pytest.mark.parametrize("decoder", [DistMult(6), TransE(6)], ids=["distmult", "transe"])
+@pytest.mark.parametrize("name", ["distmult", "transe", "transe-l1", "rotate-moduli"])
 @pytest.mark.parametrize("loss", [*LOSSES[:5], *LOSSES[7:]], ids=[*NAMES[:5], *NAMES[7:]])
 @pytest.mark.parametrize("column", [0, 3])
 def test_compiled_loops_hide_no_nan(
-    decoder: Decoder, loss: Loss, column: int, monkeypatch: pytest.MonkeyPatch
+    name: str, loss: Loss, column: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a single negative that no edge has as an end; the loss then says that others must compute it."""
+    decoder = COMPILED[name](6)
     batch = random_batch(6, nodes=20)
     rows = torch.cat((batch.rows, torch.zeros(1, 6)))
     rows[20, column] = np.nan
@@ -484,10 +507,12 @@ def test_compiled_loops_hide_no_nan(
     assert called
 
 
-def test_a_query_that_meets_its_candidate() -> None:
+@pytest.mark.parametrize("name", ["transe", "transe-l1", "rotate", "rotate-moduli"])
+def test_a_query_that_meets_its_candidate(name: str) -> None:
     batch = random_batch(8, nodes=1)
     for fused in (True, False):
-        d_rows, d_relations, loss = gradients(make_model(RotatE(8), SoftmaxLoss(), fused=fused), batch)
+        model = make_model(COMPILED[name](8), SoftmaxLoss(), fused=fused)
+        d_rows, d_relations, loss = gradients(model, batch)
         assert np.isfinite(loss)
         assert np.isfinite(d_rows).all()
         assert np.isfinite(d_relations).all()
@@ -509,7 +534,7 @@ def test_subclasses_that_change_the_formula_use_autograd() -> None:
     assert find_closed_form(DistMult(4), SoftmaxLoss()) is not None
     assert find_closed_form(_Scaled(4), SoftmaxLoss()) is None
     assert find_closed_form(DistMult(4), _Doubled()) is None
-    assert find_closed_form(TransE(4, norm="l1"), SoftmaxLoss()) is None
+    assert find_closed_form(TransE(4, norm="l1"), SoftmaxLoss(), "cuda") is None
     assert find_closed_form(RotatE(4, norm="moduli"), SoftmaxLoss(), "cuda") is None
 
 

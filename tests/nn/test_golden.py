@@ -6,6 +6,7 @@ import pytest
 
 from marius_py.nn import (
     RESCAL,
+    SGD,
     Adagrad,
     ComplEx,
     Decoder,
@@ -49,9 +50,9 @@ GOLDEN_VALUES: dict[tuple[str, str], tuple[float, float]] = {
     ("transe", "softmax"): (2.318788, 1.238319),
     ("transe", "logistic"): (2.082756, 2.025173),
     ("transe", "margin"): (0.621343, 0.411849),
-    ("transe-l1", "softmax"): (1.576235, 0.727254),
-    ("transe-l1", "logistic"): (2.022173, 2.745089),
-    ("transe-l1", "margin"): (0.357847, 0.270324),
+    ("transe-l1", "softmax"): (2.656753, 1.650383),
+    ("transe-l1", "logistic"): (2.446681, 3.359847),
+    ("transe-l1", "margin"): (1.108029, 1.002316),
     ("rotate", "softmax"): (2.381278, 1.470607),
     ("rotate", "logistic"): (2.075247, 2.078506),
     ("rotate", "margin"): (0.670384, 0.558312),
@@ -66,7 +67,11 @@ GOLDEN_VALUES: dict[tuple[str, str], tuple[float, float]] = {
 
 def golden_loss(decoder: Decoder, loss: Loss, *, rich: bool) -> float:
     """Loss of the 5th of five steps on one batch; rich: with dropout, masks and reciprocal relations."""
-    model = make_model(decoder, loss, optimizer=Adagrad(0.1), reciprocal=rich, dropout=rich)
+    # The slope of |x| jumps, so that many gradients are sums of equal parts: their last bits, others on each
+    # kind of processor, decide which way Adagrad's first step goes.
+    is_l1 = isinstance(decoder, TransE) and decoder.norm == "l1"
+    optimizer = SGD(0.2) if is_l1 else Adagrad(0.1)
+    model = make_model(decoder, loss, optimizer=optimizer, reciprocal=rich, dropout=rich)
     batch = random_batch(decoder.dim, scale=0.3, drop=rich)
     state = untrained(model, batch)
     value = 0.0
@@ -88,7 +93,4 @@ def test_golden_values_cover_the_registries() -> None:
 def test_golden_losses(decoder: str, loss: str) -> None:
     parts = GOLDEN_DECODERS[decoder], GOLDEN_LOSSES[loss]
     found = golden_loss(*parts, rich=False), golden_loss(*parts, rich=True)
-    # The slope of |x| jumps at 0: where a difference is near it, the last bit, another on each kind of
-    # processor, decides which way Adagrad goes.
-    rel = 5e-3 if decoder == "transe-l1" else 1e-3
-    assert found == pytest.approx(GOLDEN_VALUES[decoder, loss], rel=rel)
+    assert found == pytest.approx(GOLDEN_VALUES[decoder, loss], rel=1e-3)

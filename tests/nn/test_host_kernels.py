@@ -22,7 +22,7 @@ from torch import Tensor
 from marius_py.nn import Adagrad, Adam, SparseOptimizer, known_edges
 from marius_py.nn.kernels import compiling, gemm, host, numba_contrast, numba_gemm, numba_weights
 from marius_py.nn.kernels.compiling import kernel
-from marius_py.nn.kernels.distance import pairwise_moduli
+from marius_py.nn.kernels.distance import pairwise_l1, pairwise_moduli
 from marius_py.nn.kernels.gemm import bfloat16_gemm_address, sgemm_address
 from marius_py.nn.known_edges import KnownEdges
 
@@ -129,7 +129,7 @@ def weigh(scores: np.ndarray, shifts: np.ndarray, count: int, log_weight: np.flo
         np.zeros(0, np.int64),
         np.array([0, scores.shape[1]]),
     )
-    numba_contrast._weigh(scores, -shifts, count, log_weight, bias, group, 0, runs, 1, scores, shifts)
+    numba_weights.weigh_softmax(scores, -shifts, count, log_weight, bias, group, 0, runs, 1, scores, shifts)
 
 
 def test_sigmoids_and_their_integrals() -> None:
@@ -231,46 +231,66 @@ def test_where_pytorch_exports_no_product(monkeypatch: pytest.MonkeyPatch) -> No
     assert sgemm_address() is not None  # found before
 
 
-def moduli_and_gradients(query: Tensor, candidates: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+SUMS = {"l1": pairwise_l1, "moduli": pairwise_moduli}
+
+
+def sums_and_gradients(name: str, query: Tensor, candidates: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
     query, candidates = query.clone().requires_grad_(), candidates.clone().requires_grad_()
-    found = pairwise_moduli(query, candidates)
+    found = SUMS[name](query, candidates)
     (found * weight).sum().backward()
     assert query.grad is not None
     assert candidates.grad is not None
     return found.detach(), query.grad, candidates.grad
 
 
-def test_moduli_equal_double_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over several blocks of candidates, one of them equal to a query: its gradient is zero there."""
-    query, candidates = torch.randn(2, 5, 3000), torch.randn(2, 99, 3000)
-    candidates[1, 40] = query[1, 3]
-    weight = torch.randn(2, 5, 99)
-    found = moduli_and_gradients(query, candidates, weight)
+@pytest.mark.parametrize("name", SUMS)
+@pytest.mark.parametrize("edges", [1, 5, 6, 7, 8])  # four at a time
+def test_sums_over_coordinates_equal_double_precision(
+    name: str, edges: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over several blocks of candidates, one of them equal to a query."""
+    dim = 21 if name == "l1" else 30  # two coordinates at a time
+    query, candidates = torch.randn(2, edges, dim), torch.randn(2, 1030, dim)
+    candidates[1, 40] = query[1, -1]
+    weight = torch.randn(2, edges, 1030)
+    weight[1, -1, 40] = 0  # of a difference of zero any gradient will do
+    found = sums_and_gradients(name, query, candidates, weight)
     plain(monkeypatch)
-    expected = moduli_and_gradients(query.double(), candidates.double(), weight.double())
+    expected = sums_and_gradients(name, query.double(), candidates.double(), weight.double())
     for one, other in zip(found, expected, strict=True):
         scale = float(other.abs().max())
         torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-6 * scale)
-    assert found[0][1, 3, 40] == 0
+    assert found[0][1, -1, 40] == 0
 
 
-def test_moduli_in_double_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", SUMS)
+def test_a_difference_of_zero_has_a_finite_gradient(name: str) -> None:
+    rows = torch.ones(1, 1, 2)
+    _, d_query, d_candidate = sums_and_gradients(name, rows, rows, torch.full((1, 1, 1), -3.0))
+    torch.testing.assert_close(d_query, -d_candidate)
+    assert (d_query.abs() <= 3).all()
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_over_coordinates_in_double_precision(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given = torch.randn(2, 3, 8).double(), torch.randn(2, 5, 8).double(), torch.randn(2, 3, 5).double()
-    found = moduli_and_gradients(*given)
+    found = sums_and_gradients(name, *given)
     plain(monkeypatch)
-    torch.testing.assert_close(found, moduli_and_gradients(*given), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found, sums_and_gradients(name, *given), rtol=1e-12, atol=1e-12)
 
 
-def test_moduli_of_nothing() -> None:
-    assert pairwise_moduli(torch.zeros(1, 0, 4), torch.zeros(1, 3, 4)).shape == (1, 0, 3)
-    assert pairwise_moduli(torch.zeros(1, 2, 4), torch.zeros(1, 0, 4)).shape == (1, 2, 0)
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_over_coordinates_of_nothing(name: str) -> None:
+    assert SUMS[name](torch.zeros(1, 0, 4), torch.zeros(1, 3, 4)).shape == (1, 0, 3)
+    assert SUMS[name](torch.zeros(1, 2, 4), torch.zeros(1, 0, 4)).shape == (1, 2, 0)
 
 
-def test_what_is_not_a_number_stays_so() -> None:
+@pytest.mark.parametrize("name", SUMS)
+def test_what_is_not_a_number_stays_so(name: str) -> None:
     """Divergence must show in the loss."""
     query = torch.full((1, 2, 4), torch.nan)
-    assert pairwise_moduli(query, torch.zeros(1, 3, 4)).isnan().all()
-    assert pairwise_moduli(torch.full((1, 2, 4), torch.inf), torch.zeros(1, 3, 4)).isinf().all()
+    assert SUMS[name](query, torch.zeros(1, 3, 4)).isnan().all()
+    assert SUMS[name](torch.full((1, 2, 4), torch.inf), torch.zeros(1, 3, 4)).isinf().all()
 
 
 @pytest.mark.usefixtures("without_numba")
@@ -280,9 +300,9 @@ def test_without_numba_all_goes_on_and_is_said_once(caplog: pytest.LogCaptureFix
     rows, state = torch.zeros(3, 2), torch.zeros(3, 2)
     Adagrad(0.5).step(rows, state, torch.tensor([1]), torch.tensor([[2.0, -3.0]]))
     torch.testing.assert_close(rows, torch.tensor([[0.0, 0.0], [-0.5, 0.5], [0.0, 0.0]]))
-    torch.testing.assert_close(
-        pairwise_moduli(torch.tensor([[[3.0, 4.0]]]), torch.zeros(1, 1, 2)), torch.tensor([[[5.0]]])
-    )
+    for name, distance in (("l1", 7.0), ("moduli", 5.0)):
+        found = SUMS[name](torch.tensor([[[3.0, 4.0]]]), torch.zeros(1, 1, 2))
+        torch.testing.assert_close(found, torch.tensor([[[distance]]]))
     (said,) = caplog.messages
     assert "Numba needs NumPy 1.0 or less" in said
     assert "pip install --upgrade numba" in said
@@ -435,6 +455,7 @@ import hashlib
 import numpy as np
 from marius_py.nn.kernels import numba_contrast as loops
 from marius_py.nn.kernels import numba_contrast_l2 as distances
+from marius_py.nn.kernels import numba_contrast_sums as sums_loops
 from marius_py.nn.kernels.numba_dropout import Masks, Uses
 from marius_py.nn.kernels.numba_queries import COMPLEX, SUM, Edges
 from marius_py.nn.kernels.numba_weights import LOGISTIC, MARGIN, SOFTMAX, Negatives, Objective
@@ -488,6 +509,12 @@ if sgemm_address() is not None:
     asked = Edges(known, relation, answer, SUM, np.float32(1), weight)
     for objective in objectives:
         show(distances.contrast, asked, negatives, objective, room, sgemm_address())
+room = [np.zeros(shape, np.float32) for shape in [(edges, dim)] * 2 + [(edges,)] * 3 + [(edges, count)]]
+room = sums_loops.Room(*room, room[5], *(np.zeros((dim, count), np.float32) for _ in range(2)))
+for product, is_complex in ((SUM, False), (COMPLEX, True)):
+    asked = Edges(known, relation, answer, product, np.float32(1), weight)
+    for objective in objectives:
+        show(sums_loops.contrast, asked, negatives, objective, is_complex, room)
 """
 
 

@@ -282,10 +282,10 @@ def test_the_log_says_whether_a_processor_multiplies_bfloat16(
         (line,) = caplog.records
         assert line.levelname == level
         assert words in line.message
-    distances = make_model(TransE(DIM), dropout=0.0)
-    caplog.clear()
-    Setup(replace(INLINE, precision="bfloat16"), model=distances)
-    assert "compute distances in float32" in caplog.text
+    for norm, dropout in (("l2", 0.0), ("l1", 0.0), ("l1", 0.2)):
+        caplog.clear()
+        Setup(replace(INLINE, precision="bfloat16"), model=make_model(TransE(DIM, norm), dropout=dropout))
+        assert "compute distances in float32" in caplog.text
     caplog.clear()
     Setup(INLINE)
     Setup(replace(INLINE, precision="bfloat16"), quiet=True)  # as a plan measures

@@ -93,15 +93,15 @@ class ClosedFormDecoder(Decoder):
 
     Attributes:
         similarity: what `compare` computes: "dot" is query · candidate, "l2" is minus the
-            euclidean distance, computed by expanded squares, "moduli" minus the sum of the moduli of complex
-            differences; None if it is something else (then autograd is used).
+            euclidean distance, computed by expanded squares, "l1" minus the sum of absolute differences,
+            "moduli" minus that of the moduli of complex ones; None: something else (then autograd is used).
         product: how a query is made: it is the known node's row ("none"), its product with the relation's
             coordinate by coordinate ("real"), their complex product, for heads with the conjugate
             ("complex"), or their sum, for heads their difference ("sum"); None: in another way. Of the
             relation's row it takes what `factors` makes of it.
     """
 
-    similarity: Literal["dot", "l2", "moduli"] | None
+    similarity: Literal["dot", "l1", "l2", "moduli"] | None
     product: Literal["none", "real", "complex", "sum"] | None = None
 
     @abstractmethod

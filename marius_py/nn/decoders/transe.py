@@ -9,7 +9,7 @@ from torch import Tensor
 
 from marius_py.errors import ConfigError
 from marius_py.nn.decoders.base import ClosedFormDecoder
-from marius_py.nn.kernels.distance import pairwise_l2
+from marius_py.nn.kernels.distance import pairwise_l1, pairwise_l2
 from marius_py.types import Side
 
 
@@ -18,7 +18,7 @@ class TransE(ClosedFormDecoder):
 
     Args:
         dim: embedding width in floats.
-        norm: "l2" (distances by one matrix product) or "l1".
+        norm: "l2" (distances by one matrix product) or "l1", which takes about twice as long.
     """
 
     product = "sum"
@@ -28,7 +28,7 @@ class TransE(ClosedFormDecoder):
         if norm not in ("l1", "l2"):
             raise ConfigError(f"model.decoder.norm is {norm!r}; transe knows 'l1' and 'l2'")
         self.norm = norm
-        self.similarity = "l2" if norm == "l2" else None
+        self.similarity = norm
 
     def query(self, node: Tensor, relation: Tensor, side: Side) -> Tensor:
         """head + relation for ranked tails, tail − relation for ranked heads; (*, D)."""
@@ -36,9 +36,7 @@ class TransE(ClosedFormDecoder):
 
     def compare(self, query: Tensor, candidates: Tensor) -> Tensor:
         """Minus the distances, (C, P, K)."""
-        if self.norm == "l2":
-            return -pairwise_l2(query, candidates)
-        return -torch.cdist(query, candidates, p=1.0)
+        return -(pairwise_l2 if self.norm == "l2" else pairwise_l1)(query, candidates)
 
     def score(self, query: Tensor, candidate: Tensor) -> Tensor:
         """Minus the distances of pairs, (*)."""

@@ -1,12 +1,11 @@
 """Distances between queries and candidates (floor 1): (C, P, D) and (C, K, D) in, (C, P, K) out.
 
 Plain broadcasting would make a (C, P, K, D) tensor. The euclidean distance is one batched matrix product by
-expanded squares; the sum of moduli has no such form and is computed in blocks, forward and backward.
+expanded squares; sums over coordinates have no such form and are computed in blocks, forward and backward.
 """
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -41,6 +40,33 @@ def _differences(query: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor, Ten
     return re, im, torch.hypot(re, im)
 
 
+class _Sum(torch.autograd.Function):
+    """Sum over coordinates of |q_j − k_j|, real or complex, in loops compiled for the host."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, candidates: Tensor, is_complex: bool) -> Tensor:
+        query, candidates = query.contiguous(), candidates.contiguous()
+        ctx.save_for_backward(query, candidates)
+        ctx.is_complex = is_complex
+        distance = query.new_empty(query.shape[0], query.shape[1], candidates.shape[1])
+        compiled = compiled_distance()
+        assert compiled is not None
+        compiled.distances(query.numpy(), candidates.numpy(), query.shape[2], is_complex, distance.numpy())
+        return distance
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        query, candidates = ctx.saved_tensors
+        compiled = compiled_distance()
+        assert compiled is not None
+        d_query, d_candidates = torch.zeros_like(query), torch.zeros_like(candidates)
+        given = (one.numpy() for one in (gradients[0].contiguous(), query, candidates))
+        even = query.new_ones(query.shape[:2]).numpy()
+        sums = d_query.numpy(), d_candidates.numpy()
+        compiled.distances_backward(*given, query.shape[2], ctx.is_complex, even, *sums)
+        return d_query, d_candidates, None
+
+
 class _Moduli(torch.autograd.Function):
     """Sum over coordinates of |q_j − k_j| for complex rows, recomputed block by block in backward."""
 
@@ -49,10 +75,6 @@ class _Moduli(torch.autograd.Function):
         query, candidates = query.contiguous(), candidates.contiguous()
         ctx.save_for_backward(query, candidates)
         distance = query.new_empty(query.shape[0], query.shape[1], candidates.shape[1])
-        compiled = _compiled_for(query)
-        if compiled is not None:
-            compiled.moduli(query.numpy(), candidates.numpy(), query.shape[2], distance.numpy())
-            return distance
         for chunk, start, stop in _blocks(query, candidates):
             moduli = _differences(query[chunk], candidates[chunk, start:stop])[2]
             distance[chunk, :, start:stop] = moduli.sum(-1)
@@ -63,14 +85,6 @@ class _Moduli(torch.autograd.Function):
         query, candidates = ctx.saved_tensors
         (gradient,) = gradients
         d_query, d_candidates = torch.zeros_like(query), torch.zeros_like(candidates)
-        compiled = _compiled_for(query)
-        if compiled is not None:
-            given = (one.numpy() for one in (gradient.contiguous(), query, candidates))
-            even = query.new_ones(query.shape[:2])
-            compiled.moduli_backward(
-                *given, query.shape[2], even.numpy(), d_query.numpy(), d_candidates.numpy()
-            )
-            return d_query, d_candidates
         for chunk, start, stop in _blocks(query, candidates):
             re, im, modulus = _differences(query[chunk], candidates[chunk, start:stop])
             weight = gradient[chunk, :, start:stop].unsqueeze(-1) / modulus.clamp_min_(SQUARE_FLOOR)
@@ -80,9 +94,9 @@ class _Moduli(torch.autograd.Function):
         return d_query, d_candidates
 
 
-def _compiled_for(query: Tensor) -> ModuleType | None:
+def _is_compiled_for(query: Tensor) -> bool:
     on_host = query.device.type == "cpu" and query.dtype in (torch.float32, torch.float64)
-    return compiled_distance() if on_host else None
+    return on_host and compiled_distance() is not None
 
 
 def _blocks(query: Tensor, candidates: Tensor) -> list[tuple[int, int, int]]:
@@ -100,5 +114,22 @@ def _blocks(query: Tensor, candidates: Tensor) -> list[tuple[int, int, int]]:
 
 def pairwise_moduli(query: Tensor, candidates: Tensor) -> Tensor:
     """Σ_j |q_j − k_j| over complex coordinates (real half, imaginary half), (C, P, K), in bounded memory."""
+    if _is_compiled_for(query):
+        return _sum(query, candidates, is_complex=True)
     distance: Tensor = _Moduli.apply(query, candidates)  # type: ignore[no-untyped-call]
+    return distance
+
+
+def pairwise_l1(query: Tensor, candidates: Tensor) -> Tensor:
+    """Σ_d |q_d − k_d|, (C, P, K).
+
+    Where a coordinate of both is the same, the gradient is that of one side on the host, and zero elsewhere.
+    """
+    if _is_compiled_for(query):
+        return _sum(query, candidates, is_complex=False)
+    return torch.cdist(query, candidates, p=1.0)
+
+
+def _sum(query: Tensor, candidates: Tensor, *, is_complex: bool) -> Tensor:
+    distance: Tensor = _Sum.apply(query, candidates, is_complex)  # type: ignore[no-untyped-call]
     return distance

@@ -107,6 +107,11 @@ def compiled_contrast_l2() -> ModuleType | None:
     return _kernels("numba_contrast_l2") if sgemm_address() is not None else None
 
 
+def compiled_contrast_sums() -> ModuleType | None:
+    """`numba_contrast_sums`, or None."""
+    return _kernels("numba_contrast_sums")
+
+
 @cache
 def has_bfloat16_tiles() -> bool:
     """Whether this processor multiplies tiles of bfloat16 (AMX), several times as fast as float32.

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from marius_py.nn.kernels.compiling import elementwise, helper, kernel, reordered_helper
+from marius_py.nn.kernels.compiling import helper, kernel, reordered_helper
 from marius_py.nn.kernels.numba_dropout import Masks, Uses, add_dropped, ask_back_dropped, ask_dropped
 from marius_py.nn.kernels.numba_gemm import multiply
 from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for_row
@@ -25,15 +25,16 @@ from marius_py.nn.kernels.numba_rows import add_columns, add_each
 from marius_py.nn.kernels.numba_weights import (
     LOG2_E,
     NOTHING,
+    ROUNDED,
     SOFTMAX,
     Negatives,
     Objective,
-    average,
     find_runs,
     leave_out,
-    power_of_2,
     settle,
-    share_of,
+    weigh_average,
+    weigh_softmax,
+    write_factor,
 )
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
@@ -66,77 +67,6 @@ class Room(NamedTuple):
     turned: bool
 
 
-_HALF, _TIE = np.uint32(16), np.uint32(1 << 15)
-_NAN = np.uint16(0x7FC0)
-_ROUNDED = np.dtype(np.uint16)
-
-
-@elementwise
-def _nearest(number):
-    """The bits of the bfloat16 that is nearest to a float32, ties up; for some NaN those of a number."""
-    number = np.float32(number)
-    return np.uint16((number.view(np.uint32) + _TIE) >> _HALF)
-
-
-@elementwise
-def _write(factors, row, column, number):
-    """Write a float32 into a table of factors, rounded to the nearest if that holds bfloat16."""
-    if factors.dtype == _ROUNDED:  # known when this is compiled
-        factors[row, column] = _nearest(number) if number == number else _NAN
-    else:
-        factors[row, column] = number
-
-
-@reordered_helper
-def _weigh(scores, positives, count, log_weight, bias, group, inside, runs, num_runs, weights, totals):
-    """Write the softmax loss's weights e^(score − s⁺) of `count` edges, from `inside` a chunk on, and sums.
-
-    The scores are multiplied by log2 e already. Weights that are float32 take the scores' place.
-    """
-    for e in range(count):
-        total = _ZERO
-        for r in range(num_runs):
-            shift = log_weight - positives[e]
-            if bias.shape[1]:
-                shift += bias[inside + e, group[runs[r]]]
-            shift *= LOG2_E
-            for k in range(np.uint64(runs[r]), np.uint64(runs[r + 1])):
-                weight = power_of_2(scores[e, k] + shift)
-                if weights.dtype == _ROUNDED:
-                    weights[e, k] = _nearest(weight)  # the total tells of NaN
-                else:
-                    scores[e, k] = weight
-                total += weight
-        totals[e] = total
-
-
-@reordered_helper
-def _average(
-    scores, room, count, edges, first, share, objective, bias, group, inside, runs, num_runs, shares
-):
-    """Write the weights, factors and pulls of `count` edges by an objective that averages; returns losses."""
-    weights, positives, factors, pulls = room.weights, room.positives, room.factors, room.pulls
-    weight, loss = edges.weight, 0.0
-    for e in range(count):
-        losses, factors[e], pulls[e] = average(
-            scores,
-            e,
-            positives[e],
-            share_of(weight, first + e, share),
-            objective,
-            bias,
-            group,
-            inside + e,
-            runs,
-            num_runs,
-            shares,
-        )
-        loss += losses
-        for k in range(np.uint64(len(shares) if weights.dtype == _ROUNDED else 0)):
-            _write(weights, e, k, scores[e, k])
-    return loss
-
-
 @reordered_helper
 def _answer(rows, answer, first, count, queries, positives):
     """Write the scores of the own answers of `count` edges from `first` on."""
@@ -156,7 +86,7 @@ def _scale(queries, factors, count, dim, scaled):
     """Write the queries of `count` edges times their factors."""
     for e in range(count):
         for d in range(dim):
-            _write(scaled, e, d, queries[e, d] * factors[e])
+            write_factor(scaled, e, d, queries[e, d] * factors[e])
 
 
 @reordered_helper
@@ -181,9 +111,9 @@ def _answer_back(rows, answer, first, count, factors, pulls, queries, gradients,
 @helper
 def _round(queries, count, width, asked):
     """Write the first `width` columns of `count` queries as factors, where these are other than float32."""
-    for e in range(count if asked.dtype == _ROUNDED else 0):
+    for e in range(count if asked.dtype == ROUNDED else 0):
         for d in range(width):
-            _write(asked, e, d, queries[e, d])
+            write_factor(asked, e, d, queries[e, d])
 
 
 @helper
@@ -195,7 +125,7 @@ def _look_up(rows, nodes, candidates):
             ask_for_row(rows, nodes[k + ROWS_AHEAD])
         node = nodes[k]
         for d in range(dim):
-            _write(candidates, k, d, rows[node, d])
+            write_factor(candidates, k, d, rows[node, d])
 
 
 @helper
@@ -207,7 +137,7 @@ def _look_up_dropped(rows, nodes, candidates, first, mask, scale):
             ask_for_row(rows, nodes[k + ROWS_AHEAD])
         node, place = nodes[k], np.uint64(first + k)
         for d in range(dim):
-            _write(candidates, k, d, rows[node, d] * (scale if mask[place, d] else _ZERO))
+            write_factor(candidates, k, d, rows[node, d] * (scale if mask[place, d] else _ZERO))
 
 
 @kernel()
@@ -267,10 +197,12 @@ def contrast(
             place = leave_out(negatives.dropped, place, first, n, count, NOTHING, scores)
             if objective.kind == SOFTMAX:
                 log_weight = objective.log_weight
-                _weigh(scores, positives, n, log_weight, bias, group, inside, runs, num_runs, weights, pulls)
+                weigh_softmax(
+                    scores, positives, n, log_weight, bias, group, inside, runs, num_runs, weights, pulls
+                )
                 loss += settle(pulls, edges.weight, first, n, share, factors, pulls)
             else:
-                loss += _average(
+                loss += weigh_average(
                     scores,
                     room,
                     n,

@@ -49,6 +49,11 @@ _LEAST = np.int32(-0x7F800000)
 """The least float32 that is finite, as `_ordered` has it."""
 
 
+_HALF, _TIE = np.uint32(16), np.uint32(1 << 15)
+_NAN = np.uint16(0x7FC0)
+ROUNDED = np.dtype(np.uint16)
+
+
 class Objective(NamedTuple):
     """A loss.
 
@@ -95,6 +100,22 @@ def power_of_2(x):
     # The bits of a whole power of 2 are its exponent, biased: 0 is those of -127, 255 those of 128, infinity.
     whole = np.int32((shifted.view(np.int32) << _MANTISSA) + (_BIAS << _MANTISSA))
     return result * whole.view(np.float32)
+
+
+@elementwise
+def _nearest(number):
+    """The bits of the bfloat16 that is nearest to a float32, ties up; for some NaN those of a number."""
+    number = np.float32(number)
+    return np.uint16((number.view(np.uint32) + _TIE) >> _HALF)
+
+
+@elementwise
+def write_factor(factors, row, column, number):
+    """Write a float32 into a table of factors, rounded to the nearest if that holds bfloat16."""
+    if factors.dtype == ROUNDED:  # known when this is compiled
+        factors[row, column] = _nearest(number) if number == number else _NAN
+    else:
+        factors[row, column] = number
 
 
 @helper
@@ -251,3 +272,53 @@ def average(scores, e, positive, share, objective, bias, group, inside, runs, nu
         scores[e, k] = slope
         slopes += slope
     return losses * inverse, share * inverse, -slopes * (share * inverse)
+
+
+@reordered_helper
+def weigh_softmax(scores, positives, count, log_weight, bias, group, inside, runs, num_runs, weights, totals):
+    """Write the softmax loss's weights e^(score − s⁺) of `count` edges, from `inside` a chunk on, and sums.
+
+    The scores are multiplied by log2 e already. Weights that are float32 take the scores' place.
+    """
+    for e in range(count):
+        total = _ZERO
+        for r in range(num_runs):
+            shift = log_weight - positives[e]
+            if bias.shape[1]:
+                shift += bias[inside + e, group[runs[r]]]
+            shift *= LOG2_E
+            for k in range(np.uint64(runs[r]), np.uint64(runs[r + 1])):
+                weight = power_of_2(scores[e, k] + shift)
+                if weights.dtype == ROUNDED:
+                    weights[e, k] = _nearest(weight)  # the total tells of NaN
+                else:
+                    scores[e, k] = weight
+                total += weight
+        totals[e] = total
+
+
+@reordered_helper
+def weigh_average(
+    scores, room, count, edges, first, share, objective, bias, group, inside, runs, num_runs, shares
+):
+    """Write the weights, factors and pulls of `count` edges by an objective that averages; returns losses."""
+    weights, positives, factors, pulls = room.weights, room.positives, room.factors, room.pulls
+    weight, loss = edges.weight, 0.0
+    for e in range(count):
+        losses, factors[e], pulls[e] = average(
+            scores,
+            e,
+            positives[e],
+            share_of(weight, first + e, share),
+            objective,
+            bias,
+            group,
+            inside + e,
+            runs,
+            num_runs,
+            shares,
+        )
+        loss += losses
+        for k in range(np.uint64(len(shares) if weights.dtype == ROUNDED else 0)):
+            write_factor(weights, e, k, scores[e, k])
+    return loss

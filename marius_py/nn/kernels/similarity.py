@@ -266,23 +266,30 @@ class L2Similarity:
         d_answer.addcmul_(difference, factor, value=-1)
 
 
-class ModuliSimilarity:
-    """score = −Σ_j |query_j − candidate_j| over complex coordinates (Sun et al., 2019): no matrix product.
+class SumSimilarity:
+    """score = −Σ_d |query_d − candidate_d|, or so over complex coordinates (Sun et al., 2019): no product.
 
     Extended queries are [q, shift, 1]: scaled by an edge's factor, their last column is that factor.
+
+    Args:
+        is_complex: whether coordinates are complex, real parts in the first half of a row.
     """
 
     adds_biases = False
     compiled = True
+
+    def __init__(self, *, is_complex: bool) -> None:
+        self._is_complex = is_complex
 
     def widths(self, dim: int, groups: int) -> tuple[int, int]:
         """Two extra columns for either."""
         return dim + 2, dim + 2
 
     def positive(self, query: Tensor, answer: Tensor, scratch: Tensor) -> Tensor:
-        """Minus the sums of moduli of pairs."""
-        re, im = torch.sub(query, answer, out=scratch).chunk(2, 1)
-        return torch.hypot(re, im).sum(1).neg_()
+        """Minus the distances of pairs."""
+        difference = torch.sub(query, answer, out=scratch)
+        sizes = torch.hypot(*difference.chunk(2, 1)) if self._is_complex else difference.abs_()
+        return sizes.sum(1).neg_()
 
     def extend_queries(
         self, extended: Tensor, dim: int, shift: Tensor | float, biases: Tensor | None = None
@@ -297,7 +304,8 @@ class ModuliSimilarity:
 
     def scores(self, block: Block, candidates: Tensor, dim: int, groups: int) -> None:
         """Shift minus distance."""
-        _compiled().moduli(block.query.numpy(), candidates.numpy(), dim, block.scores.numpy())
+        given = block.query.numpy(), candidates.numpy()
+        _compiled().distances(*given, dim, self._is_complex, block.scores.numpy())
         torch.sub(block.query[..., dim : dim + 1], block.scores, out=block.scores)
 
     def query_gradient(self, block: Block, candidates: Tensor, dim: int) -> Tensor:
@@ -305,14 +313,14 @@ class ModuliSimilarity:
         return block.scores.sum(-1)
 
     def candidate_gradient(self, block: Block, candidates: Tensor, out: Tensor, add: bool) -> None:
-        """Unit differences by weights, of both sides at once."""
+        """Signs of differences, or unit ones, by weights, of both sides at once."""
         block.d_query.zero_()
         if not add:
             out.zero_()
         arrays = (one.numpy() for one in (block.scores.neg_(), block.query, candidates))
         factor, dim = block.scaled[..., -1].contiguous(), block.query.shape[-1] - 2
         sums = (one.numpy() for one in (block.d_query, out))
-        _compiled().moduli_backward(*arrays, dim, factor.numpy(), *sums)
+        _compiled().distances_backward(*arrays, dim, self._is_complex, factor.numpy(), *sums)
 
     def finish_candidates(self, sums: Tensor, candidates: Tensor, dim: int) -> Tensor:
         """The sums are the gradient."""
@@ -327,11 +335,13 @@ class ModuliSimilarity:
         d_answer: Tensor,
         scratch: Tensor,
     ) -> None:
-        """Unit vectors from query to answer and back; zero where they coincide."""
+        """Signs of differences, or unit ones, to the answer and back; zero where both coincide."""
         difference = torch.sub(answer, query, out=scratch)
-        re, im = difference.chunk(2, 1)
-        modulus = torch.hypot(re, im)
-        factor = torch.where(modulus > 0, gradient / modulus, 0.0).repeat(1, 2)
+        if self._is_complex:
+            modulus = torch.hypot(*difference.chunk(2, 1))
+            factor = torch.where(modulus > 0, gradient / modulus, 0.0).repeat(1, 2)
+        else:
+            difference, factor = difference.sign_(), gradient
         d_query.addcmul_(difference, factor)
         d_answer.addcmul_(difference, factor, value=-1)
 
@@ -345,6 +355,7 @@ def _compiled() -> ModuleType:
 SIMILARITIES: dict[str, Similarity] = {
     "dot": DotSimilarity(),
     "l2": L2Similarity(),
-    "moduli": ModuliSimilarity(),
+    "l1": SumSimilarity(is_complex=False),
+    "moduli": SumSimilarity(is_complex=True),
 }
 """`ClosedFormDecoder.similarity` → how to compute it; they hold no state."""

@@ -1,0 +1,190 @@
+"""Edges contrasted with shared negatives by sums over coordinates (floor 1, Numba), from rows to gradients.
+
+As `numba_contrast`, but the score of a query and a candidate is minus their distance, Σ_d |q_d − k_d|, or so
+over complex coordinates. `numba_distance` takes the place of the products. Importing this module needs Numba.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from marius_py.nn.kernels.compiling import helper, kernel, reordered_helper
+from marius_py.nn.kernels.numba_distance import measure, measure_back, modulus
+from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for_row
+from marius_py.nn.kernels.numba_queries import Edges, ask, ask_back
+from marius_py.nn.kernels.numba_rows import add_columns
+from marius_py.nn.kernels.numba_weights import (
+    LOG2_E,
+    NOTHING,
+    SOFTMAX,
+    Negatives,
+    Objective,
+    find_runs,
+    leave_out,
+    settle,
+    weigh_average,
+    weigh_softmax,
+)
+
+_ZERO, _ONE = np.float32(0), np.float32(1)
+_LINE = 16
+"""Candidates that are turned together: they fill a line of a column."""
+
+
+class Room(NamedTuple):
+    """What a block of n edges is worked on in, W at least D; all float32, contents do not matter.
+
+    Attributes:
+        queries, gradients: (n, W). scores: (n, K or more), and `weights` the same array.
+        positives, factors, pulls: (n,): scores of own answers, and see `numba_weights`.
+        candidates, sums: (D, K or more), candidates and their gradients by columns.
+    """
+
+    queries: np.ndarray
+    gradients: np.ndarray
+    positives: np.ndarray
+    factors: np.ndarray
+    pulls: np.ndarray
+    scores: np.ndarray
+    weights: np.ndarray
+    candidates: np.ndarray
+    sums: np.ndarray
+
+
+@helper
+def _look_up(rows, nodes, candidates):
+    """Write a chunk's candidates as columns."""
+    count = len(nodes)
+    for first in range(0, count, _LINE):
+        stop = min(first + _LINE, count)
+        for k in range(stop, min(stop + _LINE, count)):
+            ask_for_row(rows, nodes[k])
+        for d in range(len(candidates)):
+            for k in range(first, stop):
+                candidates[d, k] = rows[nodes[k], d]
+
+
+@reordered_helper
+def _answer(rows, answer, first, count, is_complex, queries, positives):
+    """Write the scores of the own answers of `count` edges from `first` on."""
+    dim, half = rows.shape[1], rows.shape[1] // 2
+    for e in range(count):
+        if e + ROWS_AHEAD < count:
+            ask_for_row(rows, answer[first + e + ROWS_AHEAD])
+        right, distance = answer[first + e], _ZERO
+        if is_complex:
+            for d in range(half):
+                i = np.uint64(half + d)
+                distance += modulus(queries[e, d] - rows[right, d], queries[e, i] - rows[right, i])
+        else:
+            for d in range(dim):
+                distance += abs(queries[e, d] - rows[right, d])
+        positives[e] = -distance
+
+
+@reordered_helper
+def _answer_back(rows, answer, first, count, is_complex, room, d_rows):
+    """Turn the sums of what candidates' distances do of `count` edges into gradients of queries, in place.
+
+    The true answers have their part in them; their own gradients are added to those of rows. Differences of
+    zero have none.
+    """
+    queries, gradients, factors, pulls = room.queries, room.gradients, room.factors, room.pulls
+    dim, half = rows.shape[1], rows.shape[1] // 2
+    for e in range(count):
+        if e + ROWS_AHEAD < count:
+            ask_for_row(rows, answer[first + e + ROWS_AHEAD])
+            ask_for_row(d_rows, answer[first + e + ROWS_AHEAD])
+        right, factor, pull = answer[first + e], factors[e], pulls[e]
+        for d in range(half if is_complex else 0):
+            i = np.uint64(half + d)
+            re, im = queries[e, d] - rows[right, d], queries[e, i] - rows[right, i]
+            size = modulus(re, im)
+            scale = pull / size if size > _ZERO else _ZERO
+            gradients[e, d] = -(gradients[e, d] * factor + re * scale)
+            gradients[e, i] = -(gradients[e, i] * factor + im * scale)
+            d_rows[right, d] += re * scale
+            d_rows[right, i] += im * scale
+        for d in range(0 if is_complex else dim):
+            apart = queries[e, d] - rows[right, d]
+            towards = pull if apart > _ZERO else (-pull if apart < _ZERO else _ZERO)
+            gradients[e, d] = -(gradients[e, d] * factor + towards)
+            d_rows[right, d] += towards
+
+
+@kernel()
+def contrast(
+    rows: np.ndarray,
+    relations: np.ndarray,
+    edges: Edges,
+    negatives: Negatives,
+    objective: Objective,
+    is_complex: bool,
+    room: Room,
+    d_rows: np.ndarray,
+    d_relations: np.ndarray,
+) -> float:
+    """Contrast edges with negatives, a score being minus a distance: gradients of the mean loss.
+
+    Args:
+        rows, relations: (U, D) and (V, D) float32, of relations the decoder's `factors`.
+        is_complex: whether coordinates are complex, real parts in the first half of a row.
+        d_rows, d_relations: (U, D) and (V, D), added to.
+
+    Returns:
+        Sum of the edges' losses; infinite or NaN if negatives score too far above an edge (`MOST_WEIGHT`) or
+        distances overflow: gradients are then worthless.
+    """
+    dim = rows.shape[1]
+    num_chunks, count = negatives.nodes.shape
+    chunk_edges, block = len(edges.known) // num_chunks, len(room.queries)
+    share = _ONE / np.float32(len(edges.known))
+    queries, gradients, scores, sums = room.queries, room.gradients, room.scores, room.sums
+    positives, factors, pulls = room.positives, room.factors, room.pulls
+    runs, shares = np.empty(count + 1, np.int64), np.empty(count, np.float32)
+    unit = -LOG2_E if objective.kind == SOFTMAX else -_ONE
+    loss, place = 0.0, 0
+    for number in range(num_chunks):
+        nodes = negatives.nodes[number]
+        _look_up(rows, nodes, room.candidates)
+        sums[:] = _ZERO
+        bias, group = negatives.bias[number], negatives.group[number]
+        num_runs = find_runs(group, count, runs)
+        for inside in range(0, chunk_edges, block):
+            first, n = number * chunk_edges + inside, min(block, chunk_edges - inside)
+            ask(rows, relations, edges, first, n, queries)
+            _answer(rows, edges.answer, first, n, is_complex, queries, positives)
+            measure(queries, n, room.candidates, count, is_complex, unit, scores, 0)
+            place = leave_out(negatives.dropped, place, first, n, count, NOTHING, scores)
+            if objective.kind == SOFTMAX:
+                log_weight = objective.log_weight
+                weigh_softmax(
+                    scores, positives, n, log_weight, bias, group, inside, runs, num_runs, scores, pulls
+                )
+                loss += settle(pulls, edges.weight, first, n, share, factors, pulls)
+            else:
+                loss += weigh_average(
+                    scores,
+                    room,
+                    n,
+                    edges,
+                    first,
+                    share,
+                    objective,
+                    bias,
+                    group,
+                    inside,
+                    runs,
+                    num_runs,
+                    shares,
+                )
+            for e in range(n):
+                for d in range(dim):
+                    gradients[e, d] = _ZERO
+            measure_back(queries, n, room.candidates, count, is_complex, scores, 0, factors, gradients, sums)
+            _answer_back(rows, edges.answer, first, n, is_complex, room, d_rows)
+            ask_back(rows, relations, edges, first, n, gradients, d_rows, d_relations)
+        add_columns(d_rows, nodes, sums)
+    return loss
