@@ -32,6 +32,7 @@ from marius_py.nn import (
     SoftmaxLoss,
     TransE,
     fused_compiled,
+    fused_loops,
 )
 from marius_py.nn import fused_contrast as fused_module
 from marius_py.nn import model as model_module
@@ -126,6 +127,8 @@ COMPILED: dict[str, Callable[[int], Decoder]] = {
     "transe-l1": partial(TransE, norm="l1"),
     "rotate": RotatE,
     "rotate-moduli": partial(RotatE, norm="moduli"),
+    "rescal": RESCAL,
+    "rescal-blocks": partial(RESCAL, block=2),
 }
 """Decoders that compiled loops know."""
 
@@ -135,8 +138,8 @@ COMPILED: dict[str, Callable[[int], Decoder]] = {
 @pytest.mark.parametrize("block", [1, 3, 7])  # of one edge, of some with a rest, of the whole chunk
 def test_compiled_equals_plain(name: str, dim: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = COMPILED[name]
-    monkeypatch.setattr(fused_compiled, "block_edges", lambda *sizes, is_rounded=False: block)
-    assert fused_compiled.turns_sums(dim) is (dim == 6)
+    monkeypatch.setattr(fused_loops, "block_edges", lambda *sizes, is_rounded=False: block)
+    assert fused_loops.turns_sums(dim) is (dim == 6)
     calls = []
     compiled = model_module.compiled_gradients
     monkeypatch.setattr(
@@ -191,12 +194,12 @@ def test_products_of_other_precision_are_left_to_pytorch(monkeypatch: pytest.Mon
         monkeypatch.setattr(products, "_rounds", lambda precision, rounds=rounds: rounds)
         assert fused_compiled.can_compile(form, given, model._workspace())
         with product_units("bfloat16"):
-            monkeypatch.setattr(fused_compiled, "has_bfloat16_tiles", lambda: False)
+            monkeypatch.setattr(fused_loops, "has_bfloat16_tiles", lambda: False)
             assert fused_compiled.can_compile(form, given, model._workspace()) is not rounds
-            monkeypatch.setattr(fused_compiled, "has_bfloat16_tiles", lambda: True)
-            monkeypatch.setattr(fused_compiled, "bfloat16_gemm_address", lambda: None)
+            monkeypatch.setattr(fused_loops, "has_bfloat16_tiles", lambda: True)
+            monkeypatch.setattr(fused_loops, "bfloat16_gemm_address", lambda: None)
             assert fused_compiled.can_compile(form, given, model._workspace()) is not rounds
-            monkeypatch.setattr(fused_compiled, "bfloat16_gemm_address", lambda: 1)
+            monkeypatch.setattr(fused_loops, "bfloat16_gemm_address", lambda: 1)
             assert fused_compiled.can_compile(form, given, model._workspace())
         with set_precision("tf32"):  # more than bfloat16 has
             assert fused_compiled.can_compile(form, given, model._workspace()) is not rounds
@@ -210,8 +213,8 @@ def test_rounded_factors_are_all_that_bfloat16_changes(
     decoder: Decoder, block: int, loss: Loss, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows that bfloat16 holds have the loss of float32; in gradients their weights are rounded."""
-    monkeypatch.setattr(fused_compiled, "block_edges", lambda *sizes, is_rounded=False: block)
-    monkeypatch.setattr(fused_compiled, "has_bfloat16_tiles", lambda: True)
+    monkeypatch.setattr(fused_loops, "block_edges", lambda *sizes, is_rounded=False: block)
+    monkeypatch.setattr(fused_loops, "has_bfloat16_tiles", lambda: True)
     monkeypatch.setattr(products, "_rounds", lambda precision: True)
     calls, errors = [], []
     compiled = model_module.compiled_gradients
@@ -262,28 +265,28 @@ def test_whether_products_are_rounded_is_found_by_one() -> None:
 @pytest.mark.parametrize("chunk_edges", [1, 5, 7, 100, 113, 1000, 1024, 1025, 5000, 10_000])
 def test_blocks_of_compiled_edges_are_even(chunk_edges: int, count: int, is_rounded: bool) -> None:
     """Whole registers, within the limit, and none is a sliver."""
-    block = fused_compiled.block_edges(chunk_edges, count, is_rounded=is_rounded)
+    block = fused_loops.block_edges(chunk_edges, count, is_rounded=is_rounded)
     number = -(-chunk_edges // block)
     lacking = number * block - chunk_edges
     assert lacking < number or (block % 16 == 0 and 2 * lacking <= block)
-    limit, least = fused_compiled.BLOCK_SCORES, fused_compiled.LEAST_EDGES
+    limit, least = fused_loops.BLOCK_SCORES, fused_loops.LEAST_EDGES
     if is_rounded:
-        limit, least = fused_compiled.ROUNDED_BLOCK_SCORES, fused_compiled.ROUNDED_LEAST_EDGES
+        limit, least = fused_loops.ROUNDED_BLOCK_SCORES, fused_loops.ROUNDED_LEAST_EDGES
     assert block * count <= max(limit, least * count)
 
 
 def test_blocks_of_compiled_edges_are_whole_registers() -> None:
     sizes = [(1000, 1000), (5000, 1000), (1000, 500), (1024, 500), (1000, 14_541)]
-    assert [fused_compiled.block_edges(*size) for size in sizes] == [112, 112, 208, 208, 112]
-    rounded = [fused_compiled.block_edges(*size, is_rounded=True) for size in sizes]
+    assert [fused_loops.block_edges(*size) for size in sizes] == [112, 112, 208, 208, 112]
+    rounded = [fused_loops.block_edges(*size, is_rounded=True) for size in sizes]
     assert rounded == [80, 80, 144, 147, 64]
-    assert fused_compiled.block_edges(1025, 1000) == 103  # nine of 112 would leave 17
+    assert fused_loops.block_edges(1025, 1000) == 103  # nine of 112 would leave 17
 
 
 def test_sums_are_turned_where_rows_leave_registers_empty() -> None:
-    turned = [dim for dim in (16, 20, 50, 64, 100, 128, 150, 200, 256) if fused_compiled.turns_sums(dim)]
+    turned = [dim for dim in (16, 20, 50, 64, 100, 128, 150, 200, 256) if fused_loops.turns_sums(dim)]
     assert turned == [20, 50, 100]
-    assert not fused_compiled.turns_sums(100, is_rounded=True)
+    assert not fused_loops.turns_sums(100, is_rounded=True)
 
 
 class _Squared(ComplEx):

@@ -456,6 +456,7 @@ import numpy as np
 from marius_py.nn.kernels import numba_contrast as loops
 from marius_py.nn.kernels import numba_contrast_l2 as distances
 from marius_py.nn.kernels import numba_contrast_sums as sums_loops
+from marius_py.nn.kernels import numba_matrices as matrices
 from marius_py.nn.kernels.numba_dropout import Masks, Uses
 from marius_py.nn.kernels.numba_queries import COMPLEX, SUM, Edges
 from marius_py.nn.kernels.numba_weights import LOGISTIC, MARGIN, SOFTMAX, Negatives, Objective
@@ -474,7 +475,9 @@ negatives = Negatives(
 )
 objectives = [
     Objective(kind, np.float32(0), np.float32(1), np.float32(temperature))
-    for kind, temperature in ((SOFTMAX, 0), (LOGISTIC, 0), (LOGISTIC, 0.5), (MARGIN, 0), (MARGIN, 0.5))
+    for kind, temperature in (
+        (SOFTMAX, 0), (LOGISTIC, 0), (LOGISTIC, 0.5), (MARGIN, 0), (MARGIN, 0.5)
+    )
 ]
 kept = [random.random((edges, dim)) < 0.7 for _ in range(5)] + [random.random((count, dim)) < 0.7]
 masks = Masks(*kept, np.float32(1.25), np.float32(1.5))
@@ -515,6 +518,13 @@ for product, is_complex in ((SUM, False), (COMPLEX, True)):
     asked = Edges(known, relation, answer, product, np.float32(1), weight)
     for objective in objectives:
         show(sums_loops.contrast, asked, negatives, objective, is_complex, room)
+forms = random.standard_normal((3, dim * 20), np.float32)
+given = rows, forms, known, relation, np.argsort(relation)
+for turned in (False, True):
+    queries, out = np.zeros((edges, dim), np.float32), (np.zeros_like(rows), np.zeros_like(forms))
+    matrices.ask(*given, turned, queries)
+    matrices.ask_back(*given, turned, queries, *out)
+    print(*(hashlib.sha256(array.tobytes()).hexdigest() for array in (queries, *out)))
 """
 
 

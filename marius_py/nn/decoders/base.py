@@ -97,12 +97,13 @@ class ClosedFormDecoder(Decoder):
             "moduli" minus that of the moduli of complex ones; None: something else (then autograd is used).
         product: how a query is made: it is the known node's row ("none"), its product with the relation's
             coordinate by coordinate ("real"), their complex product, for heads with the conjugate
-            ("complex"), or their sum, for heads their difference ("sum"); None: in another way. Of the
-            relation's row it takes what `factors` makes of it.
+            ("complex"), their sum, for heads their difference ("sum"), or that with the matrices b × b along
+            a diagonal that the relation's row (D · b) holds, for heads turned ("matrix"); None: in another
+            way. Of the relation's row it takes what `factors` makes of it.
     """
 
     similarity: Literal["dot", "l1", "l2", "moduli"] | None
-    product: Literal["none", "real", "complex", "sum"] | None = None
+    product: Literal["none", "real", "complex", "sum", "matrix"] | None = None
 
     @abstractmethod
     def query_into(self, node: Tensor, relation: Tensor, side: Side, out: Tensor) -> None:

@@ -16,9 +16,9 @@ class RESCAL(ClosedFormDecoder):
     """score = headᵀ · W · tail with a matrix W for each relation (Nickel et al., 2011).
 
     With `block` b, W is block-diagonal: D / b matrices of b × b (Liu et al., 2017, take b = 2). 1 is
-    DistMult, 2 holds ComplEx, D is RESCAL. A relation's row is its matrices, row by row: D · b floats. An
-    edge's are gathered with it, so that a batch of B edges works on B · D · b floats; without blocks keep D
-    at 128 or less.
+    DistMult, 2 holds ComplEx, D is RESCAL. A relation's row is its matrices, row by row: D · b floats. On a
+    device and with dropout an edge's are gathered with it, so that a batch of B edges works on B · D · b
+    floats: without blocks keep D at 128 or less there.
 
     Args:
         dim: embedding width in floats.
@@ -29,6 +29,7 @@ class RESCAL(ClosedFormDecoder):
     """
 
     similarity = "dot"
+    product = "matrix"
 
     def __init__(self, dim: int, block: int | None = None) -> None:
         super().__init__(dim)

@@ -87,6 +87,11 @@ def compiled_queries() -> ModuleType | None:
     return _kernels("numba_queries")
 
 
+def compiled_matrices() -> ModuleType | None:
+    """`numba_matrices`, or None."""
+    return _kernels("numba_matrices")
+
+
 def compiled_dropout() -> ModuleType | None:
     """`numba_dropout`, or None."""
     return _kernels("numba_dropout")
