@@ -28,6 +28,7 @@ from marius_py.nn.kernels.objectives import (
     AveragedObjective,
     LogisticObjective,
     MarginObjective,
+    SmoothedObjective,
     SoftmaxObjective,
 )
 from marius_py.nn.kernels.workspace import Workspace
@@ -37,6 +38,7 @@ from marius_py.types import Side
 _ZERO = np.float32(0)
 _OBJECTIVES = {
     SoftmaxObjective: "SOFTMAX",
+    SmoothedObjective: "SMOOTHED",
     LogisticObjective: "LOGISTIC",
     MarginObjective: "MARGIN",
 }
@@ -235,9 +237,10 @@ def _objective(form: ClosedForm) -> Any:
     kind = getattr(weights, _OBJECTIVES[type(given)])
     if isinstance(given, AveragedObjective):
         margin, temperature = np.float32(given.margin), np.float32(given.temperature)
-        return weights.Objective(kind, _ZERO, margin, temperature)
+        return weights.Objective(kind, _ZERO, margin, temperature, _ZERO)
     assert isinstance(given, SoftmaxObjective)
-    return weights.Objective(kind, np.float32(given.log_weight), _ZERO, _ZERO)
+    smoothing = given.smoothing if isinstance(given, SmoothedObjective) else 0
+    return weights.Objective(kind, np.float32(given.log_weight), _ZERO, _ZERO, np.float32(smoothing))
 
 
 def _array(given: Tensor | None, dtype: type[np.generic], *shape: int) -> np.ndarray:

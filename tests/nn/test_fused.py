@@ -153,19 +153,19 @@ def test_compiled_equals_plain(name: str, dim: int, block: int, monkeypatch: pyt
         LogisticLoss(adversarial_temperature=0.7),
         MarginLoss(margin=2.0),
         MarginLoss(adversarial_temperature=0.7),
+        SoftmaxLoss(smoothing=0.2, negative_weight=3.0),
     ]
     for one, groups, reciprocal in itertools.product(losses, (0, 2), (False, True)):
         options = {**shape, "groups": groups, "weighted": reciprocal}
         assert_paths_equal(decoder(dim), one, options, reciprocal=reciprocal)
-    assert len(calls) == 20
+    assert len(calls) == 24
     calls.clear()
     for one, reciprocal in itertools.product(losses, (False, True)):
         assert_paths_equal(decoder(dim), one, shape, dropout=True, reciprocal=reciprocal)
-    assert len(calls) == (10 if name in ("dot", "distmult", "complex") else 0)
+    assert len(calls) == (12 if name in ("dot", "distmult", "complex") else 0)
     calls.clear()
-    assert_paths_equal(decoder(dim), SoftmaxLoss(smoothing=0.1), shape)
     assert_paths_equal(decoder(dim), loss, shape, reciprocal=True, compiled=False)
-    assert not calls  # these go the plain way
+    assert not calls  # it goes the plain way
     monkeypatch.setattr(host, "sgemm_address", lambda: None)  # a PyTorch that exports no matrix product
     assert_paths_equal(decoder(dim), loss, shape, reciprocal=True)
     assert len(calls) == (name in ("transe-l1", "rotate-moduli"))  # which need none
@@ -471,7 +471,7 @@ def test_ordinary_scores_are_computed_once(compiled: bool, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("name", ["distmult", "transe", "transe-l1", "rotate-moduli"])
-@pytest.mark.parametrize("loss", [*LOSSES[:5], *LOSSES[7:]], ids=[*NAMES[:5], *NAMES[7:]])
+@pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
 def test_compiled_loops_take_what_is_far_or_left_out(
     name: str, loss: Loss, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -479,8 +479,9 @@ def test_compiled_loops_take_what_is_far_or_left_out(
     decoder = COMPILED[name](6)
     batch = random_batch(6, chunks=2, chunk_edges=3, drop=True, weighted=True)
     batch.negatives["tail"].dropped[:] = torch.arange(len(batch.negatives["tail"].dropped))
-    far = replace(batch, rows=batch.rows * 30)
-    given = [batch] if isinstance(loss, SoftmaxLoss) else [batch, far]
+    # A softmax of scores in the thousands goes by their last bits: it gets smaller ones.
+    far = replace(batch, rows=batch.rows * (8 if isinstance(loss, SoftmaxLoss) else 30))
+    given = [batch] if isinstance(loss, SoftmaxLoss) and not loss.smoothing else [batch, far]
     expected = [gradients(make_model(decoder, loss, fused=False), one) for one in given]
     monkeypatch.setattr(model_module, "autograd_gradients", None)
     monkeypatch.setattr(model_module, "fused_gradients", None)
@@ -492,7 +493,7 @@ def test_compiled_loops_take_what_is_far_or_left_out(
 
 
 @pytest.mark.parametrize("name", ["distmult", "transe", "transe-l1", "rotate-moduli"])
-@pytest.mark.parametrize("loss", [*LOSSES[:5], *LOSSES[7:]], ids=[*NAMES[:5], *NAMES[7:]])
+@pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
 @pytest.mark.parametrize("column", [0, 3])
 def test_compiled_loops_hide_no_nan(
     name: str, loss: Loss, column: int, monkeypatch: pytest.MonkeyPatch

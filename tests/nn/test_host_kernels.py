@@ -459,7 +459,7 @@ from marius_py.nn.kernels import numba_contrast_sums as sums_loops
 from marius_py.nn.kernels import numba_matrices as matrices
 from marius_py.nn.kernels.numba_dropout import Masks, Uses
 from marius_py.nn.kernels.numba_queries import COMPLEX, SUM, Edges
-from marius_py.nn.kernels.numba_weights import LOGISTIC, MARGIN, SOFTMAX, Negatives, Objective
+from marius_py.nn.kernels.numba_weights import LOGISTIC, MARGIN, SMOOTHED, SOFTMAX, Negatives, Objective
 from marius_py.nn.kernels.gemm import bfloat16_gemm_address, sgemm_address
 
 random = np.random.default_rng(0)
@@ -474,9 +474,9 @@ negatives = Negatives(
     np.zeros(0, np.int64),
 )
 objectives = [
-    Objective(kind, np.float32(0), np.float32(1), np.float32(temperature))
+    Objective(kind, np.float32(0), np.float32(1), np.float32(temperature), np.float32(0.1))
     for kind, temperature in (
-        (SOFTMAX, 0), (LOGISTIC, 0), (LOGISTIC, 0.5), (MARGIN, 0), (MARGIN, 0.5)
+        (SOFTMAX, 0), (SMOOTHED, 0), (LOGISTIC, 0), (LOGISTIC, 0.5), (MARGIN, 0), (MARGIN, 0.5)
     )
 ]
 kept = [random.random((edges, dim)) < 0.7 for _ in range(5)] + [random.random((count, dim)) < 0.7]

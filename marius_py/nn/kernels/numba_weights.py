@@ -13,7 +13,7 @@ import numpy as np
 from marius_py.nn.kernels.compiling import elementwise, helper, reordered_helper
 from marius_py.nn.kernels.objectives import MOST_WEIGHT
 
-SOFTMAX, LOGISTIC, MARGIN = 0, 1, 2
+SOFTMAX, LOGISTIC, MARGIN, SMOOTHED = 0, 1, 2, 3
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 NOTHING = -np.float32(np.inf)
@@ -58,15 +58,17 @@ class Objective(NamedTuple):
     """A loss.
 
     Attributes:
-        kind: SOFTMAX; LOGISTIC or MARGIN, averages over negatives.
-        log_weight: float32, logarithm of what all negatives count in SOFTMAX.
+        kind: SOFTMAX, or SMOOTHED with labels smoothed; LOGISTIC or MARGIN, averages over negatives.
+        log_weight: float32, logarithm of what all negatives count in the first two.
         margin: float32, of the others. temperature: float32, theirs, of negatives' weights; 0: even ones.
+        smoothing: float32, of SMOOTHED.
     """
 
     kind: int
     log_weight: np.float32
     margin: np.float32
     temperature: np.float32
+    smoothing: np.float32
 
 
 class Negatives(NamedTuple):
@@ -220,7 +222,10 @@ def _share_evenly(scores, e, bias, group, inside, runs, num_runs, shares):
 
 @reordered_helper
 def _share_by_score(scores, e, temperature, bias, group, inside, runs, num_runs, shares):
-    """As `_share_evenly`, times e^(temperature · score), all divided by a number that keeps them finite."""
+    """As `_share_evenly`, times e^(temperature · score), all divided by e^l, which keeps them finite.
+
+    Returns the sum and l.
+    """
     for r in range(num_runs):
         shift = bias[inside, group[runs[r]]] if bias.shape[1] else _ZERO
         for k in range(np.uint64(runs[r]), np.uint64(runs[r + 1])):
@@ -234,12 +239,34 @@ def _share_by_score(scores, e, temperature, bias, group, inside, runs, num_runs,
         share = power_of_2((shares[k] - largest) * LOG2_E)
         shares[k] = share
         total += share
-    return total
+    return total, largest
+
+
+@reordered_helper
+def _smooth(scores, e, positive, share, objective, bias, group, inside, runs, num_runs, shares):
+    """As `average`, by the softmax loss with smoothed labels (`objectives.SmoothedObjective`)."""
+    count, kept, gaps = np.uint64(runs[num_runs]), _ZERO, _ZERO
+    for r in range(num_runs):
+        shift = bias[inside, group[runs[r]]] if bias.shape[1] else _ZERO
+        for k in range(np.uint64(runs[r]), np.uint64(runs[r + 1])):
+            is_kept = scores[e, k] != NOTHING
+            kept += _ONE if is_kept else _ZERO
+            gaps += positive - (scores[e, k] + shift) if is_kept else _ZERO
+    total, largest = _share_by_score(scores, e, _ONE, bias, group, inside, runs, num_runs, shares)
+    smoothed = objective.smoothing / (kept + _ONE)
+    above = np.float32(largest + np.log(total)) + (objective.log_weight - positive)
+    inverse = _ZERO if total == _ZERO else _sigmoid(above) / total  # NaN stays
+    slopes = _ZERO
+    for k in range(count):
+        slope = shares[k] * inverse - smoothed if scores[e, k] != NOTHING else _ZERO
+        scores[e, k] = slope
+        slopes += slope
+    return _softplus(above) + smoothed * gaps, share, -slopes * share
 
 
 @reordered_helper
 def average(scores, e, positive, share, objective, bias, group, inside, runs, num_runs, shares):
-    """Turn the scores of an edge's negatives into weights by an objective that averages them.
+    """Turn the scores of an edge's negatives into weights by an objective that goes over all of them.
 
     Args:
         scores: of which row e is replaced.
@@ -251,11 +278,13 @@ def average(scores, e, positive, share, objective, bias, group, inside, runs, nu
     Returns:
         Loss, factor and pull.
     """
-    count, margin = np.uint64(runs[num_runs]), objective.margin
-    if objective.temperature == _ZERO:
+    if objective.kind == SMOOTHED:
+        return _smooth(scores, e, positive, share, objective, bias, group, inside, runs, num_runs, shares)
+    count, margin, temperature = np.uint64(runs[num_runs]), objective.margin, objective.temperature
+    if temperature == _ZERO:
         total = _share_evenly(scores, e, bias, group, inside, runs, num_runs, shares)
     else:
-        total = _share_by_score(scores, e, objective.temperature, bias, group, inside, runs, num_runs, shares)
+        total, _ = _share_by_score(scores, e, temperature, bias, group, inside, runs, num_runs, shares)
     inverse = _ZERO if total == _ZERO else _ONE / total  # NaN stays
     losses, slopes = _ZERO, _ZERO
     if objective.kind == LOGISTIC:
@@ -301,7 +330,7 @@ def weigh_softmax(scores, positives, count, log_weight, bias, group, inside, run
 def weigh_average(
     scores, room, count, edges, first, share, objective, bias, group, inside, runs, num_runs, shares
 ):
-    """Write the weights, factors and pulls of `count` edges by an objective that averages; returns losses."""
+    """Write the weights, factors and pulls of `count` edges as `average` has them; returns losses."""
     weights, positives, factors, pulls = room.weights, room.positives, room.factors, room.pulls
     weight, loss = edges.weight, 0.0
     for e in range(count):
