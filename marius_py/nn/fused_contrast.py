@@ -9,7 +9,7 @@ Nothing of size (C, P, K), (C, K, D) or (B, D) is ever whole, and all scratch is
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from marius_py.nn.decoders.base import ClosedFormDecoder, Decoder, written_toget
 from marius_py.nn.fused_scratch import BlockScratch, Scratch
 from marius_py.nn.gradients import StepInput
 from marius_py.nn.kernels.host import add_rows, compiled_distance
-from marius_py.nn.kernels.objectives import Objective, closed_form
+from marius_py.nn.kernels.objectives import Objective, SmoothedObjective, SoftmaxObjective, closed_form
 from marius_py.nn.kernels.similarity import SIMILARITIES, Similarity
 from marius_py.nn.kernels.workspace import Workspace
 from marius_py.nn.losses import Loss
@@ -43,6 +43,12 @@ class ClosedForm:
     decoder: ClosedFormDecoder
     similarity: Similarity
     objective: Objective
+
+    def steadier(self) -> ClosedForm | None:
+        """The same, slower, for scores that this is infinite for; None if there is none."""
+        if type(self.objective) is not SoftmaxObjective:
+            return None
+        return replace(self, objective=SmoothedObjective(self.objective.log_weight, 0.0))
 
 
 def find_closed_form(decoder: Decoder, loss: Loss, device: str = "cpu") -> ClosedForm | None:

@@ -284,13 +284,13 @@ class LinkPredictionModel:
             if self.kernels is not None and takes(form) and not inputs.weighs_edges:
                 return device_gradients(form, regularizers, inputs, self.kernels)
             chunks = {corruption.nodes.shape[0] for corruption in inputs.batch.negatives.values()}
-            if len(chunks) == 1:
+            while form is not None and len(chunks) == 1:
                 compiled = can_compile(form, inputs, workspace)
                 compute = compiled_gradients if compiled else fused_gradients
                 gradients = compute(form, regularizers, inputs, workspace)
                 if bool(torch.isfinite(gradients.loss)):
                     return gradients
-            inputs = given()  # the masks of the first are used up
+                form, inputs = form.steadier(), given()  # the masks of the first are used up
         return autograd_gradients(self.decoder, self.loss, regularizers, inputs)
 
     def _masks(self, batch: Batch, workspace: Workspace) -> BatchMasks:

@@ -114,12 +114,14 @@ class SoftmaxObjective:
 class SmoothedObjective(SoftmaxObjective):
     """Cross-entropy with label smoothing ε: of log p of each of n kept negatives, − ε / (n + 1) is added.
 
+    Finite wherever the scores are: with ε = 0 it takes over where `SoftmaxObjective` overflows.
+
     loss = log z − ε / (n + 1) Σ_k (s_k − s⁺) with z = 1 + w Σ_k e^(s_k − s⁺), whose weights are
     w e^(s_k − s⁺) / z − ε / (n + 1): they need whole rows, which are gone over several times.
 
     Args:
         log_weight: log w, added to the score of every negative.
-        smoothing: ε, in (0, 1).
+        smoothing: ε, in [0, 1).
     """
 
     def __init__(self, log_weight: float, smoothing: float) -> None:
