@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from marius_py.nn.kernels.compiling import helper, kernel, reordered_helper
-from marius_py.nn.kernels.numba_distance import measure, measure_back, modulus
+from marius_py.nn.kernels.numba_distance import LINE, measure, measure_back, modulus
 from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for_row
 from marius_py.nn.kernels.numba_queries import Edges, ask, ask_back
 from marius_py.nn.kernels.numba_rows import add_columns
@@ -29,8 +29,6 @@ from marius_py.nn.kernels.numba_weights import (
 )
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
-_LINE = 16
-"""Candidates that are turned together: they fill a line of a column."""
 
 
 class Room(NamedTuple):
@@ -57,9 +55,9 @@ class Room(NamedTuple):
 def _look_up(rows, nodes, candidates):
     """Write a chunk's candidates as columns."""
     count = len(nodes)
-    for first in range(0, count, _LINE):
-        stop = min(first + _LINE, count)
-        for k in range(stop, min(stop + _LINE, count)):
+    for first in range(0, count, LINE):
+        stop = min(first + LINE, count)
+        for k in range(stop, min(stop + LINE, count)):
             ask_for_row(rows, nodes[k])
         for d in range(len(candidates)):
             for k in range(first, stop):

@@ -14,6 +14,8 @@ from marius_py.nn.kernels.compiling import elementwise, helper, kernel, reordere
 
 BLOCK = 512
 """Candidates that all queries meet before the next: with their gradients they stay in a core's cache."""
+LINE = 16
+"""Candidates that are turned together: they fill a line of a column."""
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 _LEAST_SQUARE = np.float32(1e-24)
@@ -206,16 +208,32 @@ def _add_tangents(queries, e, count, turned, d, low, stop, weights, column, fact
 @helper
 def _turn(candidates, first, count, turned):
     """Write `count` candidates (K, W) from the first on as columns."""
-    for k in range(count):
+    for low in range(0, count, LINE):
         for d in range(len(turned)):
-            turned[d, k] = candidates[np.uint64(first + k), d]
+            for k in range(low, min(low + LINE, count)):
+                turned[d, k] = candidates[np.uint64(first + k), d]
+
+
+@helper
+def _turn_back(sums, first, count, d_candidates):
+    """Subtract columns from the gradients of `count` candidates (K, W) from the first on."""
+    for low in range(0, count, LINE):
+        for d in range(len(sums)):
+            for k in range(low, min(low + LINE, count)):
+                d_candidates[np.uint64(first + k), d] -= sums[d, k]
+
+
+@elementwise
+def _apart(count):
+    """Floats from row to row of so many: an odd number of lines, or columns would crowd the cache."""
+    return ((count // LINE + 1) | 1) * LINE
 
 
 @kernel(reordered=True)
 def distances(query: np.ndarray, candidates: np.ndarray, dim: int, is_complex: bool, out: np.ndarray) -> None:
     """Write the distances of queries (C, P, W) and candidates (C, K, W) to out (C, P, K), of one dtype."""
     count = candidates.shape[1]
-    turned = np.empty((dim, min(BLOCK, count)), out.dtype)
+    turned = np.empty((dim, _apart(min(BLOCK, count))), out.dtype)
     for c in range(len(query)):
         for first in range(0, count, BLOCK):
             size = min(BLOCK, count - first)
@@ -243,7 +261,7 @@ def distances_backward(
         d_query, d_candidates: (C, P, G) and (C, K, G), added to in the first D columns.
     """
     count, edges = candidates.shape[1], query.shape[1]
-    turned = np.empty((dim, min(BLOCK, count)), gradient.dtype)
+    turned = np.empty((dim, _apart(min(BLOCK, count))), gradient.dtype)
     sums = np.empty_like(turned)
     for c in range(len(query)):
         for first in range(0, count, BLOCK):
@@ -253,6 +271,4 @@ def distances_backward(
             measure_back(
                 query[c], edges, turned, size, is_complex, gradient[c], first, factor[c], d_query[c], sums
             )
-            for k in range(size):
-                for d in range(dim):
-                    d_candidates[c, np.uint64(first + k), d] -= sums[d, k]
+            _turn_back(sums, first, size, d_candidates[c])
