@@ -23,7 +23,7 @@ class RotatE(ClosedFormDecoder):
     Args:
         dim: embedding width in floats, even: dim / 2 complex numbers.
         norm: "l2" is the euclidean distance of whole rows, one matrix product; "moduli" is the paper's sum of
-            the moduli of complex differences, five to six times slower.
+            the moduli of complex differences, which takes five to six times as long on the CPU.
         phase_scale: radians a unit of a relation's parameter. Phases span 2π where node rows may span 0.01,
             so an optimizer with one learning rate for both needs a larger unit for small node rows.
     """

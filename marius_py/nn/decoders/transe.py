@@ -18,7 +18,7 @@ class TransE(ClosedFormDecoder):
 
     Args:
         dim: embedding width in floats.
-        norm: "l2" (distances by one matrix product) or "l1", which takes about twice as long.
+        norm: "l2" (distances by one matrix product) or "l1", which takes twice as long on the CPU.
     """
 
     product = "sum"
