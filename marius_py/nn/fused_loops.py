@@ -127,36 +127,35 @@ def _by_product(sizes: Sizes, workspace: Workspace) -> Loops:
     return Loops(kernels, [room, address], block)
 
 
+def _block_arrays(workspace: Workspace, sizes: Sizes, block: int) -> list[np.ndarray]:
+    """Queries and their gradients, own scores, factors, pulls and scores of a block."""
+    shapes = {
+        "queries": (block, padded(sizes.dim)),
+        "query_gradients": (block, padded(sizes.dim)),
+        "positives": (block,),
+        "factors": (block,),
+        "pulls": (block,),
+        "scores": (block, padded(sizes.candidates)),
+    }
+    return [workspace.take(name, *shape).numpy() for name, shape in shapes.items()]
+
+
 def _room(
     workspace: Workspace, sizes: Sizes, block: int, dtype: np.dtype[np.generic], *, turned: bool
 ) -> list[np.ndarray]:
     """Arrays of the Room of `_by_product`, with factors held in `dtype`."""
     _, count, dim = sizes
     width = padded(dim)
-    shapes = {
-        "queries": (block, width),
-        "query_gradients": (block, width),
-        "positives": (block,),
-        "factors": (block,),
-        "pulls": (block,),
-        "scores": (block, padded(count)),
-        "candidate_sums": (dim, _apart(count)) if turned else (count, width),
-    }
-    queries, gradients, positives, scales, pulls, scores, sums = (
-        workspace.take(name, *shape).numpy() for name, shape in shapes.items()
-    )
+    block_arrays = _block_arrays(workspace, sizes, block)
+    queries, scores = block_arrays[0], block_arrays[-1]
+    sums = workspace.take("candidate_sums", *((dim, _apart(count)) if turned else (count, width))).numpy()
 
     def factors(name: str, rows: int, columns: int) -> np.ndarray:
         return workspace.take(name, rows, padded(columns) * dtype.itemsize // 4).numpy().view(dtype)
 
     is_rounded = dtype != np.float32
     return [
-        queries,
-        gradients,
-        positives,
-        scales,
-        pulls,
-        scores,
+        *block_arrays,
         sums,
         factors("asked", block, width) if is_rounded else queries,
         factors("scaled", block, width),
@@ -190,21 +189,11 @@ def _by_distance(sizes: Sizes, workspace: Workspace) -> Loops:
 
 def _by_sum(sizes: Sizes, workspace: Workspace, *, is_complex: bool) -> Loops:
     """Loops of distances that are sums over coordinates, complex or not, and their Room."""
-    kernels, (chunk_edges, count, dim) = compiled_contrast_sums(), sizes
+    kernels = compiled_contrast_sums()
     assert kernels is not None
-    block, width = block_edges(chunk_edges, count), padded(dim)
-    shapes = {
-        "queries": (block, width),
-        "query_gradients": (block, width),
-        "positives": (block,),
-        "factors": (block,),
-        "pulls": (block,),
-        "scores": (block, padded(count)),
-        "candidates": (dim, _apart(count)),
-        "candidate_sums": (dim, _apart(count)),
-    }
-    queries, gradients, positives, factors, pulls, scores, candidates, sums = (
-        workspace.take(name, *shape).numpy() for name, shape in shapes.items()
-    )
-    room = kernels.Room(queries, gradients, positives, factors, pulls, scores, scores, candidates, sums)
+    block = block_edges(sizes.edges, sizes.candidates)
+    block_arrays = _block_arrays(workspace, sizes, block)
+    columns = sizes.dim, _apart(sizes.candidates)
+    candidates, sums = (workspace.take(name, *columns).numpy() for name in ("candidates", "candidate_sums"))
+    room = kernels.Room(*block_arrays, block_arrays[-1], candidates, sums)
     return Loops(kernels, [is_complex, room], block)

@@ -31,9 +31,7 @@ from marius_py.nn.kernels.numba_weights import (
     Objective,
     find_runs,
     leave_out,
-    settle,
-    weigh_average,
-    weigh_softmax,
+    weigh,
     write_factor,
 )
 
@@ -195,28 +193,9 @@ def contrast(
             _round(queries, n, dim, asked)
             multiply(gemm, False, True, (n, count, dim), unit, asked, candidates, _ZERO, scores)
             place = leave_out(negatives.dropped, place, first, n, count, NOTHING, scores)
-            if objective.kind == SOFTMAX:
-                log_weight = objective.log_weight
-                weigh_softmax(
-                    scores, positives, n, log_weight, bias, group, inside, runs, num_runs, weights, pulls
-                )
-                loss += settle(pulls, edges.weight, first, n, share, factors, pulls)
-            else:
-                loss += weigh_average(
-                    scores,
-                    room,
-                    n,
-                    edges,
-                    first,
-                    share,
-                    objective,
-                    bias,
-                    group,
-                    inside,
-                    runs,
-                    num_runs,
-                    shares,
-                )
+            loss += weigh(
+                scores, room, n, edges, first, share, objective, bias, group, inside, runs, num_runs, shares
+            )
             multiply(gemm, False, False, (n, dim, count), _ONE, weights, candidates, _ZERO, gradients)
             _scale(queries, factors, n, dim, scaled)
             kept = _ONE if inside else _ZERO

@@ -23,9 +23,7 @@ from marius_py.nn.kernels.numba_weights import (
     Objective,
     find_runs,
     leave_out,
-    settle,
-    weigh_average,
-    weigh_softmax,
+    weigh,
 )
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
@@ -140,7 +138,7 @@ def contrast(
     chunk_edges, block = len(edges.known) // num_chunks, len(room.queries)
     share = _ONE / np.float32(len(edges.known))
     queries, gradients, scores, sums = room.queries, room.gradients, room.scores, room.sums
-    positives, factors, pulls = room.positives, room.factors, room.pulls
+    positives, factors = room.positives, room.factors
     runs, shares = np.empty(count + 1, np.int64), np.empty(count, np.float32)
     unit = -LOG2_E if objective.kind == SOFTMAX else -_ONE
     loss, place = 0.0, 0
@@ -156,28 +154,9 @@ def contrast(
             _answer(rows, edges.answer, first, n, is_complex, queries, positives)
             measure(queries, n, room.candidates, count, is_complex, unit, scores, 0)
             place = leave_out(negatives.dropped, place, first, n, count, NOTHING, scores)
-            if objective.kind == SOFTMAX:
-                log_weight = objective.log_weight
-                weigh_softmax(
-                    scores, positives, n, log_weight, bias, group, inside, runs, num_runs, scores, pulls
-                )
-                loss += settle(pulls, edges.weight, first, n, share, factors, pulls)
-            else:
-                loss += weigh_average(
-                    scores,
-                    room,
-                    n,
-                    edges,
-                    first,
-                    share,
-                    objective,
-                    bias,
-                    group,
-                    inside,
-                    runs,
-                    num_runs,
-                    shares,
-                )
+            loss += weigh(
+                scores, room, n, edges, first, share, objective, bias, group, inside, runs, num_runs, shares
+            )
             for e in range(n):
                 for d in range(dim):
                     gradients[e, d] = _ZERO

@@ -351,3 +351,31 @@ def weigh_average(
         for k in range(np.uint64(len(shares) if weights.dtype == ROUNDED else 0)):
             write_factor(weights, e, k, scores[e, k])
     return loss
+
+
+@reordered_helper
+def weigh(scores, room, count, edges, first, share, objective, bias, group, inside, runs, num_runs, shares):
+    """Turn the scores of `count` edges, from `first` on and `inside` their chunk, into weights.
+
+    Those of the softmax loss are multiplied by log2 e already.
+
+    Args:
+        scores: (n, K or more), replaced where `room.weights` is the same array.
+        room: holds `positives`, scores of own answers; `weights`, `factors` and `pulls` are written.
+        share: what the gradients of all edges are multiplied by.
+        bias, group: of the chunk, see `Negatives`. runs, num_runs: see `find_runs`.
+        shares: scratch (K,).
+
+    Returns:
+        The sum of losses.
+    """
+    weights, positives, factors, pulls = room.weights, room.positives, room.factors, room.pulls
+    if objective.kind == SOFTMAX:
+        log_weight = objective.log_weight
+        weigh_softmax(
+            scores, positives, count, log_weight, bias, group, inside, runs, num_runs, weights, pulls
+        )
+        return settle(pulls, edges.weight, first, count, share, factors, pulls)
+    return weigh_average(
+        scores, room, count, edges, first, share, objective, bias, group, inside, runs, num_runs, shares
+    )
