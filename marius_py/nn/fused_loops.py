@@ -11,15 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marius_py.nn.kernels.gemm import bfloat16_gemm_address, sgemm_address
 from marius_py.nn.kernels.host import (
     compiled_contrast,
     compiled_contrast_l2,
     compiled_contrast_sums,
-    has_bfloat16_tiles,
+    compiled_products,
 )
 from marius_py.nn.kernels.workspace import REGISTER, Workspace, padded
-from marius_py.nn.product_units import product_precision, rounds_products
+from marius_py.nn.product_choice import ROUNDED, SINGLE, Gemm, choose_gemm, choose_single_gemm
 
 BLOCK_SCORES = 7 << 14
 """Scores a block: not half a MiB, which stays in a core's cache beside the candidates and their gradients."""
@@ -29,9 +28,6 @@ LEAST_EDGES = 112
 
 ROUNDED_BLOCK_SCORES, ROUNDED_LEAST_EDGES = 5 << 14, 64
 """The same for products of bfloat16, whose factors lie in the cache beside their scores."""
-
-_Gemm = tuple[int | None, np.dtype[np.generic]]
-"""Address of a matrix product, and what its factors are held in."""
 
 
 class Loops(NamedTuple):
@@ -59,7 +55,7 @@ class Sizes(NamedTuple):
 def has_loops(similarity: str | None) -> bool:
     """Whether there are loops for a decoder's `similarity`."""
     if similarity == "dot":
-        return _gemm() is not None and compiled_contrast() is not None
+        return choose_gemm() is not None and compiled_contrast() is not None
     if similarity == "l2":
         return compiled_contrast_l2() is not None  # in float32 at any rate: rounding would hide distances
     return similarity in ("l1", "moduli") and compiled_contrast_sums() is not None
@@ -72,20 +68,6 @@ def choose_loops(similarity: str | None, sizes: Sizes, workspace: Workspace) -> 
     if similarity == "l2":
         return _by_distance(sizes, workspace)
     return _by_sum(sizes, workspace, is_complex=similarity == "moduli")
-
-
-def _gemm() -> _Gemm | None:
-    """The matrix product to take.
-
-    None if there is none in the precision that PyTorch is set to: such products are left to PyTorch.
-    """
-    address: int | None = None
-    is_rounded = rounds_products()
-    if not is_rounded:
-        address = sgemm_address()
-    elif product_precision("cpu") == "bf16" and has_bfloat16_tiles():
-        address = bfloat16_gemm_address()
-    return None if address is None else (address, np.dtype(np.uint16 if is_rounded else np.float32))
 
 
 def block_edges(chunk_edges: int, count: int, *, is_rounded: bool = False) -> int:
@@ -119,15 +101,38 @@ def _by_product(sizes: Sizes, workspace: Workspace) -> Loops:
     kernels = compiled_contrast()
     assert kernels is not None
     # Another run in this process may have changed what PyTorch is set to since `has_loops` asked.
-    address, dtype = _gemm() or (sgemm_address(), np.dtype(np.float32))
-    is_rounded = dtype != np.float32
-    block = block_edges(sizes.edges, sizes.candidates, is_rounded=is_rounded)
-    turned = turns_sums(sizes.dim, is_rounded=is_rounded)
-    room = kernels.Room(*_room(workspace, sizes, block, dtype, turned=turned), turned)
-    return Loops(kernels, [room, address], block)
+    gemm = choose_gemm() or choose_single_gemm()
+    assert gemm is not None
+    is_rounded = gemm.dtype == ROUNDED
+    block = _block(sizes, gemm)
+    by_columns = gemm.by_rows or turns_sums(sizes.dim, is_rounded=is_rounded)
+    arrays = _room(workspace, sizes, block, gemm, by_columns=by_columns)
+    turned = None
+    if gemm.by_rows:
+        turned = _turned(workspace, sizes, block, gemm.dtype, (arrays["candidates"], arrays["weights"]))
+    room = kernels.Room(*arrays.values(), by_columns)
+    return Loops(kernels, [room, turned, gemm.address], block)
 
 
-def _block_arrays(workspace: Workspace, sizes: Sizes, block: int) -> list[np.ndarray]:
+def _block(sizes: Sizes, gemm: Gemm) -> int:
+    """Edges a block; products by rows take whole registers of them, with room for what is no edge."""
+    block = block_edges(sizes.edges, sizes.candidates, is_rounded=gemm.dtype == ROUNDED)
+    return padded(block) if gemm.by_rows else block
+
+
+def _factors(
+    workspace: Workspace, name: str, rows: int, columns: int, dtype: np.dtype[np.generic]
+) -> np.ndarray:
+    """A table of factors, float32 or bfloat16."""
+    return workspace.take(name, rows, padded(columns) * dtype.itemsize // 4).numpy().view(dtype)
+
+
+def _words(workspace: Workspace, name: str, rows: int, columns: int) -> np.ndarray:
+    """A table of pairs of bfloat16."""
+    return workspace.take(name, rows, columns).numpy().view(np.uint32)
+
+
+def _block_arrays(workspace: Workspace, sizes: Sizes, block: int) -> dict[str, np.ndarray]:
     """Queries and their gradients, own scores, factors, pulls and scores of a block."""
     shapes = {
         "queries": (block, padded(sizes.dim)),
@@ -137,38 +142,63 @@ def _block_arrays(workspace: Workspace, sizes: Sizes, block: int) -> list[np.nda
         "pulls": (block,),
         "scores": (block, padded(sizes.candidates)),
     }
-    return [workspace.take(name, *shape).numpy() for name, shape in shapes.items()]
+    return {name: workspace.take(name, *shape).numpy() for name, shape in shapes.items()}
 
 
 def _room(
-    workspace: Workspace, sizes: Sizes, block: int, dtype: np.dtype[np.generic], *, turned: bool
-) -> list[np.ndarray]:
-    """Arrays of the Room of `_by_product`, with factors held in `dtype`."""
+    workspace: Workspace, sizes: Sizes, block: int, gemm: Gemm, *, by_columns: bool
+) -> dict[str, np.ndarray]:
+    """Arrays of the Room of `_by_product`."""
     _, count, dim = sizes
-    width = padded(dim)
-    block_arrays = _block_arrays(workspace, sizes, block)
-    queries, scores = block_arrays[0], block_arrays[-1]
-    sums = workspace.take("candidate_sums", *((dim, _apart(count)) if turned else (count, width))).numpy()
+    width, dtype = padded(dim), gemm.dtype
+    arrays = _block_arrays(workspace, sizes, block)
+    shape = (dim, _apart(count)) if by_columns else (count, width)
+    arrays["sums"] = workspace.take("candidate_sums", *shape).numpy()
+    arrays["asked"] = arrays["queries"]
+    if dtype == ROUNDED:
+        arrays["asked"] = _factors(workspace, "asked", block, width, dtype)
+    arrays["scaled"] = _factors(workspace, "scaled", block, width, dtype)
+    arrays["weights"] = arrays["scores"]
+    if dtype == ROUNDED:
+        arrays["weights"] = _factors(workspace, "weights", block, count, dtype)
+    if gemm.by_rows:  # whole tiles of words are turned
+        count, width = padded(count), padded(-(-width * dtype.itemsize // 4)) * 4 // dtype.itemsize
+    arrays["candidates"] = _factors(workspace, "candidates", count, width, dtype)
+    return arrays
 
-    def factors(name: str, rows: int, columns: int) -> np.ndarray:
-        return workspace.take(name, rows, padded(columns) * dtype.itemsize // 4).numpy().view(dtype)
 
-    is_rounded = dtype != np.float32
-    return [
-        *block_arrays,
-        sums,
-        factors("asked", block, width) if is_rounded else queries,
-        factors("scaled", block, width),
-        factors("weights", block, count) if is_rounded else scores,
-        factors("candidates", count, width),
-    ]
+def _turned(
+    workspace: Workspace,
+    sizes: Sizes,
+    block: int,
+    dtype: np.dtype[np.generic],
+    laid: tuple[np.ndarray, np.ndarray],
+) -> Any:
+    """The Turned of products by rows, of candidates and weights of a block that are `laid` out already."""
+    kernels = compiled_products()
+    assert kernels is not None
+    (candidates, weights), width, words = laid, padded(sizes.dim), laid[0]
+    if dtype == ROUNDED:
+        words = candidates.view(np.uint32)
+        candidates = _words(workspace, "candidates in pairs", len(candidates) // 2, width)
+        weights = _words(workspace, "weights in pairs", block // 2, weights.shape[1])
+    columns = words.shape[1], _apart(sizes.candidates)
+    return kernels.Turned(
+        words,
+        workspace.take("turned candidates", *columns).numpy().view(words.dtype),
+        candidates,
+        weights,
+        workspace.take("turned queries", width, block).numpy(),
+        _factors(workspace, "turned and scaled", width, block, dtype),
+    )
 
 
 def _by_distance(sizes: Sizes, workspace: Workspace) -> Loops:
     """Loops of euclidean distances, their Room and matrix product."""
-    kernels, (chunk_edges, count, dim) = compiled_contrast_l2(), sizes
+    kernels, (chunk_edges, count, dim), gemm = compiled_contrast_l2(), sizes, choose_single_gemm()
     assert kernels is not None
-    block, width = block_edges(chunk_edges, count), padded(dim + 1)
+    assert gemm is not None
+    block, width = _block(sizes, gemm), padded(dim + 1)
     shapes = {
         "queries": (block, width),
         "query_gradients": (block, width),
@@ -179,12 +209,16 @@ def _by_distance(sizes: Sizes, workspace: Workspace) -> Loops:
         "forces": (block,),
         "factors": (block,),
         "pulls": (block,),
-        "candidates": (count, width),
+        "candidates": (padded(count) if gemm.by_rows else count, width),
         "candidate_norms": (count,),
         "candidate_sums": (dim + 1, _apart(count)),
     }
-    room = kernels.Room(*(workspace.take(name, *shape).numpy() for name, shape in shapes.items()))
-    return Loops(kernels, [room, sgemm_address()], block)
+    arrays = {name: workspace.take(name, *shape).numpy() for name, shape in shapes.items()}
+    turned = None
+    if gemm.by_rows:
+        sizes = Sizes(chunk_edges, count, dim + 1)
+        turned = _turned(workspace, sizes, block, SINGLE, (arrays["candidates"], arrays["scores"]))
+    return Loops(kernels, [kernels.Room(*arrays.values()), turned, gemm.address], block)
 
 
 def _by_sum(sizes: Sizes, workspace: Workspace, *, is_complex: bool) -> Loops:
@@ -192,7 +226,7 @@ def _by_sum(sizes: Sizes, workspace: Workspace, *, is_complex: bool) -> Loops:
     kernels = compiled_contrast_sums()
     assert kernels is not None
     block = block_edges(sizes.edges, sizes.candidates)
-    block_arrays = _block_arrays(workspace, sizes, block)
+    block_arrays = list(_block_arrays(workspace, sizes, block).values())
     columns = sizes.dim, _apart(sizes.candidates)
     candidates, sums = (workspace.take(name, *columns).numpy() for name in ("candidates", "candidate_sums"))
     room = kernels.Room(*block_arrays, block_arrays[-1], candidates, sums)

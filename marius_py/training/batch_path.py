@@ -27,6 +27,7 @@ from marius_py.nn.fused_contrast import find_closed_form
 from marius_py.nn.known_answers import AnswerTables
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.nn.negatives import NegativeSampler
+from marius_py.nn.product_choice import rounds_factors
 from marius_py.nn.product_units import product_units, rounds_products
 from marius_py.pipeline.device_stages import DeviceStages
 from marius_py.pipeline.device_work import DeviceWork
@@ -208,14 +209,20 @@ def _announce_products(execution: Execution, model: LinkPredictionModel) -> None
         )
         return
     with product_units("bfloat16"):
-        is_heeded = rounds_products()
+        is_heeded = rounds_products() or (_is_by_product(model) and rounds_factors())
     if is_heeded:
         log.info("products of scores are those of bfloat16, summed in float32")
     else:
         log.warning(
-            "pipeline.precision=bfloat16: PyTorch has no units for it on this processor, or another run asks "
-            "for float32 beside this one; products of scores are those of float32"
+            "pipeline.precision=bfloat16: this processor has no units for it that these products use, or "
+            "another run asks for float32 beside this one; products of scores are those of float32"
         )
+
+
+def _is_by_product(model: LinkPredictionModel) -> bool:
+    """Whether compiled loops contrast batches by dot products."""
+    form = find_closed_form(model.decoder, model.loss, model.device.type) if model.fused else None
+    return model.compiled and form is not None and form.decoder.similarity == "dot"
 
 
 def _nothing() -> None:

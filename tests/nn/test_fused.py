@@ -33,6 +33,7 @@ from marius_py.nn import (
     TransE,
     fused_compiled,
     fused_loops,
+    product_choice,
 )
 from marius_py.nn import fused_contrast as fused_module
 from marius_py.nn import model as model_module
@@ -40,7 +41,7 @@ from marius_py.nn import product_units as products
 from marius_py.nn.fused_contrast import find_closed_form
 from marius_py.nn.gradients import StepInput
 from marius_py.nn.kernels import host
-from marius_py.nn.kernels.gemm import bfloat16_gemm_address
+from marius_py.nn.kernels.gemm import bfloat16_gemm_address, rows_gemm_address
 from marius_py.nn.kernels.objectives import LogisticObjective, SmoothedObjective, closed_form
 from marius_py.nn.product_units import product_units
 from marius_py.types import Side
@@ -134,11 +135,31 @@ COMPILED: dict[str, Callable[[int], Decoder]] = {
 """Decoders that compiled loops know."""
 
 
+def test_sums_over_many_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    for by_rows in (False, rows_gemm_address(is_rounded=False) is not None):
+        monkeypatch.setattr(product_choice, "_prefers_rows", lambda by_rows=by_rows: by_rows)
+        assert_paths_equal(ComplEx(8), SoftmaxLoss(), {"chunks": 1, "chunk_edges": 20, "count": 5001})
+
+
+BY_ROWS = pytest.param(
+    True,
+    id="onednn",
+    marks=pytest.mark.skipif(
+        rows_gemm_address(is_rounded=False) is None, reason="this PyTorch exports no product by rows"
+    ),
+)
+
+
 @pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("by_rows", [False, BY_ROWS])
 @pytest.mark.parametrize("dim", [6, 16])  # a row's last register has room, and its sums are turned
 @pytest.mark.parametrize("block", [1, 3, 7])  # of one edge, of some with a rest, of the whole chunk
-def test_compiled_equals_plain(name: str, dim: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_equals_plain(
+    name: str, by_rows: bool, dim: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     decoder = COMPILED[name]
+    chunk_edges = {1: 48, 3: 35, 7: 7}[block] if by_rows else 7  # whole registers of edges are a block then
+    monkeypatch.setattr(product_choice, "_prefers_rows", lambda: by_rows)
     monkeypatch.setattr(fused_loops, "block_edges", lambda *sizes, is_rounded=False: block)
     assert fused_loops.turns_sums(dim) is (dim == 6)
     calls = []
@@ -146,7 +167,8 @@ def test_compiled_equals_plain(name: str, dim: int, block: int, monkeypatch: pyt
     monkeypatch.setattr(
         model_module, "compiled_gradients", lambda *given: calls.append(0) or compiled(*given)
     )
-    shape = {"chunks": 5, "chunk_edges": 7, "count": 4, "drop": True}
+    chunks = 2 if by_rows else 5
+    shape = {"chunks": chunks, "chunk_edges": chunk_edges, "count": 4, "drop": True}
     loss = SoftmaxLoss(negative_weight=3.0)
     losses = [
         loss,
@@ -168,6 +190,7 @@ def test_compiled_equals_plain(name: str, dim: int, block: int, monkeypatch: pyt
     assert_paths_equal(decoder(dim), loss, shape, reciprocal=True, compiled=False)
     assert not calls  # it goes the plain way
     monkeypatch.setattr(host, "sgemm_address", lambda: None)  # a PyTorch that exports no matrix product
+    monkeypatch.setattr(product_choice, "_prefers_rows", lambda: False)
     assert_paths_equal(decoder(dim), loss, shape, reciprocal=True)
     assert len(calls) == (name in ("transe-l1", "rotate-moduli"))  # which need none
 
@@ -194,35 +217,61 @@ def test_products_of_other_precision_are_left_to_pytorch(monkeypatch: pytest.Mon
     for rounds in (True, False):  # a CPU may have units for bfloat16 that PyTorch leaves alone
         monkeypatch.setattr(products, "_rounds", lambda precision, rounds=rounds: rounds)
         assert fused_compiled.can_compile(form, given, model._workspace())
+        assert not product_choice.rounds_factors()
         with product_units("bfloat16"):
-            monkeypatch.setattr(fused_loops, "has_bfloat16_tiles", lambda: False)
-            assert fused_compiled.can_compile(form, given, model._workspace()) is not rounds
-            monkeypatch.setattr(fused_loops, "has_bfloat16_tiles", lambda: True)
-            monkeypatch.setattr(fused_loops, "bfloat16_gemm_address", lambda: None)
-            assert fused_compiled.can_compile(form, given, model._workspace()) is not rounds
-            monkeypatch.setattr(fused_loops, "bfloat16_gemm_address", lambda: 1)
-            assert fused_compiled.can_compile(form, given, model._workspace())
+            for tiles, pairs, by_blas, by_rows, rounded in (
+                (False, False, 1, 1, False),
+                (True, False, None, 1, False),
+                (True, True, None, 1, False),  # registers of tiles are not left to others to empty
+                (True, True, 1, 1, rounds),
+                (False, True, 1, None, False),
+                (False, True, 1, 1, True),
+            ):
+                monkeypatch.setattr(product_choice, "has_bfloat16_tiles", lambda has=tiles: has)
+                monkeypatch.setattr(product_choice, "has_bfloat16_pairs", lambda has=pairs: has)
+                monkeypatch.setattr(product_choice, "bfloat16_gemm_address", lambda found=by_blas: found)
+                monkeypatch.setattr(
+                    product_choice, "rows_gemm_address", lambda *, is_rounded, found=by_rows: found
+                )
+                assert product_choice.rounds_factors() is rounded
+                compiles = fused_compiled.can_compile(form, given, model._workspace())
+                assert compiles is (rounded or not rounds)
         with set_precision("tf32"):  # more than bfloat16 has
             assert fused_compiled.can_compile(form, given, model._workspace()) is not rounds
 
 
-@pytest.mark.skipif(bfloat16_gemm_address() is None, reason="this PyTorch exports no product of bfloat16")
+@pytest.mark.parametrize(
+    "by_rows",
+    [
+        pytest.param(
+            by_rows,
+            id="onednn" if by_rows else "mkl",
+            marks=pytest.mark.skipif(address is None, reason="no such product of bfloat16"),
+        )
+        for by_rows, address in (
+            (False, bfloat16_gemm_address()),
+            (True, rows_gemm_address(is_rounded=True)),
+        )
+    ],
+)
 @pytest.mark.parametrize("decoder", [Dot(6), DistMult(7), ComplEx(8)], ids=["dot", "distmult", "complex"])
 @pytest.mark.parametrize("block", [1, 3, 7])
 @pytest.mark.parametrize("loss", [LOSSES[0], LOSSES[4], LOSSES[7]], ids=[NAMES[0], NAMES[4], NAMES[7]])
 def test_rounded_factors_are_all_that_bfloat16_changes(
-    decoder: Decoder, block: int, loss: Loss, monkeypatch: pytest.MonkeyPatch
+    by_rows: bool, decoder: Decoder, block: int, loss: Loss, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows that bfloat16 holds have the loss of float32; in gradients their weights are rounded."""
     monkeypatch.setattr(fused_loops, "block_edges", lambda *sizes, is_rounded=False: block)
-    monkeypatch.setattr(fused_loops, "has_bfloat16_tiles", lambda: True)
-    monkeypatch.setattr(products, "_rounds", lambda precision: True)
+    monkeypatch.setattr(product_choice, "has_bfloat16_tiles", lambda: not by_rows)
+    monkeypatch.setattr(product_choice, "has_bfloat16_pairs", lambda: by_rows)
+    monkeypatch.setattr(products, "_rounds", lambda precision: not by_rows)
     calls, errors = [], []
     compiled = model_module.compiled_gradients
     monkeypatch.setattr(
         model_module, "compiled_gradients", lambda *given: calls.append(0) or compiled(*given)
     )
-    shape = {"chunks": 5, "chunk_edges": 7, "count": 5, "drop": True}
+    chunk_edges = {1: 48, 3: 35, 7: 7}[block] if by_rows else 7  # whole registers of edges are a block then
+    shape = {"chunks": 5, "chunk_edges": chunk_edges, "count": 5, "drop": True}
     for groups, reciprocal in itertools.product((0, 2), (False, True)):
         batch = random_batch(decoder.dim, **shape, groups=groups)  # type: ignore[arg-type]
         batch = replace(batch, rows=(4 * batch.rows).round().clamp(-8, 8) / 8)  # products of two have 7 bits

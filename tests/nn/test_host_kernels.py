@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import ctypes
 import logging
 import os
 import shutil
@@ -20,10 +21,19 @@ from numba.core.errors import TypingError
 from torch import Tensor
 
 from marius_py.nn import Adagrad, Adam, SparseOptimizer, known_edges
-from marius_py.nn.kernels import compiling, gemm, host, numba_contrast, numba_gemm, numba_weights
+from marius_py.nn.kernels import (
+    compiling,
+    gemm,
+    host,
+    numba_contrast,
+    numba_gemm,
+    numba_products,
+    numba_turning,
+    numba_weights,
+)
 from marius_py.nn.kernels.compiling import kernel
 from marius_py.nn.kernels.distance import pairwise_l1, pairwise_moduli
-from marius_py.nn.kernels.gemm import bfloat16_gemm_address, sgemm_address
+from marius_py.nn.kernels.gemm import bfloat16_gemm_address, rows_gemm_address, sgemm_address
 from marius_py.nn.known_edges import KnownEdges
 
 
@@ -105,7 +115,7 @@ def test_powers_of_2() -> None:
 def test_weights_are_summed_on_the_way() -> None:
     """Of the first edges; the others' numbers stay."""
     exponents = np.random.default_rng(0).standard_normal((3, 1001), np.float32)
-    scores, totals = exponents * np.float32(np.log2(np.e)), np.array([1, -2, 7], np.float32)
+    scores, totals = exponents.copy(), np.array([1, -2, 7], np.float32)
     left = scores[2].copy()
     weigh(scores, totals, 2, np.float32(0.5))
     expected = np.exp(exponents[:2].astype(np.float64) + np.array([[1.5], [-1.5]]))
@@ -115,11 +125,16 @@ def test_weights_are_summed_on_the_way() -> None:
 
 
 def powers_of_2(x: np.ndarray) -> np.ndarray:
-    """As loops compute them, in place: scores with a shift of nothing."""
-    found = x.copy()
-    scores = found[None]
-    weigh(scores, np.zeros(1, np.float32), 1, np.float32(0))
+    """As loops compute them."""
+    found = np.empty_like(x)
+    _write_powers(x, found)
     return found
+
+
+@compiling.reordered_helper
+def _write_powers(x: np.ndarray, found: np.ndarray) -> None:
+    for i in range(len(x)):
+        found[i] = numba_weights.power_of_2(x[i])
 
 
 def weigh(scores: np.ndarray, shifts: np.ndarray, count: int, log_weight: np.float32) -> None:
@@ -219,6 +234,112 @@ def test_products_within_loops(
         np.testing.assert_allclose(out[:m, :n], (2 + 2 * kept) * (left @ right), rtol=1e-6)
     assert np.isnan(out[m:]).all()
     assert np.isnan(out[:, n:]).all()
+
+
+ROWS = [
+    pytest.param(
+        address, dtype, id=name, marks=pytest.mark.skipif(address is None, reason="no such product by rows")
+    )
+    for address, dtype, name in (
+        (rows_gemm_address(is_rounded=False), np.float32, "float32"),
+        (rows_gemm_address(is_rounded=True), np.uint16, "bfloat16"),
+    )
+]
+
+
+@pytest.mark.parametrize(("gemm", "dtype"), ROWS)
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 4), (5, 7, 4), (33, 100, 6), (112, 17, 50)])
+def test_products_by_rows_within_loops(m: int, n: int, k: int, gemm: int, dtype: type[np.generic]) -> None:
+    rng = np.random.default_rng(0)
+    left, right = (rng.integers(-99, 100, shape).astype(np.float32) for shape in ((m, k), (k, n)))
+    arrays = [np.full((m + 1, k + 2), np.nan, np.float32), np.full((k + 2, n + 3), np.nan, np.float32)]
+    arrays[0][:m, :k], arrays[1][:k, :n] = left, right
+    factors = [as_factors(array, dtype) for array in arrays]
+    if dtype == np.uint16:
+        pairs = np.zeros((k // 2, n + 3), np.uint32)
+        numba_products._pair(factors[1], k, n + 3, pairs)
+        np.testing.assert_array_equal(pairs & 0xFFFF, factors[1][:k:2])
+        np.testing.assert_array_equal(pairs >> 16, factors[1][1:k:2])
+        factors[1] = pairs
+    out = np.full((m + 1, n + 1), np.nan, np.float32)
+    for is_added in (False, True):
+        numba_gemm.multiply_rows(gemm, (m, n, k), *factors, is_added, out)
+        np.testing.assert_allclose(out[:m, :n], (1 + is_added) * (left @ right), rtol=1e-6)
+    numba_gemm.multiply_rows(gemm, (m, n, k - 2), *factors, False, out, 2)
+    np.testing.assert_allclose(out[:m, :n], left[:, 2:] @ right[2:], rtol=1e-6)
+    assert np.isnan(out[m:]).all()
+    assert np.isnan(out[:, n:]).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint32])
+def test_words_are_turned_by_tiles(dtype: type[np.generic]) -> None:
+    words = np.arange(48 * 32, dtype=np.uint32).reshape(48, 32).view(dtype)
+    turned = np.zeros((32, 64), dtype)
+    numba_turning.turn(words, 33, 17, turned)
+    np.testing.assert_array_equal(turned[:, :48], words.T)
+    assert not turned[:, 48:].any()
+    turned[:] = 0
+    numba_turning.turn(words, 16, 1, turned)
+    np.testing.assert_array_equal(turned[:16, :16], words[:16, :16].T)
+    assert not turned[16:].any()
+    assert not turned[:, 16:].any()
+
+
+def test_products_by_rows_are_left_out_where_they_are_not_sure(monkeypatch: pytest.MonkeyPatch) -> None:
+    address = rows_gemm_address(is_rounded=False)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert rows_gemm_address(is_rounded=False) is None
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
+    assert rows_gemm_address(is_rounded=False) == address
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    assert rows_gemm_address(is_rounded=False) == address
+    assert rows_gemm_address(is_rounded=True) is None
+    enabled = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.set_flags(False)
+    try:
+        assert rows_gemm_address(is_rounded=False) is None
+    finally:
+        torch.backends.mkldnn.set_flags(enabled)
+    with monkeypatch.context() as other:
+        other.setattr(gemm, "_holds", lambda path, words: False)  # a PyTorch built without oneDNN
+        assert gemm._tried_rows_gemm.__wrapped__(True) is None
+    monkeypatch.setattr(gemm, "_address", lambda name: ctypes.cast(_add_nothing, ctypes.c_void_p).value)
+    assert gemm._tried_rows_gemm.__wrapped__(False) is None  # a function that computes something else
+    monkeypatch.setattr(gemm, "_address", lambda name: None)
+    assert gemm._tried_rows_gemm.__wrapped__(False) is None
+
+
+@ctypes.CFUNCTYPE(
+    None,
+    *[ctypes.c_int64] * 6,
+    ctypes.c_bool,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_bool,
+)
+def _add_nothing(*given: object) -> None:
+    """As a product by rows is called; leaves the output as it is."""
+
+
+def test_words_in_a_file_are_found_across_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemm, "_PIECE", 8)
+    (tmp_path / "file").write_bytes(b"0123456words789")
+    assert gemm._holds(tmp_path / "file", b"words")
+    assert gemm._holds(tmp_path / "file", b"789")
+    assert not gemm._holds(tmp_path / "file", b"word7")
+    assert not gemm._holds(tmp_path / "none", b"words")
+
+
+def test_what_is_known_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(name: str, *features: str) -> tuple[bool, bool, bool]:
+        monkeypatch.setattr(host, "_processor", lambda: (name, frozenset(features)))
+        return host.has_bfloat16_tiles(), host.has_bfloat16_pairs(), host.has_slower_mkl()
+
+    assert find("znver4", "avx512f", "avx512bf16") == (False, True, True)
+    assert find("znver3", "avx2") == (False, False, False)
+    assert find("sapphirerapids", "avx512f", "avx512bf16", "amx-bf16") == (True, True, False)
+    assert find("") == (False, False, False)
 
 
 def test_where_pytorch_exports_no_product(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -460,7 +581,8 @@ from marius_py.nn.kernels import numba_matrices as matrices
 from marius_py.nn.kernels.numba_dropout import Masks, Uses
 from marius_py.nn.kernels.numba_queries import COMPLEX, SUM, Edges
 from marius_py.nn.kernels.numba_weights import LOGISTIC, MARGIN, SMOOTHED, SOFTMAX, Negatives, Objective
-from marius_py.nn.kernels.gemm import bfloat16_gemm_address, sgemm_address
+from marius_py.nn.kernels.numba_products import Turned
+from marius_py.nn.kernels.gemm import bfloat16_gemm_address, rows_gemm_address, sgemm_address
 
 random = np.random.default_rng(0)
 dim, count, edges = 100, 50, 32
@@ -491,27 +613,45 @@ def show(contrast, *given):
     print(loss, *(hashlib.sha256(array.tobytes()).hexdigest() for array in out))
 
 
-shapes = [(edges, dim)] * 2 + [(edges,)] * 3 + [(edges, count)]
-factors = [(edges, dim), (edges, dim), (edges, count), (count, dim)]
-exact, rounded = (sgemm_address(), np.float32), (bfloat16_gemm_address(), np.uint16)
-for (gemm, dtype), turned in ((exact, False), (exact, True), (rounded, False)):
+exact, rounded = (sgemm_address(), np.float32, False), (bfloat16_gemm_address(), np.uint16, False)
+by_rows = (rows_gemm_address(is_rounded=False), np.float32, True)
+rounded_by_rows = (rows_gemm_address(is_rounded=True), np.uint16, True)
+width, places = 128, 64  # whole tiles
+
+
+def turn(candidates, weights):
+    words, rows = candidates, [candidates, weights]
+    if candidates.dtype == np.uint16:
+        words = candidates.view(np.uint32)
+        rows = [np.zeros((len(one) // 2, one.shape[1]), np.uint32) for one in rows]
+    columns, queries = np.zeros((words.shape[1], places), words.dtype), np.zeros((width, edges), np.float32)
+    return Turned(words, columns, *rows, queries, np.zeros((width, edges), candidates.dtype))
+
+
+for (gemm, dtype, is_by_rows), by_columns in (
+    (exact, False), (exact, True), (rounded, False), (by_rows, True), (rounded_by_rows, True)
+):
     if gemm is None:
         continue
-    sums = (dim, count) if turned else (count, dim)
-    room = [np.zeros(shape, np.float32) for shape in (*shapes, sums)]
+    shapes = [(edges, width)] * 2 + [(edges,)] * 3 + [(edges, places)]
+    shapes += [(dim, places) if by_columns else (places, width)]
+    room = [np.zeros(shape, np.float32) for shape in shapes]
+    factors = (edges, width), (edges, width), (edges, places), (places, width)
     room += [np.zeros(shape, dtype) for shape in factors]
     if dtype == np.float32:
         room[7], room[9] = room[0], room[5]
+    turned = turn(room[10], room[9]) if is_by_rows else None
+    room = loops.Room(*room, by_columns)
     for objective in objectives:
         for dropout in ((None, None), (masks, uses)):
-            show(loops.contrast, asked, negatives, objective, *dropout, loops.Room(*room, turned), gemm)
-if sgemm_address() is not None:
-    shapes = [(edges, dim + 1)] * 3 + [(edges, count)] + [(edges,)] * 5
-    shapes += [(count, dim + 1), (count,), (dim + 1, count)]
-    room = distances.Room(*(np.zeros(shape, np.float32) for shape in shapes))
-    asked = Edges(known, relation, answer, SUM, np.float32(1), weight)
-    for objective in objectives:
-        show(distances.contrast, asked, negatives, objective, room, sgemm_address())
+            show(loops.contrast, asked, negatives, objective, *dropout, room, turned, gemm)
+shapes = [(edges, width)] * 3 + [(edges, places)] + [(edges,)] * 5
+shapes += [(places, width), (places,), (dim + 1, places)]
+room = distances.Room(*(np.zeros(shape, np.float32) for shape in shapes))
+asked = Edges(known, relation, answer, SUM, np.float32(1), weight)
+for gemm, turned in ((sgemm_address(), None), (by_rows[0], turn(room.candidates, room.scores))):
+    for objective in objectives if gemm is not None else ():
+        show(distances.contrast, asked, negatives, objective, room, turned, gemm)
 room = [np.zeros(shape, np.float32) for shape in [(edges, dim)] * 2 + [(edges,)] * 3 + [(edges, count)]]
 room = sums_loops.Room(*room, room[5], *(np.zeros((dim, count), np.float32) for _ in range(2)))
 for product, is_complex in ((SUM, False), (COMPLEX, True)):

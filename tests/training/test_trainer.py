@@ -275,13 +275,25 @@ def test_the_log_says_whether_a_processor_multiplies_bfloat16(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level("INFO")
-    for rounds, level, words in ((True, "INFO", "those of bfloat16"), (False, "WARNING", "no units for it")):
+    for rounds, loops_round, words in (
+        (True, False, "those of bfloat16"),
+        (False, True, "those of bfloat16"),
+        (False, False, "has no units for it"),
+    ):
         monkeypatch.setattr("marius_py.nn.product_units._rounds", lambda precision, rounds=rounds: rounds)
+        monkeypatch.setattr("marius_py.training.batch_path.rounds_factors", lambda found=loops_round: found)
         caplog.clear()
         Setup(replace(INLINE, precision="bfloat16"))
+        level = "INFO" if rounds or loops_round else "WARNING"
         (line,) = caplog.records
         assert line.levelname == level
         assert words in line.message
+    caplog.clear()
+    monkeypatch.setattr("marius_py.training.batch_path.rounds_factors", lambda: True)
+    uncompiled = make_model()
+    uncompiled.compiled = False
+    Setup(replace(INLINE, precision="bfloat16"), model=uncompiled)
+    assert "has no units for it" in caplog.text  # PyTorch has none, and loops do not compute these
     for norm, dropout in (("l2", 0.0), ("l1", 0.0), ("l1", 0.2)):
         caplog.clear()
         Setup(replace(INLINE, precision="bfloat16"), model=make_model(TransE(DIM, norm), dropout=dropout))

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 COMPILED_EDGES = 200_000
 COMPILED_WORK = 2e8
 """Train edges, or those of all epochs times the floats of a node, from which loops are compiled. That takes
-some 15 seconds at first, later .6 to load; the demo, of 180,000 edges and 1.2e8 floats, takes twelve."""
+15 to 20 seconds at first, later .6 to load; the demo, of 180,000 edges and 1.2e8 floats, takes twelve."""
 
 
 def is_worth_compiling(num_edges: int, epochs: int, dim: int) -> bool:
@@ -107,6 +107,11 @@ def compiled_contrast() -> ModuleType | None:
     return _kernels("numba_contrast") if sgemm_address() is not None else None
 
 
+def compiled_products() -> ModuleType | None:
+    """`numba_products`, or None."""
+    return _kernels("numba_products")
+
+
 def compiled_contrast_l2() -> ModuleType | None:
     """`numba_contrast_l2`, or None; it needs a matrix product as well."""
     return _kernels("numba_contrast_l2") if sgemm_address() is not None else None
@@ -118,19 +123,32 @@ def compiled_contrast_sums() -> ModuleType | None:
 
 
 @cache
-def has_bfloat16_tiles() -> bool:
-    """Whether this processor multiplies tiles of bfloat16 (AMX), several times as fast as float32.
-
-    The product that compiled loops would take is MKL's, which is not known to be fast on others.
-    """
+def _processor() -> tuple[str, frozenset[str]]:
+    """Name of this processor and of its features, as LLVM has them; none where it does not know it."""
     if not numba_works():
-        return False
-    from llvmlite.binding import get_host_cpu_features  # what Numba compiles with
+        return "", frozenset()
+    from llvmlite.binding import get_host_cpu_features, get_host_cpu_name  # what Numba compiles with
 
     try:
-        return bool(get_host_cpu_features().get("amx-bf16", False))
-    except RuntimeError:  # LLVM does not know this processor
-        return False
+        return get_host_cpu_name(), frozenset(name for name, has in get_host_cpu_features().items() if has)
+    except RuntimeError:
+        return "", frozenset()
+
+
+def has_bfloat16_tiles() -> bool:
+    """Whether this processor multiplies tiles of bfloat16 (AMX), several times as fast as float32."""
+    return "amx-bf16" in _processor()[1]
+
+
+def has_bfloat16_pairs() -> bool:
+    """Whether this processor multiplies pairs of bfloat16 (AVX-512), twice as many at once as of float32."""
+    return "avx512bf16" in _processor()[1]
+
+
+def has_slower_mkl() -> bool:
+    """Whether MKL leaves much of this processor's AVX-512 unused, as it does on AMD's."""
+    name, features = _processor()
+    return name.startswith("znver") and "avx512f" in features
 
 
 def padded_rows(rows: Tensor) -> Tensor:

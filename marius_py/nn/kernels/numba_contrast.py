@@ -18,15 +18,13 @@ import numpy as np
 
 from marius_py.nn.kernels.compiling import helper, kernel, reordered_helper
 from marius_py.nn.kernels.numba_dropout import Masks, Uses, add_dropped, ask_back_dropped, ask_dropped
-from marius_py.nn.kernels.numba_gemm import multiply
 from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for_row
+from marius_py.nn.kernels.numba_products import Turned, add_candidates, add_queries, compare, lay_out
 from marius_py.nn.kernels.numba_queries import Edges, ask, ask_back
 from marius_py.nn.kernels.numba_rows import add_columns, add_each
 from marius_py.nn.kernels.numba_weights import (
-    LOG2_E,
     NOTHING,
     ROUNDED,
-    SOFTMAX,
     Negatives,
     Objective,
     find_runs,
@@ -44,10 +42,10 @@ class Room(NamedTuple):
     Attributes:
         queries, gradients: (n, W) float32. scores: (n, K or more) float32.
         positives, factors, pulls: (n,) float32: scores of own answers, and see `numba_weights`.
-        sums: (K, W) float32, of the candidates' gradients; or (D, K or more) if `turned`.
+        sums: (K, W) float32, of the candidates' gradients; or (D, K or more) if `by_columns`.
         asked, scaled: (n, W), weights: (n, K or more), candidates: (K, W), factors of products, float32 or
             bfloat16 held as uint16; if float32, `asked` must be `queries` and `weights` must be `scores`.
-        turned: whether sums are made of columns, which a product is faster at where rows are no whole
+        by_columns: whether sums are made of columns, which a product is faster at where rows are no whole
             registers: it works along the rows of what it writes.
     """
 
@@ -62,7 +60,7 @@ class Room(NamedTuple):
     scaled: np.ndarray
     weights: np.ndarray
     candidates: np.ndarray
-    turned: bool
+    by_columns: bool
 
 
 @reordered_helper
@@ -77,14 +75,6 @@ def _answer(rows, answer, first, count, queries, positives):
         for d in range(dim):
             positive += queries[e, d] * rows[right, d]
         positives[e] = positive
-
-
-@reordered_helper
-def _scale(queries, factors, count, dim, scaled):
-    """Write the queries of `count` edges times their factors."""
-    for e in range(count):
-        for d in range(dim):
-            write_factor(scaled, e, d, queries[e, d] * factors[e])
 
 
 @reordered_helper
@@ -148,6 +138,7 @@ def contrast(
     masks: Masks | None,
     uses: Uses | None,
     room: Room,
+    turned: Turned | None,
     gemm: int,
     d_rows: np.ndarray,
     d_relations: np.ndarray,
@@ -157,6 +148,7 @@ def contrast(
     Args:
         rows, relations: (U, D) and (V, D) float32, of relations the decoder's `factors`.
         masks, uses: for dropout; None: there is none. Known when this is compiled.
+        turned: what oneDNN's products take; None: they are BLAS's. Known when this is compiled.
         gemm: address of the matrix product, for factors of the type of the room's.
         d_rows, d_relations: (U, D) and (V, D), added to.
 
@@ -172,7 +164,6 @@ def contrast(
     positives, factors, pulls = room.positives, room.factors, room.pulls
     asked, scaled, weights, candidates = room.asked, room.scaled, room.weights, room.candidates
     runs, shares = np.empty(count + 1, np.int64), np.empty(count, np.float32)
-    unit = LOG2_E if objective.kind == SOFTMAX else _ONE
     loss, place = 0.0, 0
     for number in range(num_chunks):
         nodes = negatives.nodes[number]
@@ -180,6 +171,7 @@ def contrast(
             _look_up(rows, nodes, candidates)
         else:
             _look_up_dropped(rows, nodes, candidates, number * count, masks.candidates, masks.node_scale)
+        lay_out(turned, candidates, count, dim)
         bias, group = negatives.bias[number], negatives.group[number]
         num_runs = find_runs(group, count, runs)
         for inside in range(0, chunk_edges, block):
@@ -191,18 +183,27 @@ def contrast(
                 ask_dropped(rows, relations, edges, first, n, masks, uses, queries)
                 _answer(uses.answers, uses.places, 0, n, uses.queries, positives)
             _round(queries, n, dim, asked)
-            multiply(gemm, False, True, (n, count, dim), unit, asked, candidates, _ZERO, scores)
+            compare(gemm, turned, asked, candidates, n, count, dim, scores)
             place = leave_out(negatives.dropped, place, first, n, count, NOTHING, scores)
             loss += weigh(
                 scores, room, n, edges, first, share, objective, bias, group, inside, runs, num_runs, shares
             )
-            multiply(gemm, False, False, (n, dim, count), _ONE, weights, candidates, _ZERO, gradients)
-            _scale(queries, factors, n, dim, scaled)
-            kept = _ONE if inside else _ZERO
-            if room.turned:
-                multiply(gemm, True, False, (dim, count, n), _ONE, scaled, weights, kept, room.sums)
-            else:
-                multiply(gemm, True, False, (count, dim, n), _ONE, weights, scaled, kept, room.sums)
+            add_candidates(gemm, turned, weights, candidates, n, count, dim, gradients)
+            is_added, by_columns = inside > 0, room.by_columns
+            add_queries(
+                gemm,
+                turned,
+                queries,
+                factors,
+                weights,
+                n,
+                count,
+                dim,
+                is_added,
+                by_columns,
+                scaled,
+                room.sums,
+            )
             if masks is None:
                 _answer_back(rows, edges.answer, first, n, factors, pulls, queries, gradients, d_rows)
                 ask_back(rows, relations, edges, first, n, gradients, d_rows, d_relations)
@@ -210,9 +211,9 @@ def contrast(
                 ask_back_dropped(edges, first, n, factors, pulls, masks, uses, gradients, d_rows, d_relations)
         if masks is not None:
             add_dropped(
-                d_rows, nodes, room.sums, number * count, masks.candidates, masks.node_scale, room.turned
+                d_rows, nodes, room.sums, number * count, masks.candidates, masks.node_scale, room.by_columns
             )
-        elif room.turned:
+        elif room.by_columns:
             add_columns(d_rows, nodes, room.sums)
         else:
             add_each(d_rows, nodes, room.sums)

@@ -1,7 +1,7 @@
 """Edges contrasted with shared negatives by euclidean distances (floor 1, Numba), from rows to gradients.
 
-As `numba_contrast`, but the score is −‖q − k‖ for a query q and a candidate k. One product yields −2 q·k,
-from which expanded squares make distances; with f the weight over the distance, the gradients of an edge's
+As `numba_contrast`, but the score is −‖q − k‖ for a query q and a candidate k. One product yields q·k, from
+which expanded squares make distances; with f the weight over the distance, the gradients of an edge's
 query and of a candidate are Σ_k f (k − q) and Σ_e f (q − k): a product each, and sums of f. Distances of own
 answers are those of differences, for they may be too near for expansion. Importing this module needs Numba.
 """
@@ -14,8 +14,8 @@ import numpy as np
 
 from marius_py.nn.kernels.compiling import helper, kernel, reordered_helper
 from marius_py.nn.kernels.distance import SQUARE_FLOOR
-from marius_py.nn.kernels.numba_gemm import multiply
 from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for_row
+from marius_py.nn.kernels.numba_products import Turned, add_candidates, add_queries, compare, lay_out
 from marius_py.nn.kernels.numba_queries import Edges, ask, ask_back
 from marius_py.nn.kernels.numba_weights import (
     LOG2_E,
@@ -33,8 +33,8 @@ from marius_py.nn.kernels.numba_weights import (
 
 _ZERO, _ONE, _MINUS_TWO = np.float32(0), np.float32(1), np.float32(-2)
 _FLOOR = np.float32(SQUARE_FLOOR)
-_FAR, _FARTHEST = np.float32(1e30), np.float32(1e29)
-"""A squared distance that weighs nothing, and one that no other exceeds."""
+_FAR, _FARTHEST = np.float32(-1e30), np.float32(1e29)
+"""A product by which a candidate weighs nothing, and a squared distance that no other exceeds."""
 
 
 class Room(NamedTuple):
@@ -79,7 +79,10 @@ def _look_up(rows, nodes, candidates, norms):
 
 @reordered_helper
 def _measure(rows, answer, first, count, queries, norms, distances):
-    """Write squared norms of the queries of `count` edges and their distances from their own answers."""
+    """Write squared norms of the queries of `count` edges and their distances from their own answers.
+
+    A column more of the queries is 1: times their factors it makes sums of these.
+    """
     dim = rows.shape[1]
     for e in range(count):
         if e + ROWS_AHEAD < count:
@@ -89,13 +92,14 @@ def _measure(rows, answer, first, count, queries, norms, distances):
         for d in range(dim):
             norm += queries[e, d] * queries[e, d]
             square += (queries[e, d] - rows[right, d]) * (queries[e, d] - rows[right, d])
+        queries[e, np.uint64(dim)] = _ONE
         norms[e] = norm
         distances[e] = np.sqrt(square)
 
 
 @reordered_helper
 def _weigh(scores, count, log_weight, bias, group, inside, runs, num_runs, room, totals):
-    """Turn products −2 q·k of `count` edges, from `inside` a chunk on, into weights over distances.
+    """Turn products q·k of `count` edges, from `inside` a chunk on, into weights over distances.
 
     A weight, the softmax loss's, is e^(distance of the own answer − distance), times what the candidate's
     group counts. Distances that rounding hides have no gradient. Sums of weights, and of those over
@@ -116,7 +120,7 @@ def _weigh(scores, count, log_weight, bias, group, inside, runs, num_runs, room,
                 shift += bias[inside + e, group[runs[r]]]
             shift *= LOG2_E
             for k in range(np.uint64(runs[r]), np.uint64(runs[r + 1])):
-                square = norm + candidate_norms[k] + scores[e, k]
+                square = norm + candidate_norms[k] + _MINUS_TWO * scores[e, k]
                 distance = np.sqrt(_FLOOR if square < _FLOOR else square)  # NaN stays
                 weight = power_of_2(shift - distance * LOG2_E)
                 force = _ZERO if square < _FLOOR else weight / distance
@@ -141,7 +145,7 @@ def _average(
     for e in range(count):
         norm, forces = norms[e], _ZERO
         for k in range(np.uint64(len(apart))):
-            square = norm + candidate_norms[k] + scores[e, k]
+            square = norm + candidate_norms[k] + _MINUS_TWO * scores[e, k]
             distance = np.sqrt(_FLOOR if square < _FLOOR else square)  # NaN stays
             apart[k] = _ZERO if square < _FLOOR else _ONE / distance
             scores[e, k] = NOTHING if square > _FARTHEST else -distance
@@ -165,16 +169,6 @@ def _average(
         loss += losses
         room_forces[e] = forces
     return loss
-
-
-@reordered_helper
-def _scale(count, dim, room):
-    """Write the queries of `count` edges times their factors, and these."""
-    queries, scaled, factors = room.queries, room.scaled, room.factors
-    for e in range(count):
-        for d in range(dim):
-            scaled[e, d] = queries[e, d] * factors[e]
-        scaled[e, np.uint64(dim)] = factors[e]
 
 
 @reordered_helper
@@ -220,6 +214,7 @@ def contrast(
     negatives: Negatives,
     objective: Objective,
     room: Room,
+    turned: Turned | None,
     gemm: int,
     d_rows: np.ndarray,
     d_relations: np.ndarray,
@@ -228,7 +223,7 @@ def contrast(
 
     Args:
         rows, relations: (U, D) and (V, D) float32, of relations the decoder's `factors`.
-        gemm: address of the matrix product of float32.
+        turned, gemm: as for `numba_contrast`, of float32.
         d_rows, d_relations: (U, D) and (V, D), added to.
 
     Returns:
@@ -246,13 +241,14 @@ def contrast(
     for number in range(num_chunks):
         nodes = negatives.nodes[number]
         _look_up(rows, nodes, candidates, room.candidate_norms)
+        lay_out(turned, candidates, count, dim)
         bias, group = negatives.bias[number], negatives.group[number]
         num_runs = find_runs(group, count, runs)
         for inside in range(0, chunk_edges, block):
             first, n = number * chunk_edges + inside, min(block, chunk_edges - inside)
             ask(rows, relations, edges, first, n, queries)
             _measure(rows, edges.answer, first, n, queries, room.norms, room.distances)
-            multiply(gemm, False, True, (n, count, dim), _MINUS_TWO, queries, candidates, _ZERO, scores)
+            compare(gemm, turned, queries, candidates, n, count, dim, scores)
             place = leave_out(negatives.dropped, place, first, n, count, _FAR, scores)
             if objective.kind == SOFTMAX:
                 log_weight = objective.log_weight
@@ -275,10 +271,21 @@ def contrast(
                     shares,
                     apart,
                 )
-            multiply(gemm, False, False, (n, dim, count), _ONE, scores, candidates, _ZERO, room.gradients)
-            _scale(n, dim, room)
-            kept = _ONE if inside else _ZERO
-            multiply(gemm, True, False, (dim + 1, count, n), _ONE, room.scaled, scores, kept, room.sums)
+            add_candidates(gemm, turned, scores, candidates, n, count, dim, room.gradients)
+            add_queries(
+                gemm,
+                turned,
+                queries,
+                room.factors,
+                scores,
+                n,
+                count,
+                dim + 1,
+                inside > 0,
+                True,
+                room.scaled,
+                room.sums,
+            )
             _answer_back(rows, edges.answer, first, n, room, d_rows)
             ask_back(rows, relations, edges, first, n, room.gradients, d_rows, d_relations)
         _add(nodes, candidates, room.sums, d_rows)

@@ -16,9 +16,7 @@ from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for_row
 from marius_py.nn.kernels.numba_queries import Edges, ask, ask_back
 from marius_py.nn.kernels.numba_rows import add_columns
 from marius_py.nn.kernels.numba_weights import (
-    LOG2_E,
     NOTHING,
-    SOFTMAX,
     Negatives,
     Objective,
     find_runs,
@@ -140,7 +138,6 @@ def contrast(
     queries, gradients, scores, sums = room.queries, room.gradients, room.scores, room.sums
     positives, factors = room.positives, room.factors
     runs, shares = np.empty(count + 1, np.int64), np.empty(count, np.float32)
-    unit = -LOG2_E if objective.kind == SOFTMAX else -_ONE
     loss, place = 0.0, 0
     for number in range(num_chunks):
         nodes = negatives.nodes[number]
@@ -152,7 +149,7 @@ def contrast(
             first, n = number * chunk_edges + inside, min(block, chunk_edges - inside)
             ask(rows, relations, edges, first, n, queries)
             _answer(rows, edges.answer, first, n, is_complex, queries, positives)
-            measure(queries, n, room.candidates, count, is_complex, unit, scores, 0)
+            measure(queries, n, room.candidates, count, is_complex, -_ONE, scores, 0)
             place = leave_out(negatives.dropped, place, first, n, count, NOTHING, scores)
             loss += weigh(
                 scores, room, n, edges, first, share, objective, bias, group, inside, runs, num_runs, shares

@@ -307,7 +307,7 @@ def average(scores, e, positive, share, objective, bias, group, inside, runs, nu
 def weigh_softmax(scores, positives, count, log_weight, bias, group, inside, runs, num_runs, weights, totals):
     """Write the softmax loss's weights e^(score − s⁺) of `count` edges, from `inside` a chunk on, and sums.
 
-    The scores are multiplied by log2 e already. Weights that are float32 take the scores' place.
+    Weights that are float32 take the scores' place.
     """
     for e in range(count):
         total = _ZERO
@@ -317,7 +317,7 @@ def weigh_softmax(scores, positives, count, log_weight, bias, group, inside, run
                 shift += bias[inside + e, group[runs[r]]]
             shift *= LOG2_E
             for k in range(np.uint64(runs[r]), np.uint64(runs[r + 1])):
-                weight = power_of_2(scores[e, k] + shift)
+                weight = power_of_2(scores[e, k] * LOG2_E + shift)
                 if weights.dtype == ROUNDED:
                     weights[e, k] = _nearest(weight)  # the total tells of NaN
                 else:
@@ -356,8 +356,6 @@ def weigh_average(
 @reordered_helper
 def weigh(scores, room, count, edges, first, share, objective, bias, group, inside, runs, num_runs, shares):
     """Turn the scores of `count` edges, from `first` on and `inside` their chunk, into weights.
-
-    Those of the softmax loss are multiplied by log2 e already.
 
     Args:
         scores: (n, K or more), replaced where `room.weights` is the same array.

@@ -1,0 +1,132 @@
+"""Products of a block of edges with their chunk's candidates (floor 1, Numba): three, of two makers.
+
+Scores are queries times candidates, gradients of queries weights times candidates, and those of candidates
+weights, by columns, times queries. MKL's product takes factors transposed as they lie, and lays them out for
+itself at every call. oneDNN's takes rows alone: `Turned` holds what has to be laid out before, candidates
+once a chunk. Importing this module needs Numba.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from marius_py.nn.kernels.compiling import helper
+from marius_py.nn.kernels.numba_gemm import multiply, multiply_rows
+from marius_py.nn.kernels.numba_turning import turn
+from marius_py.nn.kernels.numba_weights import ROUNDED, write_factor
+from marius_py.nn.kernels.workspace import REGISTER
+
+_ZERO, _ONE = np.float32(0), np.float32(1)
+_HALF = np.uint32(16)
+_PIECE = 2048
+"""Candidates whose sum is made in one go: longer ones would round as many small numbers to a large one."""
+
+
+class Turned(NamedTuple):
+    """Factors as rows of oneDNN's products, contents do not matter; n, K, W and G whole registers.
+
+    Factors are float32, or bfloat16 held as uint16. Words are numbers of 32 bits: a factor of float32, or two
+    of bfloat16.
+
+    Attributes:
+        words: (K, W or W/2), the candidates' own memory as words. columns: the same turned, (W or W/2, G).
+        candidates: words, the candidates (K, W) themselves or their rows in pairs (K/2, W).
+        weights: words, the weights (n, K) themselves or their rows in pairs (n/2, K).
+        queries: (W, n) float32, scratch. scaled: (W, n), queries times the edges' factors.
+    """
+
+    words: np.ndarray
+    columns: np.ndarray
+    candidates: np.ndarray
+    weights: np.ndarray
+    queries: np.ndarray
+    scaled: np.ndarray
+
+
+@helper
+def _whole(count):
+    """Edges that oneDNN's products take instead of so many: it compiles one for each number of them."""
+    unit = 4 if count <= 256 else REGISTER
+    return (count + unit - 1) // unit * unit
+
+
+@helper
+def _pair(rows, count, width, pairs):
+    """Write rows of bfloat16, an even number, in pairs; of float32 nothing."""
+    for i in range(count // 2 if rows.dtype == ROUNDED else 0):
+        for c in range(width):
+            pairs[i, c] = np.uint32(rows[2 * i, c]) | (np.uint32(rows[2 * i + 1, c]) << _HALF)
+
+
+@helper
+def lay_out(turned, candidates, count, dim):
+    """Lay out a chunk's `count` candidates (K, W) for its products."""
+    if turned is not None:
+        if candidates.dtype == ROUNDED:
+            even = count + count % 2
+            for k in range(count if dim % 2 else 0):
+                candidates[k, dim] = 0
+            for d in range(dim if even > count else 0):
+                candidates[count, d] = 0
+            _pair(candidates, even, dim, turned.candidates)
+        words = (dim * candidates.itemsize + 3) // 4
+        turn(turned.words, count, words, turned.columns)
+
+
+@helper
+def compare(gemm, turned, asked, candidates, n, count, dim, scores):
+    """Write the products of n queries (n, W), as factors, with candidates to scores (n, K or more)."""
+    if turned is None:
+        multiply(gemm, False, True, (n, count, dim), _ONE, asked, candidates, _ZERO, scores)
+    else:
+        depth = dim + dim % 2 if asked.dtype == ROUNDED else dim
+        for e in range(n if depth > dim else 0):
+            asked[e, dim] = 0
+        multiply_rows(gemm, (_whole(n), count, depth), asked, turned.columns, False, scores)
+
+
+@helper
+def add_candidates(gemm, turned, weights, candidates, n, count, dim, sums):
+    """Write the sums (n, W) of candidates by the weights (n, K or more) of n edges."""
+    if turned is None:
+        multiply(gemm, False, False, (n, dim, count), _ONE, weights, candidates, _ZERO, sums)
+    else:
+        depth = count + count % 2 if candidates.dtype == ROUNDED else count
+        for e in range(n if depth > count else 0):
+            weights[e, count] = 0
+        for e in range(n, _whole(n)):  # no edges; they must not count among those of a candidate either
+            for k in range(depth):
+                weights[e, k] = 0
+        for low in range(0, depth, _PIECE):
+            sizes = _whole(n), dim, min(_PIECE, depth - low)
+            multiply_rows(gemm, sizes, weights, turned.candidates, low > 0, sums, low)
+
+
+@helper
+def add_queries(gemm, turned, queries, factors, weights, n, count, dim, is_added, by_columns, scaled, sums):
+    """Write the sums of n queries, times `factors` (n,), by the weights of each candidate, or add them.
+
+    To (K, W), or (D, K or more) if `by_columns`, which they are in any case where products are oneDNN's.
+    After `add_candidates`.
+    """
+    if turned is None:
+        for e in range(n):
+            for d in range(dim):
+                write_factor(scaled, e, d, queries[e, d] * factors[e])
+        kept = _ONE if is_added else _ZERO
+        if by_columns:
+            multiply(gemm, True, False, (dim, count, n), _ONE, scaled, weights, kept, sums)
+        else:
+            multiply(gemm, True, False, (count, dim, n), _ONE, weights, scaled, kept, sums)
+    else:
+        whole = _whole(n)
+        turn(queries, n, dim, turned.queries)
+        for d in range(dim):
+            for e in range(n):
+                write_factor(turned.scaled, d, e, turned.queries[d, e] * factors[e])
+            for e in range(n, whole):
+                turned.scaled[d, e] = 0
+        _pair(weights, whole, count, turned.weights)
+        multiply_rows(gemm, (dim, count, whole), turned.scaled, turned.weights, is_added, sums)
