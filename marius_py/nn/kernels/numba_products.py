@@ -99,8 +99,10 @@ def add_candidates(gemm, turned, weights, candidates, n, count, dim, sums):
         for e in range(n, _whole(n)):  # no edges; they must not count among those of a candidate either
             for k in range(depth):
                 weights[e, k] = 0
+        # Whole registers of a row take no longer, and what comes of columns beyond D is not looked at.
+        width = dim if candidates.dtype == ROUNDED else (dim + REGISTER - 1) // REGISTER * REGISTER
         for low in range(0, depth, _PIECE):
-            sizes = _whole(n), dim, min(_PIECE, depth - low)
+            sizes = _whole(n), width, min(_PIECE, depth - low)
             multiply_rows(gemm, sizes, weights, turned.candidates, low > 0, sums, low)
 
 
