@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 import torch
 
-from marius_py.nn.kernels.host import has_bfloat16_pairs, has_bfloat16_tiles
+from marius_py.nn.kernels.host import has_bfloat16_tiles
+from marius_py.nn.product_choice import rounds_factors
+from marius_py.nn.product_units import product_units, rounds_products
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(1500)]
 
@@ -81,8 +83,11 @@ def test_fb15k_237_with_products_of_bfloat16_is_as_good(
     said = capfd.readouterr().err
     rounded = said.count("products of scores are those of bfloat16")
     assert rounded + said.count("products of scores are those of float32") == len(SEEDS)
-    if (has_bfloat16_tiles() and torch.backends.mkl.is_available()) or has_bfloat16_pairs():
-        assert rounded == len(SEEDS)  # other processors may have no units for it
+    with product_units("bfloat16"):
+        has_units = rounds_products() or rounds_factors()
+    assert (rounded == len(SEEDS)) is has_units  # other processors may have none
+    if has_bfloat16_tiles() and torch.backends.mkl.is_available():
+        assert has_units
     assert mrr(found) >= 0.31
     assert mrr(found) == pytest.approx(in_memory, abs=0.005)
 

@@ -135,10 +135,11 @@ COMPILED: dict[str, Callable[[int], Decoder]] = {
 """Decoders that compiled loops know."""
 
 
-def test_sums_over_many_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("edges", "count"), [(20, 5001), (301, 3)], ids=["candidates", "edges"])
+def test_sums_over_many(edges: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for by_rows in (False, rows_gemm_address(is_rounded=False) is not None):
         monkeypatch.setattr(product_choice, "_prefers_rows", lambda by_rows=by_rows: by_rows)
-        assert_paths_equal(ComplEx(8), SoftmaxLoss(), {"chunks": 1, "chunk_edges": 20, "count": 5001})
+        assert_paths_equal(ComplEx(8), SoftmaxLoss(), {"chunks": 1, "chunk_edges": edges, "count": count})
 
 
 BY_ROWS = pytest.param(
