@@ -301,6 +301,14 @@ def test_products_by_rows_are_left_out_where_they_are_not_sure(monkeypatch: pyte
     finally:
         torch.backends.mkldnn.set_flags(enabled)
     with monkeypatch.context() as other:
+        other.setattr(gemm, "_takes_tiles", lambda: True)
+        assert gemm._tried_rows_gemm.__wrapped__(True) is None
+        assert gemm._tried_rows_gemm.__wrapped__(False) == address
+    with monkeypatch.context() as other:
+        other.setattr(gemm, "_address", lambda name: None)
+        assert gemm._takes_tiles()  # nobody knows
+    assert host.has_bfloat16_tiles() or not gemm._takes_tiles()
+    with monkeypatch.context() as other:
         other.setattr(gemm, "_holds", lambda path, words: False)  # a PyTorch built without oneDNN
         assert gemm._tried_rows_gemm.__wrapped__(True) is None
     monkeypatch.setattr(gemm, "_address", lambda name: ctypes.cast(_add_nothing, ctypes.c_void_p).value)

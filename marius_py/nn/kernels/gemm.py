@@ -35,7 +35,9 @@ def rows_gemm_address(*, is_rounded: bool) -> int | None:
 
     Factors are float32, or bfloat16 if `is_rounded`: B then comes in pairs of rows, for which the function
     ends the process where oneDNN is not built in, has no AVX-512 or may not be used. It is no part of
-    PyTorch's interface: what it computes is tried once.
+    PyTorch's interface: what it computes is tried once. There is none of bfloat16 where oneDNN would multiply
+    by tiles (AMX): it relies on what they were set to before, which others, MKL among them, change, and
+    several threads are known to crash (pytorch/pytorch#187912).
     """
     is_held_back = {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"} & os.environ.keys()
     has_units = not is_rounded or torch.backends.cpu.get_cpu_capability() == "AVX512"
@@ -49,10 +51,8 @@ def _tried_rows_gemm(is_rounded: bool) -> int | None:
     single, rounded = "f", "N3c108BFloat16E"
     kind = f"{rounded}S5_" if is_rounded else f"{single}S3_"
     address = _address(f"_ZN2at6native7cpublas6brgemmEllllllbPK{kind}Pfb")
-    within = (
-        f"N2at6native7cpublas6Brgemm4callI{rounded if is_rounded else single}"  # only where it is oneDNN's
-    )
-    if address is None or not _holds(_library(), within.encode()):
+    within = f"N2at6native7cpublas6Brgemm4callI{rounded if is_rounded else single}"  # where it is oneDNN's
+    if address is None or not _holds(_library(), within.encode()) or (is_rounded and _takes_tiles()):
         return None
     m, n, k, dtype = 5, 18, 6, torch.bfloat16 if is_rounded else torch.float32
     left, right = torch.arange(m * k).view(m, k).to(dtype) - 9, torch.arange(k * n).view(k, n).to(dtype) % 7
@@ -65,6 +65,13 @@ def _tried_rows_gemm(is_rounded: bool) -> int | None:
         return address
     log.debug("oneDNN's product of blocks is another than expected: not used")
     return None
+
+
+def _takes_tiles() -> bool:
+    """Whether oneDNN multiplies bfloat16 by tiles, or may do so: PyTorch then packs factors for it."""
+    address = _address("_ZN2at6native7cpublas10could_packEN3c1010ScalarTypeE")
+    bfloat16 = 15  # in PyTorch's enumeration of types, which files of its tensors hold as well
+    return address is None or bool(ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_int8)(address)(bfloat16))
 
 
 def _holds(path: Path, words: bytes) -> bool:
