@@ -2,7 +2,7 @@
 
 A loop that calls one runs from end to end without the interpreter. PyTorch's library of the host exports the
 standard BLAS function, and MKL's for factors in bfloat16, where it is built so, and PyTorch's own way to
-oneDNN's product of blocks; found in the package of PyTorch 2.13 for Linux on x86-64.
+oneDNN's product of blocks; found in the packages of PyTorch 2.11 and 2.13 for Linux on x86-64.
 """
 
 from __future__ import annotations
