@@ -242,7 +242,7 @@ ROWS = [
     )
     for address, dtype, name in (
         (rows_gemm_address(is_rounded=False), np.float32, "float32"),
-        (rows_gemm_address(is_rounded=True), np.uint16, "bfloat16"),
+        (rows_gemm_address(is_rounded=True) if host.has_bfloat16_pairs() else None, np.uint16, "bfloat16"),
     )
 ]
 
@@ -591,6 +591,7 @@ from marius_py.nn.kernels.numba_queries import COMPLEX, SUM, Edges
 from marius_py.nn.kernels.numba_weights import LOGISTIC, MARGIN, SMOOTHED, SOFTMAX, Negatives, Objective
 from marius_py.nn.kernels.numba_products import Turned
 from marius_py.nn.kernels.gemm import bfloat16_gemm_address, rows_gemm_address, sgemm_address
+from marius_py.nn.kernels.host import has_bfloat16_pairs
 
 random = np.random.default_rng(0)
 dim, count, edges = 100, 50, 32
@@ -623,7 +624,7 @@ def show(contrast, *given):
 
 exact, rounded = (sgemm_address(), np.float32, False), (bfloat16_gemm_address(), np.uint16, False)
 by_rows = (rows_gemm_address(is_rounded=False), np.float32, True)
-rounded_by_rows = (rows_gemm_address(is_rounded=True), np.uint16, True)
+rounded_by_rows = (rows_gemm_address(is_rounded=True) if has_bfloat16_pairs() else None, np.uint16, True)
 width, places = 128, 64  # whole tiles
 
 
