@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from marius_py.nn.kernels.gemm import ROUNDED, SINGLE
 from marius_py.nn.kernels.host import (
     compiled_contrast,
     compiled_contrast_l2,
@@ -18,7 +19,7 @@ from marius_py.nn.kernels.host import (
     compiled_products,
 )
 from marius_py.nn.kernels.workspace import REGISTER, Workspace, padded
-from marius_py.nn.product_choice import ROUNDED, SINGLE, Gemm, choose_gemm, choose_single_gemm
+from marius_py.nn.product_choice import Gemm, choose_gemm, choose_single_gemm
 
 BLOCK_SCORES = 7 << 14
 """Scores a block: not half a MiB, which stays in a core's cache beside the candidates and their gradients."""
@@ -162,7 +163,7 @@ def _room(
     if dtype == ROUNDED:
         arrays["weights"] = _factors(workspace, "weights", block, count, dtype)
     if gemm.by_rows:  # whole tiles of words are turned
-        count, width = padded(count), padded(-(-width * dtype.itemsize // 4)) * 4 // dtype.itemsize
+        count, width = padded(count), padded(width * dtype.itemsize // 4) * 4 // dtype.itemsize
     arrays["candidates"] = _factors(workspace, "candidates", count, width, dtype)
     return arrays
 

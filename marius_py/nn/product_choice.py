@@ -11,11 +11,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from marius_py.nn.kernels.gemm import bfloat16_gemm_address, rows_gemm_address, sgemm_address
+from marius_py.nn.kernels.gemm import ROUNDED, SINGLE, bfloat16_gemm_address, rows_gemm_address, sgemm_address
 from marius_py.nn.kernels.host import has_bfloat16_pairs, has_bfloat16_tiles, has_slower_mkl
 from marius_py.nn.product_units import product_precision, rounds_products
-
-SINGLE, ROUNDED = np.dtype(np.float32), np.dtype(np.uint16)
 
 
 class Gemm(NamedTuple):

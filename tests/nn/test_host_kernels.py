@@ -228,10 +228,8 @@ def test_products_within_loops(
     out = np.full((6, 8), np.nan, np.float32)
     for kept in (0.0, 1.0):
         factors = [as_factors(array, dtype) for array in arrays]
-        numba_gemm.multiply(
-            gemm, transpose_left, transpose_right, (m, n, k), np.float32(2), *factors, np.float32(kept), out
-        )
-        np.testing.assert_allclose(out[:m, :n], (2 + 2 * kept) * (left @ right), rtol=1e-6)
+        numba_gemm.multiply(gemm, transpose_left, transpose_right, (m, n, k), *factors, np.float32(kept), out)
+        np.testing.assert_allclose(out[:m, :n], (1 + kept) * (left @ right), rtol=1e-6)
     assert np.isnan(out[m:]).all()
     assert np.isnan(out[:, n:]).all()
 

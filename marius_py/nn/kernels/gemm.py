@@ -13,9 +13,13 @@ import os
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import torch
 
 log = logging.getLogger(__name__)
+
+SINGLE, ROUNDED = np.dtype(np.float32), np.dtype(np.uint16)
+"""What factors of products are held in: float32, or bfloat16 as the bits of it."""
 
 _PIECE = 1 << 20
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from marius_py.nn.kernels.compiling import helper, kernel, reordered_helper
+from marius_py.nn.kernels.gemm import ROUNDED
 from marius_py.nn.kernels.numba_dropout import Masks, Uses, add_dropped, ask_back_dropped, ask_dropped
 from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for_row
 from marius_py.nn.kernels.numba_products import Turned, add_candidates, add_queries, compare, lay_out
@@ -24,7 +25,6 @@ from marius_py.nn.kernels.numba_queries import Edges, ask, ask_back
 from marius_py.nn.kernels.numba_rows import add_columns, add_each
 from marius_py.nn.kernels.numba_weights import (
     NOTHING,
-    ROUNDED,
     Negatives,
     Objective,
     find_runs,

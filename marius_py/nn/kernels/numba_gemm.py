@@ -8,6 +8,7 @@ Importing this module needs Numba.
 
 from __future__ import annotations
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -16,6 +17,7 @@ from numba.extending import intrinsic
 from marius_py.nn.kernels.compiling import helper
 
 _PLAIN, _TRANSPOSED = ord("N"), ord("T")
+_ONE = np.float32(1)
 
 
 @intrinsic
@@ -51,15 +53,15 @@ def _call(typing_context, address, transpose, sizes, alpha, arrays, steps, beta)
 
 
 @helper
-def multiply(gemm, transpose_left, transpose_right, sizes, factor, left, right, kept, out):
-    """out = factor · left · right + kept · out, summed in float32.
+def multiply(gemm, transpose_left, transpose_right, sizes, left, right, kept, out):
+    """out = left · right + kept · out, summed in float32.
 
     Args:
         gemm: address of the function, of the type of `left` and `right`; `out` is float32.
         transpose_left, transpose_right: whether the array holds the factor transposed.
         sizes: (m, n, k) of factors (m, k) and (k, n).
         left, right, out: their first rows and columns count; 2-d, C-contiguous.
-        factor, kept: float32; where `kept` is 0, what `out` holds does not matter.
+        kept: float32; where it is 0, what `out` holds does not matter.
     """
     m, n, k = sizes
     # The function counts by columns: it is asked for the transposed product of the transposed factors.
@@ -67,7 +69,7 @@ def multiply(gemm, transpose_left, transpose_right, sizes, factor, left, right, 
         gemm,
         (_TRANSPOSED if transpose_right else _PLAIN, _TRANSPOSED if transpose_left else _PLAIN),
         (n, m, k),
-        factor,
+        _ONE,
         (right.ctypes.data, left.ctypes.data, out.ctypes.data),
         (right.shape[1], left.shape[1], out.shape[1]),
         kept,

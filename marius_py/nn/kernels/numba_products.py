@@ -13,10 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from marius_py.nn.kernels.compiling import helper
+from marius_py.nn.kernels.gemm import ROUNDED
 from marius_py.nn.kernels.numba_gemm import multiply, multiply_rows
 from marius_py.nn.kernels.numba_turning import turn
-from marius_py.nn.kernels.numba_weights import ROUNDED, write_factor
-from marius_py.nn.kernels.workspace import REGISTER
+from marius_py.nn.kernels.numba_weights import write_factor
+from marius_py.nn.kernels.workspace import padded
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 _HALF = np.uint32(16)
@@ -45,11 +46,22 @@ class Turned(NamedTuple):
     scaled: np.ndarray
 
 
+_padded = helper(padded)
+
+
 @helper
 def _whole(count):
     """Edges that oneDNN's products take instead of so many: it compiles one for each number of them."""
-    unit = 4 if count <= 256 else REGISTER
-    return (count + unit - 1) // unit * unit
+    return (count + 3) // 4 * 4 if count <= 256 else _padded(count)
+
+
+@helper
+def _make_even(factors, rows, columns):
+    """Columns that a product takes: bfloat16 comes in pairs, an odd last one with zeros that are written."""
+    even = columns + columns % 2 if factors.dtype == ROUNDED else columns
+    for i in range(rows if even > columns else 0):
+        factors[i, columns] = 0
+    return even
 
 
 @helper
@@ -66,24 +78,20 @@ def lay_out(turned, candidates, count, dim):
     if turned is not None:
         if candidates.dtype == ROUNDED:
             even = count + count % 2
-            for k in range(count if dim % 2 else 0):
-                candidates[k, dim] = 0
             for d in range(dim if even > count else 0):
                 candidates[count, d] = 0
             _pair(candidates, even, dim, turned.candidates)
-        words = (dim * candidates.itemsize + 3) // 4
-        turn(turned.words, count, words, turned.columns)
+        width = _make_even(candidates, count, dim)
+        turn(turned.words, count, width * candidates.itemsize // 4, turned.columns)
 
 
 @helper
 def compare(gemm, turned, asked, candidates, n, count, dim, scores):
     """Write the products of n queries (n, W), as factors, with candidates to scores (n, K or more)."""
     if turned is None:
-        multiply(gemm, False, True, (n, count, dim), _ONE, asked, candidates, _ZERO, scores)
+        multiply(gemm, False, True, (n, count, dim), asked, candidates, _ZERO, scores)
     else:
-        depth = dim + dim % 2 if asked.dtype == ROUNDED else dim
-        for e in range(n if depth > dim else 0):
-            asked[e, dim] = 0
+        depth = _make_even(asked, n, dim)
         multiply_rows(gemm, (_whole(n), count, depth), asked, turned.columns, False, scores)
 
 
@@ -91,16 +99,14 @@ def compare(gemm, turned, asked, candidates, n, count, dim, scores):
 def add_candidates(gemm, turned, weights, candidates, n, count, dim, sums):
     """Write the sums (n, W) of candidates by the weights (n, K or more) of n edges."""
     if turned is None:
-        multiply(gemm, False, False, (n, dim, count), _ONE, weights, candidates, _ZERO, sums)
+        multiply(gemm, False, False, (n, dim, count), weights, candidates, _ZERO, sums)
     else:
-        depth = count + count % 2 if candidates.dtype == ROUNDED else count
-        for e in range(n if depth > count else 0):
-            weights[e, count] = 0
+        depth = _make_even(weights, n, count)
         for e in range(n, _whole(n)):  # no edges; they must not count among those of a candidate either
             for k in range(depth):
                 weights[e, k] = 0
         # Whole registers of a row take no longer, and what comes of columns beyond D is not looked at.
-        width = dim if candidates.dtype == ROUNDED else (dim + REGISTER - 1) // REGISTER * REGISTER
+        width = dim if candidates.dtype == ROUNDED else _padded(dim)
         for low in range(0, depth, _PIECE):
             sizes = _whole(n), width, min(_PIECE, depth - low)
             multiply_rows(gemm, sizes, weights, turned.candidates, low > 0, sums, low)
@@ -119,9 +125,9 @@ def add_queries(gemm, turned, queries, factors, weights, n, count, dim, is_added
                 write_factor(scaled, e, d, queries[e, d] * factors[e])
         kept = _ONE if is_added else _ZERO
         if by_columns:
-            multiply(gemm, True, False, (dim, count, n), _ONE, scaled, weights, kept, sums)
+            multiply(gemm, True, False, (dim, count, n), scaled, weights, kept, sums)
         else:
-            multiply(gemm, True, False, (count, dim, n), _ONE, weights, scaled, kept, sums)
+            multiply(gemm, True, False, (count, dim, n), weights, scaled, kept, sums)
     else:
         whole = _whole(n)
         turn(queries, n, dim, turned.queries)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from marius_py.nn.kernels.compiling import elementwise, helper, reordered_helper
+from marius_py.nn.kernels.gemm import ROUNDED
 from marius_py.nn.kernels.objectives import MOST_WEIGHT
 
 SOFTMAX, LOGISTIC, MARGIN, SMOOTHED = 0, 1, 2, 3
@@ -51,7 +52,6 @@ _LEAST = np.int32(-0x7F800000)
 
 _HALF, _TIE = np.uint32(16), np.uint32(1 << 15)
 _NAN = np.uint16(0x7FC0)
-ROUNDED = np.dtype(np.uint16)
 
 
 class Objective(NamedTuple):
