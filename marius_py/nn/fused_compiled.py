@@ -1,7 +1,7 @@
 """Loss and gradients of a batch in closed form (floor 1), compiled: the most frequent case of `fused`.
 
-Queries that are products or sums, compared by dot products, with dropout or without, or by distances
-without, and those that a matrix makes: all registered decoders under the softmax, logistic and margin losses.
+Queries that are products or sums, or that a matrix makes, compared by dot products or distances, with dropout
+or without: all registered decoders under the softmax, logistic and margin losses.
 A side of the batch is one call of a loop that Numba has compiled.
 """
 
@@ -35,7 +35,9 @@ from marius_py.nn.kernels.workspace import Workspace
 from marius_py.nn.regularizers import Regularizer
 from marius_py.types import Side
 
-_ZERO = np.float32(0)
+_ZERO, _ONE = np.float32(0), np.float32(1)
+_ALL = np.empty((0, 0), np.bool_)
+"""A mask that drops nothing."""
 _OBJECTIVES = {
     SoftmaxObjective: "SOFTMAX",
     SmoothedObjective: "SMOOTHED",
@@ -56,15 +58,15 @@ def can_compile(form: ClosedForm, given: StepInput, workspace: Workspace) -> boo
         return False
     if rows.dtype != torch.float32:
         return False
-    if any(given.masks.sides[side].active for side in given.sides) and not _may_drop(form.decoder):
+    masks = (given.masks.sides[side] for side in given.sides)
+    if any(one.relation.active for one in masks) and not _may_drop_relations(form.decoder):
         return False
     return has_loops(form.decoder.similarity)
 
 
-def _may_drop(decoder: ClosedFormDecoder) -> bool:
-    """Whether loops take the decoder's rows after dropout: those of relations must be factors themselves."""
-    are_factors = type(decoder).factors is ClosedFormDecoder.factors
-    return decoder.similarity == "dot" and decoder.product != "matrix" and are_factors
+def _may_drop_relations(decoder: ClosedFormDecoder) -> bool:
+    """Whether loops take rows of relations after dropout: they must be factors themselves, no matrices."""
+    return type(decoder).factors is ClosedFormDecoder.factors and decoder.product != "matrix"
 
 
 def _is_joined(decoder: ClosedFormDecoder) -> bool:
@@ -98,7 +100,10 @@ def _contrast_sides(
     if type(form.decoder).factors is not ClosedFormDecoder.factors:
         d_factors = workspace.zeros("d_factors", *factors.shape)
     tables, gradients = (rows, factors), (d_rows, d_factors)
-    loss = sum(_contrast(form, given, side, tables, gradients, workspace) for side in given.sides)
+    loss = 0.0
+    for side in given.sides:
+        edges, masks = _edges(form, given, side), _masks(given, side)
+        loss += _contrast(form, given, side, (edges, masks), tables, gradients, workspace)
     if d_factors is not d_relations:
         form.decoder.factors_backward(given.relations, d_factors, d_relations)
     return d_rows, loss
@@ -110,19 +115,30 @@ def _contrast_by_matrices(
     """As `_contrast_sides`, of queries that are made before, relation by relation, and follow the rows."""
     loops, (count, dim), edges = compiled_matrices(), given.batch.rows.shape, len(given.batch.head)
     assert loops is not None
-    table = workspace.take("rows_and_queries", count + edges, dim)
-    sums = workspace.zeros("d_rows_and_queries", count + edges, dim)
-    rows, queries, relations = table[:count], table[count:], given.relations.contiguous()
+    most = 1 + any(given.masks.sides[side].two_queries for side in given.sides)
+    table = workspace.take("rows_and_queries", count + most * edges, dim)
+    sums = workspace.zeros("d_rows_and_queries", count + most * edges, dim)
+    rows, relations = table[:count], given.relations.contiguous()
+    none = relations.new_empty(len(relations), 0)  # what is left of relations to contrast with
     rows.copy_(given.batch.rows)
     loss = 0.0
     for side in given.sides:
-        relation = given.relation_index[side]
+        relation, masks = given.relation_index[side], _masks(given, side)
         order = torch.argsort(relation, stable=True)
         indices = (one.numpy() for one in (_ends(given, side)[0], relation, order))
         asked = rows.numpy(), relations.numpy(), *indices, given.query_side(side) == "head"
-        loops.ask(*asked, queries.numpy())
-        loss += _contrast(form, given, side, (table, relations), (sums, d_relations), workspace)
-        loops.ask_back(*asked, *(one.numpy() for one in (sums[count:], sums[:count], d_relations)))
+        uses = [(_ALL, _ONE)]
+        if masks is not None:
+            uses = [(mask, masks.node_scale) for mask in (masks.node, masks.positive_node)]
+            masks = masks._replace(node=_ALL, positive_node=_ALL)  # queries have been through them by then
+        places = [slice(count + n * edges, count + (n + 1) * edges) for n in range(len(uses))]
+        for place, use in zip(places, uses, strict=True):
+            loops.ask(*asked, *use, table[place].numpy())
+        known, own = (torch.arange(place.start, place.stop) for place in (places[0], places[-1]))
+        questions = _edges(form, given, side, known, own), masks
+        loss += _contrast(form, given, side, questions, (table, none), (sums, none), workspace)
+        for place, use in zip(places, uses, strict=True):
+            loops.ask_back(*asked, *use, *(one.numpy() for one in (sums[place], sums[:count], d_relations)))
         sums[count:].zero_()
     return sums[:count], loss
 
@@ -137,6 +153,7 @@ def _contrast(
     form: ClosedForm,
     given: StepInput,
     side: Side,
+    questions: tuple[Any, Any],
     tables: tuple[Tensor, Tensor],
     gradients: tuple[Tensor, Tensor],
     workspace: Workspace,
@@ -144,34 +161,39 @@ def _contrast(
     """Contrast one side.
 
     Args:
+        questions: the loops' Edges, and Masks or None.
         tables: rows (U, D) and factors of relations (V, D).
         gradients: of both, added to.
 
     Returns:
         The sum of losses.
     """
-    num_chunks, count = given.batch.negatives[side].nodes.shape
-    sizes = Sizes(len(given.batch.head) // num_chunks, count, tables[0].shape[1])
-    loops, dropout = choose_loops(form.decoder.similarity, sizes, workspace), []
-    if form.decoder.similarity == "dot":
-        dropout = _dropout(given, side, (loops.block, sizes.dim, tables[1].shape[1]), workspace)
+    (edges, masks), (num_chunks, count) = questions, given.batch.negatives[side].nodes.shape
+    sizes = Sizes(len(edges.known) // num_chunks, count, tables[0].shape[1])
+    loops = choose_loops(form.decoder.similarity, sizes, workspace)
+    uses = None if masks is None else _uses((loops.block, sizes.dim, tables[1].shape[1]), workspace)
     loss: float = loops.module.contrast(
         *(one.numpy() for one in tables),
-        _edges(form, given, side),
+        edges,
         _negatives(given, side),
         _objective(form),
-        *dropout,
+        masks,
+        uses,
         *loops.given,
         *(one.numpy() for one in gradients),
     )
     return loss
 
 
-def _edges(form: ClosedForm, given: StepInput, side: Side) -> Any:
-    """The loops' Edges: what a side asks."""
+def _edges(
+    form: ClosedForm, given: StepInput, side: Side, known: Tensor | None = None, own: Tensor | None = None
+) -> Any:
+    """The loops' Edges: what a side asks; of rows (B,) that are `known` and `own`, not those at the ends."""
     queries, batch = compiled_queries(), given.batch
     assert queries is not None
-    known, answer = _ends(given, side)
+    end, answer = _ends(given, side)
+    known = end if known is None else known
+    own = known if own is None else own
     products = {
         "none": queries.NONE,
         "real": queries.REAL,
@@ -179,29 +201,34 @@ def _edges(form: ClosedForm, given: StepInput, side: Side) -> Any:
         "sum": queries.SUM,
         "matrix": queries.NONE,
     }
-    if form.decoder.product == "matrix":  # queries lie behind the rows
-        known = torch.arange(len(batch.rows), len(batch.rows) + len(known))
     return queries.Edges(
-        *(one.numpy() for one in (known, given.relation_index[side], answer)),
+        *(one.numpy() for one in (known, given.relation_index[side], answer, own)),
         products[form.decoder.product or "none"],
         np.float32(1 if given.query_side(side) == "tail" else -1),
         _array(batch.negatives[side].edge_weight, np.float32, 0),
     )
 
 
-def _dropout(given: StepInput, side: Side, sizes: tuple[int, int, int], workspace: Workspace) -> list[Any]:
-    """The loops' Masks, and Uses for a block, dim and floats of a relation; None each without dropout."""
+def _masks(given: StepInput, side: Side) -> Any:
+    """The loops' Masks; None without dropout."""
     masks, kernels = given.masks.sides[side], compiled_dropout()
     if not masks.active:
-        return [None, None]
+        return None
     assert kernels is not None
-    edges, (block, dim, relation_dim) = len(given.batch.head), sizes
+    edges = len(given.batch.head)
     drawn = [
         one.kept(edges)
         for one in (masks.node, masks.relation, masks.positive_node, masks.positive_relation, masks.answer)
     ]
     candidates = masks.candidates.kept(given.batch.negatives[side].nodes.numel())
     scales = (np.float32(one.scale) for one in (masks.node, masks.relation))
+    return kernels.Masks(*drawn, candidates, *scales)
+
+
+def _uses(sizes: tuple[int, int, int], workspace: Workspace) -> Any:
+    """The loops' Uses for a block, dim and floats of a relation."""
+    kernels, (block, dim, relation_dim) = compiled_dropout(), sizes
+    assert kernels is not None
     widths = {
         "nodes": dim,
         "relations": relation_dim,
@@ -213,7 +240,7 @@ def _dropout(given: StepInput, side: Side, sizes: tuple[int, int, int], workspac
         "d_relations": relation_dim,
     }
     uses = (workspace.take(f"use of {name}", block, width).numpy() for name, width in widths.items())
-    return [kernels.Masks(*drawn, candidates, *scales), kernels.Uses(*uses, np.arange(block))]
+    return kernels.Uses(*uses, np.arange(block))
 
 
 def _negatives(given: StepInput, side: Side) -> Any:

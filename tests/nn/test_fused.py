@@ -186,7 +186,14 @@ def test_compiled_equals_plain(
     calls.clear()
     for one, reciprocal in itertools.product(losses, (False, True)):
         assert_paths_equal(decoder(dim), one, shape, dropout=True, reciprocal=reciprocal)
-    assert len(calls) == (12 if name in ("dot", "distmult", "complex") else 0)
+    makes_factors = name in ("rotate", "rotate-moduli", "rescal", "rescal-blocks")
+    assert len(calls) == (0 if makes_factors else 12)
+    calls.clear()
+    for one, groups, reciprocal in itertools.product(losses, (0, 2), (False, True)):
+        options = {**shape, "groups": groups, "weighted": reciprocal, "scale": 0.5}  # no score overflows
+        rates = {"dropout": True, "relation_dropout": 0.0}
+        assert_paths_equal(decoder(dim), one, options, reciprocal=reciprocal, **rates)
+    assert len(calls) == 24
     calls.clear()
     assert_paths_equal(decoder(dim), loss, shape, reciprocal=True, compiled=False)
     assert not calls  # it goes the plain way

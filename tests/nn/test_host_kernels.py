@@ -597,7 +597,7 @@ rows, relations = (random.standard_normal((n, dim), np.float32) / 2 for n in (80
 known, answer = random.integers(0, 80, (2, edges))
 relation = random.integers(0, 3, edges)
 weight = random.random(edges, np.float32)
-asked = Edges(known, relation, answer, COMPLEX, np.float32(1), weight)
+asked = Edges(known, relation, answer, known, COMPLEX, np.float32(1), weight)
 negatives = Negatives(
     random.integers(0, 80, (1, count)), np.zeros((1, 0), np.int64), np.zeros((1, edges, 0), np.float32),
     np.zeros(0, np.int64),
@@ -655,22 +655,24 @@ for (gemm, dtype, is_by_rows), by_columns in (
 shapes = [(edges, width)] * 3 + [(edges, places)] + [(edges,)] * 5
 shapes += [(places, width), (places,), (dim + 1, places)]
 room = distances.Room(*(np.zeros(shape, np.float32) for shape in shapes))
-asked = Edges(known, relation, answer, SUM, np.float32(1), weight)
+asked = Edges(known, relation, answer, known, SUM, np.float32(1), weight)
 for gemm, turned in ((sgemm_address(), None), (by_rows[0], turn(room.candidates, room.scores))):
     for objective in objectives if gemm is not None else ():
-        show(distances.contrast, asked, negatives, objective, room, turned, gemm)
+        for dropout in ((None, None), (masks, uses)):
+            show(distances.contrast, asked, negatives, objective, *dropout, room, turned, gemm)
 room = [np.zeros(shape, np.float32) for shape in [(edges, dim)] * 2 + [(edges,)] * 3 + [(edges, count)]]
 room = sums_loops.Room(*room, room[5], *(np.zeros((dim, count), np.float32) for _ in range(2)))
 for product, is_complex in ((SUM, False), (COMPLEX, True)):
-    asked = Edges(known, relation, answer, product, np.float32(1), weight)
+    asked = Edges(known, relation, answer, known, product, np.float32(1), weight)
     for objective in objectives:
-        show(sums_loops.contrast, asked, negatives, objective, is_complex, room)
+        for dropout in ((None, None), (masks, uses)):
+            show(sums_loops.contrast, asked, negatives, objective, *dropout, is_complex, room)
 forms = random.standard_normal((3, dim * 20), np.float32)
 given = rows, forms, known, relation, np.argsort(relation)
-for turned in (False, True):
+for turned, mask in ((False, masks.node), (True, masks.node[:0])):
     queries, out = np.zeros((edges, dim), np.float32), (np.zeros_like(rows), np.zeros_like(forms))
-    matrices.ask(*given, turned, queries)
-    matrices.ask_back(*given, turned, queries, *out)
+    matrices.ask(*given, turned, mask, masks.node_scale, queries)
+    matrices.ask_back(*given, turned, mask, masks.node_scale, queries, *out)
     print(*(hashlib.sha256(array.tobytes()).hexdigest() for array in (queries, *out)))
 """
 

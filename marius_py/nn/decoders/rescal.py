@@ -17,8 +17,8 @@ class RESCAL(ClosedFormDecoder):
 
     With `block` b, W is block-diagonal: D / b matrices of b × b (Liu et al., 2017, take b = 2). 1 is
     DistMult, 2 holds ComplEx, D is RESCAL. A relation's row is its matrices, row by row: D · b floats. On a
-    device and with dropout an edge's are gathered with it, so that a batch of B edges works on B · D · b
-    floats: without blocks keep D at 128 or less there.
+    device and with dropout of relations an edge's are gathered with it, so that a batch of B edges works on
+    B · D · b floats: without blocks keep D at 128 or less there.
 
     Args:
         dim: embedding width in floats.

@@ -18,7 +18,7 @@ import numpy as np
 
 from marius_py.nn.kernels.compiling import helper, kernel, reordered_helper
 from marius_py.nn.kernels.gemm import ROUNDED
-from marius_py.nn.kernels.numba_dropout import Masks, Uses, add_dropped, ask_back_dropped, ask_dropped
+from marius_py.nn.kernels.numba_dropout import Masks, Uses, add_dropped, ask_back_dropped, ask_dropped, use
 from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for_row
 from marius_py.nn.kernels.numba_products import Turned, add_candidates, add_queries, compare, lay_out
 from marius_py.nn.kernels.numba_queries import Edges, ask, ask_back
@@ -96,6 +96,19 @@ def _answer_back(rows, answer, first, count, factors, pulls, queries, gradients,
             d_rows[right, d] += queries[e, d] * pull
 
 
+@reordered_helper
+def _answer_back_dropped(count, factors, pulls, uses, gradients):
+    """Turn weighted sums of candidates into gradients of queries, own queries and answers into theirs."""
+    queries, answers = uses.queries, uses.answers
+    for e in range(count):
+        factor, pull = factors[e], pulls[e]
+        for d in range(answers.shape[1]):
+            gradients[e, d] *= factor
+            d_query = answers[e, d] * pull
+            answers[e, d] = queries[e, d] * pull
+            queries[e, d] = d_query
+
+
 @helper
 def _round(queries, count, width, asked):
     """Write the first `width` columns of `count` queries as factors, where these are other than float32."""
@@ -114,18 +127,6 @@ def _look_up(rows, nodes, candidates):
         node = nodes[k]
         for d in range(dim):
             write_factor(candidates, k, d, rows[node, d])
-
-
-@helper
-def _look_up_dropped(rows, nodes, candidates, first, mask, scale):
-    """As `_look_up`, the uses from `first` on, after dropout."""
-    dim = rows.shape[1]
-    for k in range(len(nodes)):
-        if k + ROWS_AHEAD < len(nodes):
-            ask_for_row(rows, nodes[k + ROWS_AHEAD])
-        node, place = nodes[k], np.uint64(first + k)
-        for d in range(dim):
-            write_factor(candidates, k, d, rows[node, d] * (scale if mask[place, d] else _ZERO))
 
 
 @kernel()
@@ -164,13 +165,14 @@ def contrast(
     positives, factors, pulls = room.positives, room.factors, room.pulls
     asked, scaled, weights, candidates = room.asked, room.scaled, room.weights, room.candidates
     runs, shares = np.empty(count + 1, np.int64), np.empty(count, np.float32)
+    listed = negatives.nodes.reshape(-1)
     loss, place = 0.0, 0
     for number in range(num_chunks):
         nodes = negatives.nodes[number]
-        if masks is None or len(masks.candidates) == 0:
+        if masks is None:
             _look_up(rows, nodes, candidates)
         else:
-            _look_up_dropped(rows, nodes, candidates, number * count, masks.candidates, masks.node_scale)
+            use(rows, listed, number * count, count, masks.candidates, masks.node_scale, candidates)
         lay_out(turned, candidates, count, dim)
         bias, group = negatives.bias[number], negatives.group[number]
         num_runs = find_runs(group, count, runs)
@@ -207,8 +209,9 @@ def contrast(
             if masks is None:
                 _answer_back(rows, edges.answer, first, n, factors, pulls, queries, gradients, d_rows)
                 ask_back(rows, relations, edges, first, n, gradients, d_rows, d_relations)
-            else:
-                ask_back_dropped(edges, first, n, factors, pulls, masks, uses, gradients, d_rows, d_relations)
+            elif uses is not None:
+                _answer_back_dropped(n, factors, pulls, uses, gradients)
+                ask_back_dropped(edges, first, n, masks, uses, gradients, d_rows, d_relations)
         if masks is not None:
             add_dropped(
                 d_rows, nodes, room.sums, number * count, masks.candidates, masks.node_scale, room.by_columns

@@ -14,6 +14,7 @@ import numpy as np
 
 from marius_py.nn.kernels.compiling import helper, kernel, reordered_helper
 from marius_py.nn.kernels.distance import SQUARE_FLOOR
+from marius_py.nn.kernels.numba_dropout import Masks, Uses, add_dropped, ask_back_dropped, ask_dropped, use
 from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for_row
 from marius_py.nn.kernels.numba_products import Turned, add_candidates, add_queries, compare, lay_out
 from marius_py.nn.kernels.numba_queries import Edges, ask, ask_back
@@ -78,8 +79,18 @@ def _look_up(rows, nodes, candidates, norms):
 
 
 @reordered_helper
-def _measure(rows, answer, first, count, queries, norms, distances):
-    """Write squared norms of the queries of `count` edges and their distances from their own answers.
+def _measure_candidates(candidates, count, dim, norms):
+    """Write squared norms of candidates that are there already."""
+    for k in range(count):
+        norm = _ZERO
+        for d in range(dim):
+            norm += candidates[k, d] * candidates[k, d]
+        norms[k] = norm
+
+
+@reordered_helper
+def _measure(rows, answer, first, count, queries, own, norms, distances):
+    """Write squared norms of the queries of `count` edges, and distances of own queries from own answers.
 
     A column more of the queries is 1: times their factors it makes sums of these.
     """
@@ -91,7 +102,7 @@ def _measure(rows, answer, first, count, queries, norms, distances):
         norm, square = _ZERO, _ZERO
         for d in range(dim):
             norm += queries[e, d] * queries[e, d]
-            square += (queries[e, d] - rows[right, d]) * (queries[e, d] - rows[right, d])
+            square += (own[e, d] - rows[right, d]) * (own[e, d] - rows[right, d])
         queries[e, np.uint64(dim)] = _ONE
         norms[e] = norm
         distances[e] = np.sqrt(square)
@@ -194,6 +205,30 @@ def _answer_back(rows, answer, first, count, room, d_rows):
             d_rows[right, d] -= (rows[right, d] - queries[e, d]) * pull
 
 
+@reordered_helper
+def _answer_back_dropped(count, room, uses):
+    """As `_answer_back`, but turn own queries and answers into their gradients."""
+    queries, gradients, distances, forces = room.queries, room.gradients, room.distances, room.forces
+    factors, pulls, own, answers = room.factors, room.pulls, uses.queries, uses.answers
+    for e in range(count):
+        factor = factors[e]
+        pull = pulls[e] / distances[e] if distances[e] > _ZERO else _ZERO
+        for d in range(answers.shape[1]):
+            gradients[e, d] = (gradients[e, d] - queries[e, d] * forces[e]) * factor
+            apart = (answers[e, d] - own[e, d]) * pull
+            own[e, d] = apart
+            answers[e, d] = -apart
+
+
+@helper
+def _finish(count, candidates, sums):
+    """Turn the sums Σ_e f q_e of `count` candidates into their gradients, in place."""
+    dim = len(sums) - 1
+    for d in range(dim):
+        for k in range(count):
+            sums[d, k] -= candidates[k, d] * sums[np.uint64(dim), k]
+
+
 @helper
 def _add(nodes, candidates, sums, d_rows):
     """Add the gradients of a chunk's candidates, Σ_e f q_e less their own row times Σ_e f."""
@@ -213,6 +248,8 @@ def contrast(
     edges: Edges,
     negatives: Negatives,
     objective: Objective,
+    masks: Masks | None,
+    uses: Uses | None,
     room: Room,
     turned: Turned | None,
     gemm: int,
@@ -223,7 +260,7 @@ def contrast(
 
     Args:
         rows, relations: (U, D) and (V, D) float32, of relations the decoder's `factors`.
-        turned, gemm: as for `numba_contrast`, of float32.
+        masks, uses, turned, gemm: as for `numba_contrast`, of float32.
         d_rows, d_relations: (U, D) and (V, D), added to.
 
     Returns:
@@ -237,17 +274,26 @@ def contrast(
     queries, scores, candidates = room.queries, room.scores, room.candidates
     runs = np.empty(count + 1, np.int64)
     shares, apart = np.empty(count, np.float32), np.empty(count, np.float32)
+    listed = negatives.nodes.reshape(-1)
     loss, place = 0.0, 0
     for number in range(num_chunks):
         nodes = negatives.nodes[number]
-        _look_up(rows, nodes, candidates, room.candidate_norms)
+        if masks is None:
+            _look_up(rows, nodes, candidates, room.candidate_norms)
+        else:
+            use(rows, listed, number * count, count, masks.candidates, masks.node_scale, candidates)
+            _measure_candidates(candidates, count, dim, room.candidate_norms)
         lay_out(turned, candidates, count, dim)
         bias, group = negatives.bias[number], negatives.group[number]
         num_runs = find_runs(group, count, runs)
         for inside in range(0, chunk_edges, block):
             first, n = number * chunk_edges + inside, min(block, chunk_edges - inside)
-            ask(rows, relations, edges, first, n, queries)
-            _measure(rows, edges.answer, first, n, queries, room.norms, room.distances)
+            if masks is None:
+                ask(rows, relations, edges, first, n, queries)
+                _measure(rows, edges.answer, first, n, queries, queries, room.norms, room.distances)
+            elif uses is not None:
+                ask_dropped(rows, relations, edges, first, n, masks, uses, queries)
+                _measure(uses.answers, uses.places, 0, n, queries, uses.queries, room.norms, room.distances)
             compare(gemm, turned, queries, candidates, n, count, dim, scores)
             place = leave_out(negatives.dropped, place, first, n, count, _FAR, scores)
             if objective.kind == SOFTMAX:
@@ -286,7 +332,15 @@ def contrast(
                 room.scaled,
                 room.sums,
             )
-            _answer_back(rows, edges.answer, first, n, room, d_rows)
-            ask_back(rows, relations, edges, first, n, room.gradients, d_rows, d_relations)
-        _add(nodes, candidates, room.sums, d_rows)
+            if masks is None:
+                _answer_back(rows, edges.answer, first, n, room, d_rows)
+                ask_back(rows, relations, edges, first, n, room.gradients, d_rows, d_relations)
+            elif uses is not None:
+                _answer_back_dropped(n, room, uses)
+                ask_back_dropped(edges, first, n, masks, uses, room.gradients, d_rows, d_relations)
+        if masks is None:
+            _add(nodes, candidates, room.sums, d_rows)
+        else:
+            _finish(count, candidates, room.sums)
+            add_dropped(d_rows, nodes, room.sums, number * count, masks.candidates, masks.node_scale, True)
     return loss

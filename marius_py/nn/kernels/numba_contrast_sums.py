@@ -12,6 +12,7 @@ import numpy as np
 
 from marius_py.nn.kernels.compiling import helper, kernel, reordered_helper
 from marius_py.nn.kernels.numba_distance import LINE, measure, measure_back, modulus
+from marius_py.nn.kernels.numba_dropout import Masks, Uses, add_dropped, ask_back_dropped, ask_dropped
 from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for_row
 from marius_py.nn.kernels.numba_queries import Edges, ask, ask_back
 from marius_py.nn.kernels.numba_rows import add_columns
@@ -58,6 +59,14 @@ def _look_up(rows, nodes, candidates):
         for d in range(len(candidates)):
             for k in range(first, stop):
                 candidates[d, k] = rows[nodes[k], d]
+
+
+@helper
+def _drop(candidates, count, first, mask, scale):
+    """Apply dropout to a chunk's candidates, the uses from `first` on."""
+    for d in range(len(candidates) if len(mask) else 0):
+        for k in range(count):
+            candidates[d, k] *= scale if mask[np.uint64(first + k), d] else _ZERO
 
 
 @reordered_helper
@@ -108,6 +117,30 @@ def _answer_back(rows, answer, first, count, is_complex, room, d_rows):
             d_rows[right, d] += towards
 
 
+@reordered_helper
+def _answer_back_dropped(count, is_complex, room, uses):
+    """As `_answer_back`, but turn own queries and answers into their gradients."""
+    gradients, factors, pulls = room.gradients, room.factors, room.pulls
+    own, answers = uses.queries, uses.answers
+    dim, half = answers.shape[1], answers.shape[1] // 2
+    for e in range(count):
+        factor, pull = factors[e], pulls[e]
+        for d in range(dim):
+            gradients[e, d] *= -factor
+        for d in range(half if is_complex else 0):
+            i = np.uint64(half + d)
+            re, im = own[e, d] - answers[e, d], own[e, i] - answers[e, i]
+            size = modulus(re, im)
+            scale = pull / size if size > _ZERO else _ZERO
+            answers[e, d], answers[e, i] = re * scale, im * scale
+            own[e, d], own[e, i] = -re * scale, -im * scale
+        for d in range(0 if is_complex else dim):
+            apart = own[e, d] - answers[e, d]
+            towards = pull if apart > _ZERO else (-pull if apart < _ZERO else _ZERO)
+            answers[e, d] = towards
+            own[e, d] = -towards
+
+
 @kernel()
 def contrast(
     rows: np.ndarray,
@@ -115,6 +148,8 @@ def contrast(
     edges: Edges,
     negatives: Negatives,
     objective: Objective,
+    masks: Masks | None,
+    uses: Uses | None,
     is_complex: bool,
     room: Room,
     d_rows: np.ndarray,
@@ -124,6 +159,7 @@ def contrast(
 
     Args:
         rows, relations: (U, D) and (V, D) float32, of relations the decoder's `factors`.
+        masks, uses: for dropout; None: there is none. Known when this is compiled.
         is_complex: whether coordinates are complex, real parts in the first half of a row.
         d_rows, d_relations: (U, D) and (V, D), added to.
 
@@ -142,13 +178,19 @@ def contrast(
     for number in range(num_chunks):
         nodes = negatives.nodes[number]
         _look_up(rows, nodes, room.candidates)
+        if masks is not None:
+            _drop(room.candidates, count, number * count, masks.candidates, masks.node_scale)
         sums[:] = _ZERO
         bias, group = negatives.bias[number], negatives.group[number]
         num_runs = find_runs(group, count, runs)
         for inside in range(0, chunk_edges, block):
             first, n = number * chunk_edges + inside, min(block, chunk_edges - inside)
-            ask(rows, relations, edges, first, n, queries)
-            _answer(rows, edges.answer, first, n, is_complex, queries, positives)
+            if masks is None:
+                ask(rows, relations, edges, first, n, queries)
+                _answer(rows, edges.answer, first, n, is_complex, queries, positives)
+            elif uses is not None:
+                ask_dropped(rows, relations, edges, first, n, masks, uses, queries)
+                _answer(uses.answers, uses.places, 0, n, is_complex, uses.queries, positives)
             measure(queries, n, room.candidates, count, is_complex, -_ONE, scores, 0)
             place = leave_out(negatives.dropped, place, first, n, count, NOTHING, scores)
             loss += weigh(
@@ -158,7 +200,14 @@ def contrast(
                 for d in range(dim):
                     gradients[e, d] = _ZERO
             measure_back(queries, n, room.candidates, count, is_complex, scores, 0, factors, gradients, sums)
-            _answer_back(rows, edges.answer, first, n, is_complex, room, d_rows)
-            ask_back(rows, relations, edges, first, n, gradients, d_rows, d_relations)
-        add_columns(d_rows, nodes, sums)
+            if masks is None:
+                _answer_back(rows, edges.answer, first, n, is_complex, room, d_rows)
+                ask_back(rows, relations, edges, first, n, gradients, d_rows, d_relations)
+            elif uses is not None:
+                _answer_back_dropped(n, is_complex, room, uses)
+                ask_back_dropped(edges, first, n, masks, uses, gradients, d_rows, d_relations)
+        if masks is None:
+            add_columns(d_rows, nodes, sums)
+        else:
+            add_dropped(d_rows, nodes, sums, number * count, masks.candidates, masks.node_scale, True)
     return loss

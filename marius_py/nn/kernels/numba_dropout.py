@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from marius_py.nn.kernels.compiling import helper, reordered_helper
+from marius_py.nn.kernels.compiling import helper
 from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for_row
 from marius_py.nn.kernels.numba_queries import Edges, ask, ask_back
+from marius_py.nn.kernels.numba_weights import write_factor
 
 _ZERO = np.float32(0)
 
@@ -42,7 +43,8 @@ class Uses(NamedTuple):
 
     Attributes:
         nodes, relations: for queries that meet negatives.
-        positive_nodes, positive_relations, queries, answers: for those that meet own answers, and these.
+        positive_nodes, positive_relations, queries, answers: for those that meet own answers, and these;
+            the gradients of `queries` and `answers` take their place.
         d_nodes, d_relations: gradients of a query's rows.
         places: (n,) int64, 0 to n.
     """
@@ -59,8 +61,8 @@ class Uses(NamedTuple):
 
 
 @helper
-def _use(table, index, first, count, mask, scale, out):
-    """Write the rows of a table at index[first:first + count], after dropout."""
+def use(table, index, first, count, mask, scale, out):
+    """Write the rows of a table at index[first:first + count], after dropout; rounded if `out` is."""
     width = table.shape[1]
     for e in range(count):
         if e + ROWS_AHEAD < count:
@@ -68,15 +70,15 @@ def _use(table, index, first, count, mask, scale, out):
         row, place = index[first + e], np.uint64(first + e)
         if len(mask):
             for d in range(width):
-                out[e, d] = table[row, d] * (scale if mask[place, d] else _ZERO)
+                write_factor(out, e, d, table[row, d] * (scale if mask[place, d] else _ZERO))
         else:
             for d in range(width):
-                out[e, d] = table[row, d]
+                write_factor(out, e, d, table[row, d])
 
 
 @helper
 def _give_back(gradients, index, first, count, mask, scale, table):
-    """Add the gradients of what `_use` has written to those of its table."""
+    """Add the gradients of what `use` has written to those of its table."""
     width = table.shape[1]
     for e in range(count):
         if e + ROWS_AHEAD < count:
@@ -94,7 +96,7 @@ def _give_back(gradients, index, first, count, mask, scale, table):
 def _in_place(edges, uses):
     """Edges whose rows are the uses of a block, in order."""
     places = uses.places
-    return Edges(places, places, places, edges.product, edges.sign, edges.weight)
+    return Edges(places, places, places, places, edges.product, edges.sign, edges.weight)
 
 
 @helper
@@ -102,26 +104,13 @@ def ask_dropped(rows, relations, edges, first, count, masks, uses, queries):
     """As `numba_queries.ask`, both queries of each edge, and its answer after dropout."""
     known, relation, here = edges.known, edges.relation, _in_place(edges, uses)
     scale, of_relation = masks.node_scale, masks.relation_scale
-    _use(rows, known, first, count, masks.node, scale, uses.nodes)
-    _use(relations, relation, first, count, masks.relation, of_relation, uses.relations)
+    use(rows, known, first, count, masks.node, scale, uses.nodes)
+    use(relations, relation, first, count, masks.relation, of_relation, uses.relations)
     ask(uses.nodes, uses.relations, here, 0, count, queries)
-    _use(rows, known, first, count, masks.positive_node, scale, uses.positive_nodes)
-    _use(relations, relation, first, count, masks.positive_relation, of_relation, uses.positive_relations)
+    use(rows, edges.own, first, count, masks.positive_node, scale, uses.positive_nodes)
+    use(relations, relation, first, count, masks.positive_relation, of_relation, uses.positive_relations)
     ask(uses.positive_nodes, uses.positive_relations, here, 0, count, uses.queries)
-    _use(rows, edges.answer, first, count, masks.answer, scale, uses.answers)
-
-
-@reordered_helper
-def _answer_back(count, factors, pulls, uses, gradients):
-    """Turn weighted sums of candidates into gradients of queries, own queries and answers into theirs."""
-    queries, answers = uses.queries, uses.answers
-    for e in range(count):
-        factor, pull = factors[e], pulls[e]
-        for d in range(answers.shape[1]):
-            gradients[e, d] *= factor
-            d_query = answers[e, d] * pull
-            answers[e, d] = queries[e, d] * pull
-            queries[e, d] = d_query
+    use(rows, edges.answer, first, count, masks.answer, scale, uses.answers)
 
 
 @helper
@@ -137,17 +126,16 @@ def _query_back(nodes, relations, edges, count, gradients, uses):
 
 
 @helper
-def ask_back_dropped(edges, first, count, factors, pulls, masks, uses, gradients, d_rows, d_relations):
-    """Add the gradients of all uses to those of their rows, from weighted sums of candidates."""
+def ask_back_dropped(edges, first, count, masks, uses, gradients, d_rows, d_relations):
+    """Add the gradients of all uses to those of their rows, from those of queries, own ones and answers."""
     known, relation, here = edges.known, edges.relation, _in_place(edges, uses)
     scale, of_relation = masks.node_scale, masks.relation_scale
-    _answer_back(count, factors, pulls, uses, gradients)
     _give_back(uses.answers, edges.answer, first, count, masks.answer, scale, d_rows)
     _query_back(uses.nodes, uses.relations, here, count, gradients, uses)
     _give_back(uses.d_nodes, known, first, count, masks.node, scale, d_rows)
     _give_back(uses.d_relations, relation, first, count, masks.relation, of_relation, d_relations)
     _query_back(uses.positive_nodes, uses.positive_relations, here, count, uses.queries, uses)
-    _give_back(uses.d_nodes, known, first, count, masks.positive_node, scale, d_rows)
+    _give_back(uses.d_nodes, edges.own, first, count, masks.positive_node, scale, d_rows)
     _give_back(uses.d_relations, relation, first, count, masks.positive_relation, of_relation, d_relations)
 
 

@@ -25,6 +25,8 @@ class Edges(NamedTuple):
 
     Attributes:
         known, relation, answer: (B,) int64, indices of rows, relations, rows.
+        own: (B,) int64, indices of the rows that `known` are where an edge meets its own answer: the same,
+            unless these have been through a dropout of their own.
         product: how a query is made. sign: float32 -1 if the relation's complex conjugate takes part, or
             if it is subtracted, else 1.
         weight: (B,) float32, what their losses count; empty: 1 each.
@@ -33,6 +35,7 @@ class Edges(NamedTuple):
     known: np.ndarray
     relation: np.ndarray
     answer: np.ndarray
+    own: np.ndarray
     product: int
     sign: np.float32
     weight: np.ndarray
