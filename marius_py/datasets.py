@@ -77,8 +77,13 @@ def fetch(dataset: Dataset, progress: Callable[[int, int | None], None] | None =
     return paths
 
 
+def _part_of(path: Path) -> Path:
+    """Where this process writes a file that is to come to `path`."""
+    return path.with_name(f"{path.name}.{os.getpid()}.part")
+
+
 def _download(dataset: Dataset, target: Path, progress: Callable[[int, int | None], None] | None) -> None:
-    part = target.with_name(target.name + ".part")
+    part = _part_of(target)
     log.info("fetching %s from %s", dataset.name, dataset.url)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +121,7 @@ def _unpack(dataset: Dataset, archive: Path, paths: Mapping[str, Path]) -> None:
                 source = files.extractfile(member) if path is not None and member.isfile() else None
                 if path is None or source is None:
                     continue
-                part = path.with_name(path.name + ".part")
+                part = _part_of(path)
                 with source, part.open("wb") as sink:
                     while block := source.read(BLOCK_BYTES):
                         sink.write(block)
