@@ -70,6 +70,10 @@ _KEYS: dict[str, str | None] = {
 }
 _SYSTEMS = ("pbg", "dglke")
 _REPEATED = ("input.train", "input.valid", "input.test")
+_NEVER_EMPTY = (
+    *_REPEATED, "entities", "relations", "config", "delimiter", "checkpoint", "output"
+)  # fmt: skip
+"""What is a path, and empty would be the current folder, or what has another default."""
 _OF_ONE = {"config": "pbg", "version": "pbg", "relations": "dglke", "format": "dglke", "delimiter": "dglke"}
 
 
@@ -84,6 +88,9 @@ def parse(words: list[str]) -> dict[str, Any]:
         ConfigError: an unknown key, a value out of range, or settings that do not belong together.
     """
     values, given = read_settings(words, _KEYS, _REPEATED)
+    for key in given:
+        if key in _NEVER_EMPTY and "" in (values[key] if key in _REPEATED else [values[key]]):
+            raise ConfigError(f"{key}= has no value; give one, or leave {key} out")
     _check(values, set(given))
     return values
 
@@ -121,6 +128,7 @@ def _check(values: dict[str, Any], given: set[str]) -> None:
 
     check_memory(values["memory"])
     values["input.split"] = _shares(values["input.split"])
+    values["delimiter"] = "\t" if values["delimiter"] is None else values["delimiter"]
 
 
 def _edges(key: str, values: dict[str, Any]) -> Any:
@@ -209,7 +217,7 @@ def _graph(values: dict[str, Any], bars: Bars) -> Graph:
         entities=values["entities"],
         relations=values["relations"],
         format=values["format"],
-        delimiter=values["delimiter"] or "\t",
+        delimiter=values["delimiter"],
         **common,
     )
 
@@ -246,5 +254,5 @@ def _source(values: dict[str, Any]) -> dict[str, Any]:
         "entities": values["entities"],
         "relations": values["relations"],
         "data": None if train is None else Path(train).parent,
-        "delimiter": values["delimiter"] or "\t",
+        "delimiter": values["delimiter"],
     }

@@ -60,7 +60,7 @@ class Triples:
     ) -> NDArray[np.int64]:
         """Numbers (columns, n) of names of one kind."""
         if self._numbered:
-            numbers = np.stack([_integers(column, path, what) for column in columns])
+            numbers = np.stack([_integers(column, path, block.first_row, what) for column in columns])
         else:
             texts = [pc.utf8_trim_whitespace(column).cast(pa.large_string()) for column in columns]
             together = pa.chunked_array([chunk for text in texts for chunk in text.chunks], pa.large_string())
@@ -98,9 +98,21 @@ def _text_blocks(
     return source.blocks()
 
 
-def _integers(column: Any, path: Path, what: str) -> NDArray[np.int64]:
+def _integers(column: Any, path: Path, first_row: int, what: str) -> NDArray[np.int64]:
+    texts = pc.utf8_trim_whitespace(column)
     try:
-        numbers: NDArray[np.int64] = pc.utf8_trim_whitespace(column).cast(pa.int64()).to_numpy()
+        numbers: NDArray[np.int64] = texts.cast(pa.int64()).to_numpy()
         return numbers
     except pa.ArrowInvalid as error:
-        raise FormatError(f"{path}: a {what} is no whole number ({error})") from error
+        row, text = next((row, text) for row, text in enumerate(texts) if not _is_whole(text))
+        raise FormatError(
+            f"{path}, edge {first_row + row}: the {what} {text.as_py()!r} is no whole number of 64 bits"
+        ) from error
+
+
+def _is_whole(text: Any) -> bool:
+    try:
+        text.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return False
+    return True

@@ -130,9 +130,11 @@ def dynamic_names(folder: Path) -> list[str]:
     """Names of dynamic relations; their numbers if there is no file of names.
 
     Raises:
-        StorageError: no count. FormatError: counts differ, or names are no distinct texts.
+        StorageError: no count. FormatError: it is 0, counts differ, or names are no distinct texts.
     """
     count = read_count(folder / RELATION_COUNT, "the number of relations")
+    if count == 0:
+        raise FormatError(f"{folder / RELATION_COUNT} holds 0; it should hold the number of relations")
     if not (folder / RELATION_NAMES).is_file():
         return [str(number) for number in range(count)]
     names = names_of(folder / RELATION_NAMES, count, "relations")

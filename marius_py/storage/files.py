@@ -320,7 +320,8 @@ def check_target(target: Path | str, named: str) -> None:
         named: the file as the caller gave it, with its key or flag, such as "output=m.json".
 
     Raises:
-        ConfigError: no such folder, or it is no file. StorageError: the folder cannot be written to.
+        ConfigError: no such folder, it is no file, or its name is too long. StorageError: the folder
+            cannot be written to.
     """
     check_file_name(target, named)
     target = Path(target)
@@ -334,6 +335,8 @@ def check_target(target: Path | str, named: str) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise ConfigError(f"{named}: {target.name[:40]}… is too long for the name of a file") from error
         raise StorageError(
             f"{named}: the folder {folder} cannot be written to ({error.strerror or error}); "
             "give a file in another folder"

@@ -147,6 +147,9 @@ def test_bad_arguments(tmp_path, written):
         export(folder, f"{tmp_path}/new/", "tsv")
     with pytest.raises(ConfigError, match="block_bytes"):
         export(folder, tmp_path / "v.npy", block_bytes=0)
+    with pytest.raises(ConfigError, match=r"aaa… is too long for the name of a file"):
+        export(folder, tmp_path / ("a" * 249 + ".npy"), "npy")  # its names would be in a….names.txt
+    assert list(tmp_path.glob("a*")) == []
 
 
 @pytest.mark.parametrize("name", ["v.tsv", "v.relations.tsv"])

@@ -39,6 +39,13 @@ PBG = ["from=pbg", "graph=g", "input.train=e"]
         ([*PBG, "memory=1"], "memory is 1 bytes; allowed: 16777216 (16 MiB) or more"),
         ([*PBG, "overwrite=yes"], "allowed: true, false"),
         ([*PBG, "input.split=half"], "three shares"),
+        (
+            ["from=pbg", "graph=g", "input.train="],
+            "input.train= has no value; give one, or leave input.train",
+        ),
+        ([*PBG, "entities="], "entities= has no value"),
+        ([*PBG, "checkpoint=", "output=r"], "checkpoint= has no value"),
+        (["from=dglke", "graph=g", "input.train=e", "delimiter="], "delimiter= has no value"),
     ],
 )
 def test_wrong_settings(capsys, words, message):

@@ -304,7 +304,7 @@ def test_a_model_is_refused_before_a_graph_is_made(tmp_path, capsys, what):
         ("built_in", "entity 0\t_likes\n", "column"),
         ("built_in", "entity 0\t_likes\tentity 1\nentity 0\t_li", "line 2"),
         ("udd_hrt", "0\t0\t9\n", "edge 1: the entity '9' is in no mapping"),
-        ("udd_hrt", "0\tx\t1\n", "relation is no whole number"),
+        ("udd_hrt", "0\t0\t1\n0\tx\t1\n", "edge 2: the relation 'x' is no whole number"),
         ("udd_hrt", "", "empty"),
     ],
 )

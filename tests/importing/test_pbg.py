@@ -107,6 +107,9 @@ def test_dynamic_relations_need_no_configuration(tmp_path):
     graph = pbg_graph(tmp_path / "p" / "entities", tmp_path / "p" / "edges", tmp_path / "h", split=(1, 0, 0))
     assert graph.relation_names() == ["0", "1", "2"]
     assert {"0/0", "1/2"} <= set(graph.node_names())
+    (tmp_path / "p" / "entities" / "dynamic_rel_count.txt").write_text("0")
+    with pytest.raises(FormatError, match=r"dynamic_rel_count.txt holds 0; it should hold the number of rel"):
+        pbg_graph(tmp_path / "p" / "entities", tmp_path / "p" / "edges", tmp_path / "i")
 
 
 def test_names_of_some_partitions_only(tmp_path):
