@@ -43,8 +43,8 @@ _AFTER_FIRST = 5
 """Lines after the first that help to tell whether it is a header."""
 
 _BOM = b"\xef\xbb\xbf"
-_RECORD = (rb"(?:[^\n]*\n)?", rb'(?:[^\n"]*(?:"[^"]*"[^\n"]*)*\n)?')
-"""A whole record, if there is one, without and with quoting; no two ways lead through one, so that a search
+_RECORD = (rb"[^\n]*\n", rb'[^\n"]*(?:"[^"]*"[^\n"]*)*\n')
+"""A whole record, without and with quoting; no two ways lead through one, so that a search
 gives up at once. (Python before 3.11.5 errs with quantifiers that never give back.)"""
 _MAGIC = re.compile(
     rb"(?P<gzip>\x1f\x8b)|(?P<zstd>\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18)|"
@@ -178,21 +178,31 @@ class TextSource:
             stream: the file, decompressed.
             header: whether the first record is a header, below which there may be comments, too.
         """
-        comments = rb"(?:%b[^\n]*\n|\r?\n)*" % re.escape(self._comment)
-        record = _RECORD[self._quoting] if header else b""
-        beginning = re.compile(rb"((?:%b)?%b)(%b)(%b)" % (_BOM, comments, record, comments))
-        start = top = names = below = rest = b""
+        comments = re.compile(rb"(?:%b[^\n]*\n|\r?\n)*" % re.escape(self._comment))
+        record = re.compile(_RECORD[self._quoting])
+        names = rest = b""
+        mark: bytes | None = None
+        above = below = 0
         while data := self._read(stream):
-            start += data
-            if found := beginning.match(start):
-                top, names, below = found.groups()
-            rest = start[len(top) + len(names) + len(below) :]
+            rest += data
+            if mark is None:
+                if len(rest) < len(_BOM) and _BOM.startswith(rest):
+                    continue
+                mark = _BOM if rest.startswith(_BOM) else b""
+                rest = rest[len(mark) :]
+            if not names:
+                rest, lines = _leave_out(comments, rest)
+                above += lines
+                if header and (found := record.match(rest)):
+                    names, rest = found[0], rest[found.end() :]
+            if names:
+                rest, lines = _leave_out(comments, rest)
+                below += lines
             if (b"\n" in rest and (names or not header)) or len(rest) > MAX_ROW_BYTES:
                 break
         if b"\n" not in rest and rest.startswith(self._comment):
             rest = b""
-        mark = top.startswith(_BOM) * _BOM
-        return mark + b"\n" * top.count(b"\n") + names + b"\n" * below.count(b"\n") + rest
+        return (mark or b"") + b"\n" * above + names + b"\n" * below + rest
 
     def _read(self, stream: Any) -> bytes:
         try:
@@ -207,16 +217,14 @@ class TextSource:
             raise self._problem(chunk, first_line)
         if not chunk.strip(b"\r\n"):
             return None
-        if chunk.startswith(_BOM):
-            chunk = (
-                b"\n" + chunk
-            )  # Arrow drops a mark at the start of what it is given; here it is part of a name
+        # Arrow drops a mark at the start of what it is given; here it is part of a name.
+        given = b"\n" + chunk if chunk.startswith(_BOM) else chunk
         names = [str(i) for i in range(self._columns.count)]
         used = [names[i] for i in self._columns.used]
         try:
             table = pacsv.read_csv(
-                pa.BufferReader(chunk),
-                pacsv.ReadOptions(column_names=names, block_size=len(chunk) + 1),
+                pa.BufferReader(given),
+                pacsv.ReadOptions(column_names=names, block_size=len(given) + 1),
                 pacsv.ParseOptions(
                     delimiter=self._delimiter.decode(),
                     quote_char='"' if self._quoting else False,
@@ -276,6 +284,14 @@ class _open:  # noqa: N801 - used like a function
     def __exit__(self, *_: object) -> None:
         self._stream.close()
         self._raw.close()
+
+
+def _leave_out(lines: re.Pattern[bytes], start: bytes) -> tuple[bytes, int]:
+    """What follows the lines that a text begins with, and how many these are."""
+    found = lines.match(start)
+    if found is None or not found.end():
+        return start, 0
+    return start[found.end() :], found[0].count(b"\n")
 
 
 def _last_line_end(chunk: bytes, quoting: bool) -> int:

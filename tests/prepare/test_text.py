@@ -22,6 +22,7 @@ from marius_py import cli
 from marius_py.config import PrepareConfig, compose
 from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
 from marius_py.prepare import prepare
+from marius_py.prepare import text as text_module
 from marius_py.prepare.column_names import NO_RELATION, WORDS
 from marius_py.prepare.records import shown
 from marius_py.prepare.sources import open_source
@@ -94,6 +95,12 @@ def test_a_mark_is_dropped_only_at_the_start(tmp_path: Path) -> None:
     assert (
         read(put(tmp_path, row * 3), block_bytes=len(row)) == [("a", "r", "b")] + [("\ufeffa", "r", "b")] * 2
     )
+
+
+def test_lines_are_counted_from_a_mark_within_a_file(tmp_path: Path) -> None:
+    path = put(tmp_path, "head\ttail\n\ufeffa\tb\nx\n".encode())
+    with pytest.raises(FormatError, match="line 3: 1 column instead of 2"):
+        read(path)
 
 
 @pytest.mark.parametrize("block_bytes", [1, 5, 1 << 20])
@@ -258,6 +265,23 @@ def test_comments_count_as_lines(tmp_path: Path, block_bytes: int) -> None:
         read(path, comment="#", delimiter=" ", block_bytes=block_bytes)
     for content in (b"head\ttail\n# none", b"head\ttail\n#\n"):
         assert read(put(tmp_path, content), comment="#", block_bytes=block_bytes) == []
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_comments_are_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, header: bool) -> None:
+    longest = [0]
+    leave_out = text_module._leave_out
+
+    def watched(lines: re.Pattern[bytes], start: bytes) -> tuple[bytes, int]:
+        longest[0] = max(longest[0], len(start))
+        return leave_out(lines, start)
+
+    monkeypatch.setattr(text_module, "_leave_out", watched)
+    comments = b"# a line of comment\n" * 500
+    path = put(tmp_path, comments + b"head\ttail\n" * header + comments * header + b"a\tb\nc\n")
+    with pytest.raises(FormatError, match=rf"line {1003 if header else 502}: 1 column instead of 2"):
+        read(path, comment="#", header=header, block_bytes=100)
+    assert longest[0] < 200
 
 
 @pytest.mark.parametrize("comment", ["", "//", "\n", '"', "é"])
