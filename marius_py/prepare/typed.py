@@ -2,7 +2,8 @@
 
 In: .parquet (columns of text or integers), .npy ((E, 2) or (E, 3) integers or text), .npz (one such array, or
 arrays head, relation, tail). Out: `EdgeBlock`s. Integer names stay integers. Arrays inside an .npz are read
-as streams, so memory is a block even when they are compressed; object arrays (pickles) are refused.
+as streams, so memory is a block even when they are compressed; wide text has fewer rows a block, since NumPy
+takes four bytes a character. Object arrays (pickles) are refused.
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ from marius_py.prepare.column_names import leave_out_index, tells_ends
 from marius_py.prepare.columns import ColumnKey, Columns, elsewhere, resolve_columns
 from marius_py.storage.files import storage_error
 
-BLOCK_ROWS = 1 << 20
+PARQUET_BLOCK_ROWS = 1 << 16
+"""Rows of Parquet read at a time: of what length its names are is known too late."""
+
+BLOCK_ROWS, BLOCK_BYTES = 1 << 20, 1 << 25
+"""Rows of NumPy's arrays read at a time, and bytes if these make fewer."""
 
 
 class ParquetSource:
@@ -51,7 +56,7 @@ class ParquetSource:
     unit = "edges"
 
     def __init__(
-        self, path: Path, *, columns: list[ColumnKey] | None = None, block_rows: int = BLOCK_ROWS
+        self, path: Path, *, columns: list[ColumnKey] | None = None, block_rows: int = PARQUET_BLOCK_ROWS
     ) -> None:
         self.path = path
         self._block_rows = block_rows
@@ -117,9 +122,10 @@ class NumpySource:
         self, path: Path, *, columns: list[ColumnKey] | None = None, block_rows: int = BLOCK_ROWS
     ) -> None:
         self.path = path
-        self._block_rows = block_rows
         self.position = 0
         self._members, self._columns = self._inspect(columns)
+        row_bytes = sum(member.row_bytes for member in self._members)
+        self._block_rows = min(block_rows, max(1, BLOCK_BYTES // max(row_bytes, 1)))
         self.has_relations = self._columns.relation is not None
         self.size = self._members[0].rows
         if self.size == 0:
@@ -157,9 +163,13 @@ class NumpySource:
             values = np.ascontiguousarray(array)
             if values.dtype.kind in "US":
                 _refuse_nul(values, role, self.path, first)
-            if values.dtype.kind == "S":
-                values = np.char.decode(values, "utf-8")
-            column = pa.array(values.astype(values.dtype.newbyteorder("="), copy=False))
+            try:
+                column = _arrow(values)
+            except UnicodeError as error:
+                row = next(row for row, name in enumerate(values) if not _is_text(name))
+                raise FormatError(
+                    f"{self.path}, row {first + row}: the {role} name {values[row].item()!r} is no UTF-8"
+                ) from error
             columns[role] = name_column(column, kind, role, self.path, first)
         block = EdgeBlock(columns["head"], columns.get("relation"), columns["tail"], first)
         check_names(block, self.path)
@@ -223,6 +233,10 @@ class _Member:
     def rows(self) -> int:
         return int(self.shape[0])
 
+    @property
+    def row_bytes(self) -> int:
+        return int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
+
     @contextmanager
     def stream(self) -> Iterator[Any]:
         """Open the member; gives a function read(n) -> the next n rows."""
@@ -242,7 +256,7 @@ class _Member:
             return
         with self._open() as file:
             _read_header(file)
-            width = int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
+            width = self.row_bytes
 
             def read(count: int) -> NDArray[Any]:
                 data = file.read(count * width)
@@ -287,6 +301,22 @@ def _refuse_nul(values: NDArray[Any], role: str, path: Path, first: int) -> None
     if bad.any():
         row = int(bad.argmax())
         raise FormatError(f"{path}, row {first + row}: the {role} name {values[row].item()!r} holds a NUL")
+
+
+def _arrow(values: NDArray[Any]) -> Any:
+    """Integers or text (n,) as an Arrow array; UnicodeError if a text is no UTF-8."""
+    if values.dtype.kind == "S":
+        values = np.char.decode(values, "utf-8")
+    return pa.array(values.astype(values.dtype.newbyteorder("="), copy=False))
+
+
+def _is_text(name: Any) -> bool:
+    """Whether a name of NumPy's, bytes or text, is UTF-8 or can be."""
+    try:
+        _arrow(np.array([name]))
+    except UnicodeError:
+        return False
+    return True
 
 
 def _numpy_kind(dtype: np.dtype[Any], path: Path) -> NameKind:

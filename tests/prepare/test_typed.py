@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from marius_py.errors import ConfigError, FormatError
-from marius_py.prepare import prepare
+from marius_py.prepare import prepare, typed
 from marius_py.prepare.typed import NumpySource, ParquetSource
 from tests.prepare.graphs import all_edges
 
@@ -76,6 +76,26 @@ def test_npy_columns(tmp_path: Path) -> None:
         NumpySource(tmp_path / "e.npy", columns=["head", "tail"])
     with pytest.raises(FormatError, match="4 columns"):
         NumpySource(tmp_path / "e.npy")
+
+
+def test_wide_rows_are_read_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = np.array([["a", "b"], ["b", "c"], ["c", "a"]], dtype="<U1000")
+    np.save(tmp_path / "e.npy", names)
+    np.savez_compressed(tmp_path / "e.npz", head=names[:, 0], tail=names[:, 1])
+    monkeypatch.setattr(typed, "BLOCK_BYTES", 2 * names[0].nbytes)
+    for name in ("e.npy", "e.npz"):
+        assert [block.num_edges for block in NumpySource(tmp_path / name).blocks()] == [2, 1]
+    monkeypatch.setattr(typed, "BLOCK_BYTES", 1)
+    assert [block.num_edges for block in NumpySource(tmp_path / "e.npy").blocks()] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "names", [np.array([[b"a", b"b"], [b"c", b"\xff"]]), np.array([["a", "b"], ["c", "\ud800"]])]
+)
+def test_text_that_is_no_utf_8_is_named_by_its_row(tmp_path: Path, names: Any) -> None:
+    np.save(tmp_path / "e.npy", names)
+    with pytest.raises(FormatError, match=r"row 2: the tail name .*(xff|ud800)' is no UTF-8"):
+        prepared(tmp_path / "e.npy")
 
 
 @pytest.mark.parametrize("write", [np.savez, np.savez_compressed])
