@@ -15,6 +15,7 @@ import torch
 import marius_py
 from marius_py.convert import graph_from
 from marius_py.errors import ConfigError, FormatError
+from marius_py.prepare import prepare
 
 TRIPLES = [("a", "likes", "b"), ("b", "knows", "c"), ("c", "likes", "a"), ("a", "knows", "d")]
 
@@ -58,6 +59,10 @@ def test_without_relations(tmp_path):
     graph = graph_from(pairs, tmp_path / "g", split=(1, 0, 0))
     assert not graph.has_relations
     assert named_edges(graph) == sorted((str(h), "", str(t)) for h, t in pairs.tolist())
+    texts = [(f"{h} ", f"{t}") for h, t in pairs.tolist()]
+    (tmp_path / "e.tsv").write_text("".join(f"{h}\t{t}\n" for h, t in texts))
+    from_file = prepare(tmp_path / "e.tsv", tmp_path / "f", split=(1, 0, 0), header=False)
+    assert graph_from(texts, tmp_path / "t", split=(1, 0, 0)).fingerprint == from_file.fingerprint
     network = nx.path_graph(4)
     network.add_node("alone")
     graph = graph_from(network, tmp_path / "n", split=(1, 0, 0))
@@ -429,6 +434,30 @@ def test_pyg_hetero_without_counts(tmp_path):
     data["user", "knows", "user"] = SimpleNamespace(edge_index=torch.tensor([[0], [3]]))
     graph = graph_from(data, tmp_path / "g", split=(1, 0, 0))
     assert sorted(graph.node_names()) == [f"item/{i}" for i in range(3)] + [f"user/{i}" for i in range(4)]
+
+
+class Guessing(SimpleNamespace):
+    """A Data or a store whose number of nodes PyG would guess by `edge_index`, saying so."""
+
+    @property
+    def num_nodes(self):
+        warnings.warn("Unable to accurately infer 'num_nodes'", stacklevel=2)
+        return int(self.edge_index.max()) + 1
+
+
+def test_pyg_counts_that_are_guessed_are_none(tmp_path):
+    index = torch.tensor([[0, 1], [1, 2]])
+    asked = {"edge_label_index": torch.tensor([[2], [3]]), "edge_label": torch.tensor([1.0])}
+    graph = graph_from(Guessing(edge_index=index), tmp_path / "g", test=Guessing(edge_index=index, **asked))
+    assert graph.num_nodes == 4
+    assert pairs_of(graph, "test") == [(2, 3)]
+    far = torch.tensor([[0, 1], [1, 10**9]])
+    with pytest.raises(ConfigError, match=r"largest node number is 1,000,000,000 in a graph of 2 edges"):
+        graph_from(Guessing(edge_index=far), tmp_path / "h", split=(1, 0, 0))
+    data = hetero({"knows": far}, types=("user",))
+    data["user"] = Guessing(edge_index=far)
+    with pytest.raises(ConfigError, match=r"of type 'user' is 1,000,000,000; numbers must be dense: set num"):
+        graph_from(data, tmp_path / "h", split=(1, 0, 0))
 
 
 @pytest.mark.slow

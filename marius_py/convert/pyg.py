@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError
+from marius_py.prepare.arrays import most_numbers
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ def number_hetero(parts: Mapping[str, Any]) -> Numbered:
     """Edges of a `HeteroData` for every split; a node type has as many nodes as any split says or needs.
 
     Raises:
-        ConfigError: an attribute of another shape or type.
+        ConfigError: an attribute of another shape or type, or numbers of nodes far above how many there are.
     """
     indices = {split: _hetero_edges(data, split) for split, data in parts.items()}
     first: dict[str, int] = {}
@@ -96,21 +97,30 @@ def _count_nodes(
 ) -> dict[str, int]:
     """Nodes of each type: the most that a split states or its edges need."""
     counts: dict[str, int] = {}
-    for split, data in parts.items():
+    most = most_numbers(sum(index.shape[1] for found in indices.values() for index in found.values()))
+    for data in parts.values():
         for kind in data.node_types:
             counts[kind] = max(counts.get(kind, 0), _stated_nodes(data[kind]) or 0)
-        for (head, _, tail), index in indices[split].items():
+    for found in indices.values():
+        for (head, _, tail), index in found.items():
             for end, numbers in ((head, index[0]), (tail, index[1])):
-                counts[end] = max(counts.get(end, 0), int(numbers.max(initial=-1)) + 1)
+                needed = int(numbers.max(initial=-1)) + 1
+                stated = counts.get(end, 0)
+                if needed > max(stated, most):
+                    raise ConfigError(
+                        f"the largest number of a node of type {end!r} is {needed - 1:,}; numbers must be "
+                        f"dense: set num_nodes of {end!r} if that is meant"
+                    )
+                counts[end] = max(stated, needed)
     return counts
 
 
 def _stated_nodes(data: Any) -> int | None:
-    """The number of nodes that a PyG object or one of its stores states or can tell."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyG warns where it guesses; the edges then say as much
+    """The number of nodes that a PyG object or one of its stores states or can tell, not guess."""
+    with warnings.catch_warnings(record=True) as guesses:  # PyG warns where it guesses, by edge_index alone
+        warnings.simplefilter("always")
         count = getattr(data, "num_nodes", None)
-    return None if count is None else int(count)
+    return None if count is None or guesses else int(count)
 
 
 def _split_edges(data: Any, split: str, where: str) -> tuple[NDArray[np.int64], int]:

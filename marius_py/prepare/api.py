@@ -11,19 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from marius_py.errors import ConfigError, FormatError
 from marius_py.graph import Graph, open_graph
 from marius_py.partitioning import Partitioning
-from marius_py.prepare.assemble import NumberedGraph, assemble
+from marius_py.prepare.assemble import UNNAMED_RELATION, NumberedGraph, assemble
 from marius_py.prepare.blocks import EdgeSource, NameKind
 from marius_py.prepare.columns import ColumnKey, Header
 from marius_py.prepare.dictionary import EdgeSpill, Ingest
 from marius_py.prepare.folder import building, check_output
 from marius_py.prepare.progress import ProgressHook, silent
 from marius_py.prepare.sources import open_source
-from marius_py.prepare.splitting import GivenSplits, RandomSplits, random_counts
+from marius_py.prepare.splitting import GivenSplits, RandomSplits, check_shares, random_counts
 from marius_py.types import MAX_PARTITIONS, MAX_SEED, SPLITS
 
 logger = logging.getLogger(__name__)
@@ -106,7 +105,7 @@ def prepare(
     present = [source for source in sources if source is not None]
     has_relations = _agree_on_relations(present)
     if len(present) == 1:
-        random_counts(1 << 20, shares, train)
+        check_shares(shares)
     node_kind: NameKind = "integer" if all(s.node_kind == "integer" for s in present) else "text"
     relation_kind: NameKind = "integer" if all(s.relation_kind == "integer" for s in present) else "text"
     with building(output, overwrite) as folder:
@@ -124,7 +123,7 @@ def prepare(
                 num_relations=len(ingest.relations) if ingest.relations is not None else 1,
                 has_relations=has_relations,
                 node_names=ingest.nodes.names,
-                relation_names=ingest.relations.names if ingest.relations is not None else pa.array([""]),
+                relation_names=ingest.relations.names if ingest.relations is not None else UNNAMED_RELATION,
             )
             del ingest
             assemble(folder, graph, partitioning_for(graph.num_nodes, partitions), seed, report)

@@ -24,12 +24,12 @@ from marius_py.prepare.api import (
     choose_splits,
     partitioning_for,
 )
-from marius_py.prepare.assemble import NumberedGraph, assemble
+from marius_py.prepare.assemble import UNNAMED_RELATION, NumberedGraph, assemble
 from marius_py.prepare.blocks import has_nul, name_fault
 from marius_py.prepare.dictionary import EdgeSpill
 from marius_py.prepare.folder import building, check_output
 from marius_py.prepare.progress import ProgressHook, silent
-from marius_py.prepare.splitting import random_counts
+from marius_py.prepare.splitting import check_shares
 from marius_py.storage.edge_writer import BLOCK_ROWS, edge_dtype
 from marius_py.types import SPLITS
 
@@ -37,6 +37,11 @@ EdgeBlocks = NDArray[np.integer] | Iterable[NDArray[np.integer]]
 """One array of edges, or blocks of them that are read once."""
 
 _SPARSE = 100
+
+
+def most_numbers(num_edges: int) -> int:
+    """Numbers of nodes or relations that so many edges may need unless told that there are more."""
+    return _SPARSE * num_edges + 1_000_000
 
 
 def prepare_arrays(
@@ -83,7 +88,7 @@ def prepare_arrays(
     report = progress or silent
     check_arguments(partitions, seed)
     shares = DEFAULT_SPLIT if split is None else split
-    random_counts(1 << 20, shares, "the graph")
+    check_shares(shares)
     check_output(Path(output), overwrite)
     output = Path(output).absolute()  # the current folder may be another one at the end
     check_given_splits(split, undirected, valid, test)
@@ -105,7 +110,7 @@ def prepare_arrays(
                 num_relations=reader.num_relations(),
                 has_relations=reader.width == 3,
                 node_names=names[0],
-                relation_names=names[1] if reader.width == 3 else pa.array([""], pa.large_string()),
+                relation_names=names[1] if reader.width == 3 else UNNAMED_RELATION,
             )
             assemble(folder, graph, partitioning_for(graph.num_nodes, partitions), seed, report)
         finally:
@@ -155,7 +160,7 @@ class _Reader:
 
     def _dense(self, index: int, what: str) -> int:
         count = self._largest[index] + 1
-        if count > _SPARSE * len(self._spill) + 1_000_000:
+        if count > most_numbers(len(self._spill)):
             raise ConfigError(
                 f"the largest {what} number is {count - 1:,} in a graph of {len(self._spill):,} edges; "
                 f"numbers must be dense: pass num_{what}s= if that is meant, or save the array as .npy and "

@@ -26,6 +26,9 @@ from marius_py.storage.edge_writer import BLOCK_ROWS, edge_dtype
 from marius_py.storage.protocols import Edges
 from marius_py.streams import Purpose, stream
 
+UNNAMED_RELATION = pa.array([""], pa.large_string())
+"""Names of the relations of a graph without any: one, which is empty."""
+
 
 @dataclass(frozen=True, slots=True)
 class NumberedGraph:

@@ -26,6 +26,7 @@ from marius_py.prepare.blanks import PaddedNames
 from marius_py.prepare.duplicates import count_duplicates
 from marius_py.prepare.overlap import TrainOverlap
 from marius_py.prepare.progress import ProgressHook
+from marius_py.prepare.records import cut
 from marius_py.prepare.survey import Survey
 from marius_py.storage.edge_writer import EdgeWriter
 from marius_py.storage.file_io import file_checksum, replace_file
@@ -227,18 +228,18 @@ def _log_blanks(what: str, padded: Mapping[str, Any], spellings: Mapping[str, An
             "%d names of %s occur with and without blanks around them, or with several (such as %r and %r); "
             "blanks are part of a name, so each spelling is another one: remove the blanks from the data if "
             "they are not meant, such as those after the commas of a CSV file",
-            spellings["count"], what, first, second,
+            spellings["count"], what, cut(first), cut(second),
         )  # fmt: skip
     elif padded["count"]:
         logger.info(
             "%d names of %s have blanks around them (such as %r); they are kept",
-            padded["count"], what, padded["examples"][0],
+            padded["count"], what, cut(padded["examples"][0]),
         )  # fmt: skip
 
 
 def _some(found: Mapping[str, Any]) -> str:
     """The examples of what `_noted` returned, for a message."""
-    return ", ".join([*found["examples"], *["…"] * (found["count"] > len(found["examples"]))])
+    return ", ".join([*map(cut, found["examples"]), *["…"] * (found["count"] > len(found["examples"]))])
 
 
 def _file_facts(path: Path) -> dict[str, Any]:

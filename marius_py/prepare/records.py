@@ -135,6 +135,11 @@ def first_problem(
     return None
 
 
+def cut(name: str) -> str:
+    """A name for messages, however long it is."""
+    return name if len(name) <= _SHOWN else name[:_SHOWN] + "…"
+
+
 def shown(content: bytes) -> str:
     """A record for messages: quoted, escaped, cut. A byte that is no UTF-8 is \\x and its two digits."""
     text = repr(content[:_SHOWN].decode(errors="surrogateescape"))

@@ -240,16 +240,22 @@ def random_counts(num_edges: int, split: Sequence[float], path: object) -> tuple
     """How many edges a random split should give to train, valid and test.
 
     Raises:
-        ConfigError: `split` is not three shares that add up to 1, or train gets no edge.
+        ConfigError: as `check_shares`, or train gets no edge.
     """
+    shares = check_shares(split)
+    num_valid, num_test = round(num_edges * shares[1]), round(num_edges * shares[2])
+    num_train = num_edges - num_valid - num_test
+    if num_train < 1:
+        raise ConfigError(f"{path} has {num_edges} edges; a split of {split!r} leaves none for train")
+    return num_train, num_valid, num_test
+
+
+def check_shares(split: Sequence[float]) -> list[float]:
+    """The shares of a random split; ConfigError unless they are three that add up to 1, train above 0."""
     shares = list(split)
     valid = len(shares) == 3 and all(isinstance(s, (int, float)) and 0 <= s <= 1 for s in shares)
     if not valid or abs(sum(shares) - 1) > 1e-6 or shares[0] <= 0:
         raise ConfigError(
             f"split is {split!r}; give three shares (train, valid, test) that add up to 1, train above 0"
         )
-    num_valid, num_test = round(num_edges * shares[1]), round(num_edges * shares[2])
-    num_train = num_edges - num_valid - num_test
-    if num_train < 1:
-        raise ConfigError(f"{path} has {num_edges} edges; a split of {split!r} leaves none for train")
-    return num_train, num_valid, num_test
+    return shares

@@ -52,6 +52,17 @@ def test_a_blank_after_each_comma_is_warned_of(tmp_path: Path, caplog: pytest.Lo
     assert graph.report["spellings_of_relations"] == NONE
 
 
+def test_long_names_are_cut_in_messages(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train = written(tmp_path / "e.tsv", f"{'a' * 1000}\tr\tb", f"{'a' * 1000} \tr\tc")
+    test = written(tmp_path / "t.tsv", f"{'d' * 1000}\tr\tb")
+    graph = prepare(train, tmp_path / "g", test=test, partitions=1)
+    told = warnings_of(caplog)
+    assert any("a…" in text for text in told)
+    assert any("d…" in text for text in told)
+    assert max(map(len, told)) < 800
+    assert graph.report["unknown_nodes"]["test"]["examples"] == ["d" * 1000]
+
+
 def test_a_trailing_blank_is_warned_of_in_tsv(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     train = written(tmp_path / "e.tsv", "a\tr\tb ", "b\tr \tc")
     graph = prepare(train, tmp_path / "g", split=(1, 0, 0), partitions=1)

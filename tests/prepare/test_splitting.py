@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marius_py.errors import ConfigError
-from marius_py.prepare import prepare_arrays, splitting
+from marius_py.prepare import prepare, prepare_arrays, splitting
 from marius_py.prepare.dictionary import EdgeSpill
 from marius_py.prepare.progress import silent
 from marius_py.prepare.splitting import RandomSplits, random_counts
@@ -194,6 +194,13 @@ def test_edges_that_are_missing_to_a_split_are_said(
 def test_wrong_shares_are_refused(split: tuple[float, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         random_counts(2, split, "x")
+
+
+def test_shares_too_small_are_told_with_the_edges_there_are(tmp_path: Path) -> None:
+    (tmp_path / "e.tsv").write_text("a\tb\nb\tc\nc\ta\n")
+    with pytest.raises(ConfigError, match=r"e\.tsv has 3 edges; a split of .* leaves none for train"):
+        prepare(tmp_path / "e.tsv", tmp_path / "g", split=(1e-7, 0.5, 0.4999999))
+    assert not (tmp_path / "g").exists()
 
 
 def test_counts_follow_the_shares() -> None:
