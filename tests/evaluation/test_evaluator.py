@@ -372,6 +372,17 @@ def test_infinite_scores_rank_like_any_number(decoder):
     np.testing.assert_array_equal(counts.equal, equal)
 
 
+@pytest.mark.parametrize("count", [6, 2000])  # 2000: more pairs than are settled one by one
+def test_an_infinite_row_is_no_tie_of_a_query_of_zeros(count):
+    """0 · ∞ is NaN, which is equal to nothing; all other candidates score 0, as the answer does."""
+    rows = np.random.default_rng(0).normal(size=(count, 2)).astype(np.float32)
+    rows[4], rows[2, 0] = 0, np.inf
+    edges = ArrayEdges(count, [(0, 0, 1)], None, np.repeat([(4, 0, 0)], 300, 0))
+    counts = Evaluator(DotModel(np.ones((1, 2))), ArrayReader(rows), edges, count, 1).evaluate("test").counts
+    np.testing.assert_array_equal(counts.better[:, 1], 0)
+    np.testing.assert_array_equal(counts.equal[:, 1], count - 1)
+
+
 def test_a_model_of_nan_ranks_everything_last():
     train, valid, test = random_graph(np.random.default_rng(0), 30, 2, 90)
     edges = ArrayEdges(30, train, valid, test)

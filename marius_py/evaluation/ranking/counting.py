@@ -212,8 +212,9 @@ class Counter:
         num_above, num_within = counted
         num_inside = num_within.sub_(num_above)
         self._better[group.places] += num_above
+        # Fast scores of candidates that no bound holds for are never exact.
+        certain = group.certain if tile.odd is None else torch.zeros_like(group.certain)
         if group.any_certain:
-            certain = group.certain
             self._equal[group.places[certain]] += num_inside[certain]
             num_inside[certain] = 0
         num_pairs = int(num_inside.sum())
@@ -222,7 +223,7 @@ class Counter:
         if num_pairs > _SPARSE_PAIRS:
             above, within = masks or self._masks(group, scores, tile, left_out)
             inside = torch.logical_xor(within, above, out=within)
-            inside[group.certain] = False
+            inside[certain] = False
             more, same = self._settle_many(group, inside, num_pairs, tile)
             self._better[group.places] += more
             self._equal[group.places] += same

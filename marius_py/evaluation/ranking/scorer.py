@@ -16,7 +16,7 @@ from torch import Tensor
 
 from marius_py.errors import ConfigError
 from marius_py.evaluation.ranking.precision import PRECISIONS, rounded
-from marius_py.nn.decoders.base import written_together
+from marius_py.nn.decoders.base import ClosedFormDecoder, Decoder, written_together
 from marius_py.nn.micro_batches import is_out_of_memory
 from marius_py.nn.product_units import HostPrecision, product_precision
 from marius_py.types import Side
@@ -32,6 +32,9 @@ OVERFLOW = 1e37
 
 _PRODUCT_ROUNDOFF = {"ieee": 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-8}
 """Roundoff of a float32 matrix product whose factors PyTorch may round to so much."""
+
+_BROADCAST_FLOATS = {"cpu": 1 << 23, "cuda": 1 << 28}
+"""Queries times candidates times dim that a decoder whose comparison is unknown is asked for at once."""
 
 _PAIR_FLOATS = 1 << 19
 _QUERY_ROWS = 256
@@ -116,6 +119,7 @@ class ModelScorer:
         self._precision = precision
         decoder = getattr(model, "decoder", model)
         similarity = similarity_of(decoder)
+        self._is_known = similarity is not None
         self._similarity: Literal["dot", "l2", "other"] = "other"
         if similarity == "dot":
             self._similarity = "dot"
@@ -147,7 +151,18 @@ class ModelScorer:
         return torch.cat(parts) if parts else anchors.new_empty((0, self._dim))
 
     def scores(self, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Scores (U, K) by the model's own comparison."""
+        """Scores (U, K) by the model's own comparison, in memory of their own: callers write into them."""
+        if self._is_known:
+            return self._compare(queries, candidates)
+        # Another's comparison may give a view of one column for all, or of rows, or broadcast over dim.
+        scores = queries.new_empty((queries.shape[0], candidates.shape[0]))
+        most = _BROADCAST_FLOATS.get(queries.device.type, _BROADCAST_FLOATS["cuda"])
+        step = max(1, most // max(1, candidates.shape[0] * self._dim))
+        for start in range(0, queries.shape[0], step):
+            scores[start : start + step] = self._compare(queries[start : start + step], candidates)
+        return scores
+
+    def _compare(self, queries: Tensor, candidates: Tensor) -> Tensor:
         return self._model.compare(queries.unsqueeze(0), candidates.unsqueeze(0)).squeeze(0)
 
     def exact(self, queries: Tensor, candidates: Tensor) -> Tensor:
@@ -226,6 +241,8 @@ def similarity_of(decoder: object) -> str | None:
     A subclass that overrides `compare` inherits a `similarity` that speaks of its parent's: relying on it
     would rank true answers by one function and candidates by another.
     """
+    if isinstance(decoder, Decoder) and not isinstance(decoder, ClosedFormDecoder):
+        return None  # what it calls so is its own
     similarity: str | None = getattr(decoder, "similarity", None)
     if similarity is None or not hasattr(type(decoder), "query_into"):
         return similarity

@@ -9,9 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from marius_py.evaluation.ranking import scorer as scorer_module
 from marius_py.evaluation.ranking.scorer import ModelScorer, in_float64, ordered_sum, similarity_of
 from marius_py.evaluation.ranking.trained import TrainedModel, make_decoder
-from marius_py.nn.decoders import ComplEx, Dot, RotatE, TransE
+from marius_py.nn.decoders import ComplEx, Decoder, Dot, RotatE, TransE
 
 DIM = 12
 DECODERS = [
@@ -157,3 +158,58 @@ def test_a_subclass_is_ranked_by_its_own_comparison():
     queries, rows = (torch.randn(30, DIM, generator=generator) for _ in range(2))
     wanted = -(queries.double() - rows.double()).square().sum(1)
     torch.testing.assert_close(scorer.exact(queries, rows), wanted)
+
+
+class First(Decoder):
+    """Ranks by a node's first coordinate alone, whatever is asked: one view of the rows for all queries."""
+
+    def query(self, node, relation, side):
+        return node * relation
+
+    def compare(self, query, candidates):
+        return candidates[..., 0].unsqueeze(1).expand(-1, query.shape[1], -1)
+
+
+class Turned(First):
+    """Scores that lie in memory by candidates."""
+
+    def compare(self, query, candidates):
+        return torch.matmul(candidates, query.transpose(1, 2)).transpose(1, 2)
+
+
+class Wide(First):
+    """Makes a float of every query, candidate and coordinate; remembers how many at most."""
+
+    similarity = "l2"  # a word of its own, of no meaning here
+    most = 0
+
+    def compare(self, query, candidates):
+        apart = (query.unsqueeze(2) - candidates.unsqueeze(1)).abs()
+        self.most = max(self.most, apart.numel())
+        return -apart.sum(-1)
+
+
+@pytest.mark.parametrize("dim", [1, DIM])
+@pytest.mark.parametrize("kind", [First, Turned, Wide])
+def test_scores_are_in_memory_of_their_own(kind, dim):
+    scorer = ModelScorer(TrainedModel(kind(dim), torch.ones(3, dim), False), dim)
+    rows = torch.randn(9, dim, generator=torch.Generator().manual_seed(3))
+    queries, candidates = rows[:4].clone(), rows.clone()
+    expected = kind(dim).compare(queries.unsqueeze(0), candidates.unsqueeze(0))[0].clone()
+    scores = scorer.scores(queries, candidates)
+    assert torch.equal(scores, expected)
+    assert scores.is_contiguous()
+    scores[0] = -torch.inf
+    assert torch.equal(scores[1:], expected[1:])
+    assert torch.equal(candidates, rows)
+    assert scorer.scores(queries[:0], candidates).shape == (0, 9)
+
+
+def test_a_comparison_that_broadcasts_is_asked_for_few_queries_at_once(monkeypatch):
+    monkeypatch.setitem(scorer_module._BROADCAST_FLOATS, "cpu", 30 * DIM)
+    decoder = Wide(DIM)
+    assert similarity_of(decoder) is None
+    scorer = ModelScorer(TrainedModel(decoder, torch.ones(3, DIM), False), DIM)
+    rows = torch.randn(9, DIM)
+    torch.testing.assert_close(scorer.scores(rows[:7], rows), -torch.cdist(rows[:7], rows, p=1))
+    assert decoder.most == 27 * DIM
