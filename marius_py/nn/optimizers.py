@@ -209,15 +209,18 @@ class Adam(SparseOptimizer):
         first, second, step = state[:, :dim], state[:, dim : 2 * dim], state[:, 2 * dim :] + 1
         d_state = torch.empty_like(state)
         d_first, d_second = d_state[:, :dim], d_state[:, dim : 2 * dim]
-        torch.sub(gradient, first, out=d_first).mul_(1 - self.beta1)
-        torch.mul(gradient, gradient, out=d_second).sub_(second).mul_(1 - self.beta2)
+        # Not by adding to the old ones: where these are much larger, nothing of the gradient would be left.
+        new_first = (gradient * (1 - self.beta1)).add_(first * self.beta1)
+        new_second = (gradient * gradient).mul_(1 - self.beta2).add_(second * self.beta2)
+        torch.sub(new_first, first, out=d_first)
+        torch.sub(new_second, second, out=d_second)
         d_state[:, 2 * dim :] = 1
         # In float64: float32 loses 1 − beta2ᵗ for the first steps.
         correction = step.double()
         rate = (self.lr / (1 - self.beta1**correction)).to(state.dtype)
         scale = (1 / (1 - self.beta2**correction)).sqrt_().to(state.dtype)
-        root = (second + d_second).clamp_min_(0).sqrt_().mul_(scale).add_(max(self.eps, 1e-38))
-        return (first + d_first).div_(root).mul_(-rate), d_state
+        root = new_second.sqrt_().mul_(scale).add_(max(self.eps, 1e-38))
+        return new_first.div_(root).mul_(-rate), d_state
 
     def step(self, rows: Tensor, state: Tensor, index: Tensor, gradient: Tensor, rate: float = 1.0) -> None:
         """As the base class, in one pass over the rows with Numba."""

@@ -34,6 +34,18 @@ def train(optimizer: SparseOptimizer, gradients: torch.Tensor, seen: torch.Tenso
     return rows
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_adam_forgets_moments_that_were_much_larger(compiled: bool) -> None:
+    """Where nothing of the past counts a step is as long as the rate, however large the past was."""
+    optimizer = Adam(0.01, beta1=0.0, beta2=0.0, eps=1e-10)
+    optimizer.compiled = compiled
+    rows, state, index = torch.zeros(1, 3), torch.zeros(1, 7), torch.tensor([0])
+    for size in (100.0, 1e-3, 1e-5):
+        before = rows.clone()
+        optimizer.step(rows, state, index, torch.full((1, 3), size))
+        torch.testing.assert_close(before - rows, torch.full((1, 3), 0.01), rtol=1e-4, atol=0)
+
+
 class Halved(Adam):
     """Not what the compiled loop computes."""
 

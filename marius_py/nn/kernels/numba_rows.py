@@ -71,6 +71,7 @@ def adam(
     """
     dim = rows.shape[1]
     decay1, decay2 = np.float32(1 - beta1), np.float32(1 - beta2)
+    keep1, keep2 = np.float32(beta1), np.float32(beta2)
     for i in range(len(index)):
         if i + ROWS_AHEAD < len(index):
             ask_for_row(rows, index[i + ROWS_AHEAD])
@@ -83,11 +84,12 @@ def adam(
         scale = np.float32(np.sqrt(1 / (1 - beta2 ** np.float64(step))))
         for d in range(dim):
             g = gradient[i, d]
-            first = state[row, d] + (g - state[row, d]) * decay1
-            second = state[row, dim + d] + (g * g - state[row, dim + d]) * decay2
-            state[row, d] = first
-            state[row, dim + d] = second
-            rows[row, d] += first / (np.sqrt(max(second, _ZERO)) * scale + eps) * -size * rate
+            old1, old2 = state[row, d], state[row, dim + d]
+            first = g * decay1 + old1 * keep1
+            second = g * g * decay2 + old2 * keep2
+            state[row, d] = old1 + (first - old1)
+            state[row, dim + d] = old2 + (second - old2)
+            rows[row, d] += first / (np.sqrt(second) * scale + eps) * -size * rate
 
 
 @kernel()
