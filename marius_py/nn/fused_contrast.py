@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from marius_py.nn.decoders.base import ClosedFormDecoder, Decoder, written_together
+from marius_py.nn.decoders.base import ClosedFormDecoder, Decoder, declared_similarity, written_together
 from marius_py.nn.fused_scratch import BlockScratch, Scratch
 from marius_py.nn.gradients import StepInput
 from marius_py.nn.kernels.host import add_rows, compiled_distance
@@ -55,14 +55,18 @@ def find_closed_form(decoder: Decoder, loss: Loss, device: str = "cpu") -> Close
     """How to compute this pair's gradients without autograd on a type of device, or None.
 
     A subclass that changes a decoder's `query`, `compare` or `score` but not its closed form goes through
-    autograd: all of them must come from the class that also wrote `query_backward`.
+    autograd: all of them must come from the class that also wrote `query_backward`, and `similarity` must be
+    its word.
     """
     objective = closed_form(loss)
-    if objective is None or not isinstance(decoder, ClosedFormDecoder) or decoder.similarity is None:
+    if objective is None or not isinstance(decoder, ClosedFormDecoder):
+        return None
+    declared = declared_similarity(decoder)
+    if declared is None:
         return None
     if not written_together(decoder, "query", "compare", "score", "query_into", "query_backward"):
         return None
-    similarity = SIMILARITIES[decoder.similarity]
+    similarity = SIMILARITIES[declared]
     if similarity.compiled and (device != "cpu" or compiled_distance() is None):
         return None
     return ClosedForm(decoder, similarity, objective)

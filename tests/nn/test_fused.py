@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from marius_py.evaluation.ranking.scorer import similarity_of
 from marius_py.nn import (
     L2,
     N3,
@@ -38,6 +39,7 @@ from marius_py.nn import (
 from marius_py.nn import fused_contrast as fused_module
 from marius_py.nn import model as model_module
 from marius_py.nn import product_units as products
+from marius_py.nn.decoders import ClosedFormDecoder
 from marius_py.nn.fused_contrast import find_closed_form
 from marius_py.nn.gradients import StepInput
 from marius_py.nn.kernels import host
@@ -350,6 +352,8 @@ def test_sums_are_turned_where_rows_leave_registers_empty() -> None:
 class _Squared(ComplEx):
     """All that the closed form needs, written anew; the query is no longer a complex product."""
 
+    similarity = "dot"
+
     def query(self, node: torch.Tensor, relation: torch.Tensor, side: Side) -> torch.Tensor:
         return node * node
 
@@ -376,6 +380,26 @@ class _Squared(ComplEx):
 
 def test_a_subclass_with_another_query_is_not_taken_for_its_parent() -> None:
     assert_paths_equal(_Squared(8), SoftmaxLoss(), {})
+
+
+_METHODS = "query", "compare", "score", "query_into", "query_backward"
+
+
+@pytest.mark.parametrize("parent", [DistMult, ComplEx, TransE, RotatE, RESCAL])
+def test_the_similarity_of_a_parent_is_not_taken_for_that_of_a_comparison(
+    parent: type[ClosedFormDecoder],
+) -> None:
+    """One class wrote all methods, but what they compare by was said above it."""
+    below = type("Below", (parent,), {name: getattr(parent, name) for name in _METHODS})
+    said: dict[str, object] = {"__init__": parent.__init__, "similarity": parent(8).similarity}
+    again = type("Again", (below,), {**{name: getattr(parent, name) for name in _METHODS}, **said})
+    for kind, expected in ((below, None), (again, parent(8).similarity)):
+        decoder = kind(8)
+        assert similarity_of(decoder) == expected
+        assert (find_closed_form(decoder, SoftmaxLoss()) is None) is (expected is None)
+    renamed = type("Renamed", (parent,), {"init_rows": parent.init_rows})(8)
+    assert similarity_of(renamed) == parent(8).similarity
+    assert find_closed_form(renamed, SoftmaxLoss()) is not None
 
 
 class _Slower(RotatE):

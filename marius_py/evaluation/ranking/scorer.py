@@ -16,7 +16,7 @@ from torch import Tensor
 
 from marius_py.errors import ConfigError
 from marius_py.evaluation.ranking.precision import PRECISIONS, rounded
-from marius_py.nn.decoders.base import ClosedFormDecoder, Decoder, written_together
+from marius_py.nn.decoders.base import ClosedFormDecoder, Decoder, declared_similarity, written_together
 from marius_py.nn.micro_batches import is_out_of_memory
 from marius_py.nn.product_units import HostPrecision, product_precision
 from marius_py.types import Side
@@ -243,10 +243,10 @@ def similarity_of(decoder: object) -> str | None:
     """
     if isinstance(decoder, Decoder) and not isinstance(decoder, ClosedFormDecoder):
         return None  # what it calls so is its own
-    similarity: str | None = getattr(decoder, "similarity", None)
-    if similarity is None or not hasattr(type(decoder), "query_into"):
+    if not isinstance(decoder, Decoder):
+        similarity: str | None = getattr(decoder, "similarity", None)
         return similarity
-    return similarity if written_together(decoder, "compare", "query_into") else None
+    return declared_similarity(decoder) if written_together(decoder, "compare", "query_into") else None
 
 
 def ordered_sum(terms: Tensor) -> Tensor:

@@ -20,7 +20,22 @@ from marius_py.types import Side
 
 def written_together(decoder: object, *methods: str) -> bool:
     """Whether one class wrote all these methods: a subclass that overrides some no longer fits the others."""
-    return len({next(cls for cls in type(decoder).__mro__ if name in vars(cls)) for name in methods}) == 1
+    return len({_author(decoder, name) for name in methods}) == 1
+
+
+def declared_similarity(decoder: object) -> str | None:
+    """A decoder's `similarity`, unless a class above the one that wrote `compare` has said so: then None."""
+    similarity: str | None = getattr(decoder, "similarity", None)
+    if similarity is None:
+        return None
+    said = _author(decoder, "__init__" if "similarity" in vars(decoder) else "similarity")
+    wrote = _author(decoder, "compare")
+    return None if wrote is not said and issubclass(wrote, said) else similarity
+
+
+def _author(decoder: object, name: str) -> type:
+    """The class that wrote a method or an attribute of classes."""
+    return next(cls for cls in type(decoder).__mro__ if name in vars(cls))
 
 
 class Decoder(ABC):
@@ -94,7 +109,8 @@ class ClosedFormDecoder(Decoder):
     Attributes:
         similarity: what `compare` computes: "dot" is query · candidate, "l2" is minus the
             euclidean distance, computed by expanded squares, "l1" minus the sum of absolute differences,
-            "moduli" minus that of the moduli of complex ones; None: something else (then autograd is used).
+            "moduli" minus that of the moduli of complex ones; None: something else (then autograd is used). A
+            subclass that writes `compare` anew says it anew.
         product: how a query is made: it is the known node's row ("none"), its product with the relation's
             coordinate by coordinate ("real"), their complex product, for heads with the conjugate
             ("complex"), their sum, for heads their difference ("sum"), or that with the matrices b × b along
