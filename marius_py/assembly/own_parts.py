@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ def check_parts(config: TrainConfig, components: Components, device: torch.devic
 
 
 def check_rows(config: TrainConfig, components: Components) -> None:
-    """Refuse initial rows that are no numbers, or cannot be made.
+    """Refuse initial rows that are no numbers, are not all written, or cannot be made.
 
     Raises:
         ConfigError: names `model.init`, or `model.decoder` where only that one's class is no part of the
@@ -77,11 +78,13 @@ def check_rows(config: TrainConfig, components: Components) -> None:
                 f"model.dim={config.model.dim} makes rows of {width} floats: to make three takes "
                 f"{with_unit(needed)}, and {with_unit(free)} of memory are free; set a smaller one"
             )
-        rows = np.zeros((3, width), np.float32)
+        rows = np.full((3, width), np.nan, np.float32)
         with _failing(f"{name}: {fill.__name__} of rows {rows.shape}"):
             fill(rows, np.random.default_rng(0), components.initializer)
         if not np.isfinite(rows).all():
-            raise ConfigError(f"{name}: {fill.__name__} of rows {rows.shape} makes some infinite or NaN")
+            raise ConfigError(
+                f"{name}: {fill.__name__} of rows {rows.shape} leaves some infinite, NaN or not written"
+            )
 
 
 def check_loss(config: TrainConfig, loss: Loss, device: torch.device) -> None:
@@ -95,11 +98,21 @@ def check_loss(config: TrainConfig, loss: Loss, device: torch.device) -> None:
     keep = torch.ones(edges, count, dtype=torch.bool, device=device)
     keep[0, 0] = False
     masks = ((None, ""), (keep, " with a mask")) if config.negatives.mask_known else ((None, ""),)
+    ones = torch.ones(edges, count, device=device)
+    weights = (
+        ((None, ""), (ones, ", weighted")) if type(loss).weighted is not Loss.weighted else ((None, ""),)
+    )
     with torch_threads(1):
-        for mask, with_mask in masks:
-            what = f"the loss of scores ({edges},) and ({edges}, {count}){with_mask}"
+        for (mask, with_mask), (weight, with_weight) in product(masks, weights):
+            what = f"the loss of scores ({edges},) and ({edges}, {count}){with_mask}{with_weight}"
             with _failing(f"{name}: {what}"):
-                found: Any = loss(scores(edges), scores(edges, count), mask)
+                given = scores(edges), scores(edges, count), mask
+                try:
+                    found: Any = loss(*given) if weight is None else loss.weighted(*given, weight)
+                except NotImplementedError:
+                    if weight is None:
+                        raise
+                    continue  # it is for runs with everything in memory
             is_one = isinstance(found, Tensor) and found.numel() == 1 and found.is_floating_point()
             if not is_one or not found.requires_grad:
                 told = _told(found) + (" without a gradient" if is_one else "")
@@ -116,7 +129,8 @@ def check_step(config: TrainConfig, optimizer: SparseOptimizer, dim: int, device
         ConfigError: `delta` fails, or gives no tensors of the shape of rows and state; names
         `optimizer.name`.
     """
-    if type(optimizer).step is not SparseOptimizer.step:
+    author = next(cls for cls in type(optimizer).__mro__ if "step" in vars(cls))
+    if author not in (SparseOptimizer, *OPTIMIZERS.values()):
         return  # which may do without `delta`
     state = np.zeros((3, optimizer.state_dim(dim)), np.float32)
     optimizer.init_state(state)
@@ -274,8 +288,8 @@ def check_state(config: TrainConfig, components: Components) -> None:
     """Refuse an optimizer whose state has no width, or cannot be begun.
 
     Raises:
-        ConfigError: `state_dim` gives no whole number from 0, or it or `init_state` fails; names
-        `optimizer.name`.
+        ConfigError: `state_dim` gives no whole number from 0, it or `init_state` fails, or the latter does
+        not write all of its rows; names `optimizer.name`.
     """
     for dim in (components.decoder.dim, components.decoder.relation_dim):
         with _failing(f"optimizer.name={config.optimizer.name}: state_dim({dim})"):
@@ -285,5 +299,9 @@ def check_state(config: TrainConfig, components: Components) -> None:
                 f"optimizer.name={config.optimizer.name}: state_dim({dim}) is {width!r}; it must be a whole "
                 "number of floats, 0 for no state"
             )
-        with _failing(f"optimizer.name={config.optimizer.name}: init_state of rows (2, {width})"):
-            components.optimizer.init_state(np.empty((2, width), np.float32))
+        what = f"optimizer.name={config.optimizer.name}: init_state of rows (2, {width})"
+        state = np.full((2, width), np.nan, np.float32)
+        with _failing(what):
+            components.optimizer.init_state(state)
+        if np.isnan(state).any():
+            raise ConfigError(f"{what} leaves some NaN or not written")

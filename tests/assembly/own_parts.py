@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from marius_py.nn import Decoder, Initializer, Loss, SparseOptimizer
+from marius_py.nn import Adagrad, Decoder, Initializer, Loss, SparseOptimizer
 
 
 class Plain(Decoder):
@@ -126,6 +126,16 @@ class FailingState(FailingWidth):
         raise ValueError("no state today")
 
 
+class HalfState(FailingWidth):
+    """An optimizer that begins half of its state."""
+
+    def state_dim(self, dim: int) -> int:
+        return 2
+
+    def init_state(self, out: np.ndarray) -> None:
+        out[:, 0] = 1
+
+
 class Stateful(SparseOptimizer):
     """An optimizer whose state has half a float."""
 
@@ -144,6 +154,16 @@ class Steps(SparseOptimizer):
 
     def delta(self, rows: Tensor, state: Tensor, gradient: Tensor) -> Any:
         return -self.lr * gradient, torch.zeros_like(state)
+
+
+class NoStateOfAdagrad(Adagrad):
+    def delta(self, rows: Tensor, state: Tensor, gradient: Tensor) -> Any:
+        return -self.lr * gradient, None
+
+
+class WideAdagrad(Adagrad):
+    def state_dim(self, dim: int) -> int:
+        return dim + 3
 
 
 class RowsAlone(Steps):
@@ -208,6 +228,18 @@ class InFloat64Hinge(Hinge):
         raise NotImplementedError  # which is not asked for with everything in memory
 
 
+class OwnWeights(Hinge):
+    """Forgets the mean where negatives are weighed."""
+
+    def weighted(self, positive: Tensor, negative: Tensor, keep: Tensor | None, weight: Tensor) -> Any:
+        return positive + (negative * weight).mean(1)
+
+
+class NoWeights(Hinge):
+    def weighted(self, positive: Tensor, negative: Tensor, keep: Tensor | None) -> Any:  # type: ignore[override]
+        return self(positive, negative, keep)
+
+
 class ByPlace(Hinge):
     """Of as many negatives as the run draws; its parameters have names of their own."""
 
@@ -256,3 +288,10 @@ class FailingInit(Initializer):
 class InfiniteInit(Initializer):
     def fill(self, out: np.ndarray, rng: np.random.Generator) -> None:
         out[...] = np.inf
+
+
+class ReturnedInit(Initializer):
+    """Returns values, as functions of NumPy do, instead of writing them."""
+
+    def fill(self, out: np.ndarray, rng: np.random.Generator) -> Any:
+        return rng.standard_normal(out.shape)

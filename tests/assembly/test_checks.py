@@ -341,6 +341,7 @@ def test_the_packages_decoders_pass(name: str, dim: int) -> None:
         ("Stateful", r"state_dim\(4\) is 1\.5"),
         ("FailingWidth", r"state_dim\(4\) fails: KeyError: 'width'"),
         ("FailingState", r"init_state of rows \(2, 1\) fails: ValueError: no state today"),
+        ("HalfState", r"init_state of rows \(2, 2\) leaves some NaN or not written"),
     ],
 )
 def test_an_optimizer_that_cannot_keep_its_state_is_refused(name: str, message: str, tmp_path: Path) -> None:
@@ -377,7 +378,24 @@ def test_an_optimizer_that_cannot_keep_its_state_is_refused(name: str, message: 
         ),
         ("loss", "WithoutMasks", r"the loss of scores .* with a mask fails: ValueError: no masks today"),
         ("model.init", "FailingInit", r"init_rows of rows \(3, 4\) fails: ValueError: no values today"),
-        ("model.init", "InfiniteInit", r"init_rows of rows \(3, 4\) makes some infinite or NaN"),
+        (
+            "model.init",
+            "InfiniteInit",
+            r"init_rows of rows \(3, 4\) leaves some infinite, NaN or not written",
+        ),
+        (
+            "model.init",
+            "ReturnedInit",
+            r"init_rows of rows \(3, 4\) leaves some infinite, NaN or not written",
+        ),
+        (
+            "loss",
+            "OwnWeights",
+            r"the loss of scores .*, weighted gives torch\.float32 of shape \(8,\); it must",
+        ),
+        ("loss", "NoWeights", r"the loss of scores .*, weighted fails: TypeError"),
+        ("optimizer.name", "NoStateOfAdagrad", r"delta of rows \(3, 4\) gives .* and None; it must be two"),
+        ("optimizer.name", "WideAdagrad", r"delta of rows \(3, 4\) fails: "),
     ],
 )
 def test_parts_of_ones_own_are_tried_before_a_run_is_begun(
