@@ -208,9 +208,9 @@ def _train(
                 history = join.train(store, capacity)
             except BaseException:
                 with suppress(MariusError):  # what ended the run matters more
-                    join.write_history(store)
+                    join.write_views(store)
                 raise
-            join.write_history(store)
+            join.write_views(store)
             warn_of_decline(config, history, folder)
             log_memory(table, capacity, config.storage.device)
             peaks = memory_peaks()

@@ -39,7 +39,6 @@ from marius_py.resuming.resume import (
     EPOCH_META,
     EpochSettings,
     plain_json,
-    record,
     unfinished,
 )
 from marius_py.resuming.snapshots import best_snapshot, update_snapshots
@@ -216,10 +215,7 @@ class Joint:
         meta = store.meta
         epochs = self.config.training.epochs
         self._announce_validation()
-        self.write_history(store)
-        if meta is not None and meta["position"][0] < epochs:
-            record(store, {}, drop=(RESULT_META,))
-            remove(self.folder / RESULT_FILE)
+        self.write_views(store)
         rest = unfinished(meta, EpochSettings.of(self.config, capacity, self.order(store, capacity)))
         if rest is None:
             return self.trainer(store, capacity).train(epochs)
@@ -249,12 +245,20 @@ class Joint:
         else:
             log.info("validation: %s", self.validation.describe(number))
 
-    def write_history(self, store: Hdf5PartitionStore) -> None:
-        """Bring metrics.jsonl up to the last commit, however the run ends."""
+    def write_views(self, store: Hdf5PartitionStore) -> None:
+        """Bring metrics.jsonl up to the last commit, and remove a result.json of one before."""
         meta = store.meta
-        if meta is not None and meta["history"]:
-            store.check_place()
+        if meta is None:
+            return
+        store.check_place()
+        self.drop_result(meta)
+        if meta["history"]:
             write_lines(self.folder / METRICS_FILE, meta["history"])
+
+    def drop_result(self, committed: Mapping[str, Any]) -> None:
+        """Remove result.json where the last commit has no results: those are of embeddings before it."""
+        if RESULT_META not in committed:
+            remove(self.folder / RESULT_FILE)
 
     def order(self, store: Hdf5PartitionStore, capacity: int) -> EpochOrder:
         """The order that an epoch follows, and how often."""
@@ -307,6 +311,7 @@ class Joint:
             validate=self.validate,
             on_epoch=on_epoch,
             on_progress=self.watcher.on_progress,
+            on_commit=self.drop_result,
             on_boundary=self.snapshot,
             watchdog=self.watchdog,
             memory=self.memory,

@@ -239,15 +239,15 @@ def plain_json(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def record(store: Hdf5PartitionStore, facts: Mapping[str, Any], *, drop: tuple[str, ...] = ()) -> None:
-    """Commit `facts` beside the nodes and without the entries `drop`, unless the last commit says so already.
+def record(store: Hdf5PartitionStore, facts: Mapping[str, Any]) -> None:
+    """Commit `facts` beside the nodes, unless the last commit says so already.
 
     Nothing happens before the first commit: that one will carry them.
     """
     committed = store.meta
     if committed is None:
         return
-    meta = {name: value for name, value in committed.items() if name not in drop} | dict(facts)
+    meta = committed | dict(facts)
     checkpoint = store.checkpoint() if plain_json(meta) != committed else None
     if checkpoint is not None:
         store.commit(Checkpoint(arrays=checkpoint.arrays, meta=meta))

@@ -6,7 +6,7 @@ When one is due depends on the clock, on swaps, and on how many versions of part
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,8 +42,10 @@ class Commits:
         buffer: holds the residents.
         model: holds the relations.
         rhythm: when to commit inside an epoch.
-        meta: facts that every commit carries.
+        meta: facts that every commit carries. What else the loaded one says stays, as results of a test do,
+            until batches are trained.
         trace: notes the seconds. watchdog: told that a commit is under way.
+        on_commit: called with the meta of each commit once it is made.
     """
 
     def __init__(
@@ -56,10 +58,14 @@ class Commits:
         *,
         trace: Trace,
         watchdog: Watchdog,
+        on_commit: Callable[[Mapping[str, Any]], None] = lambda meta: None,
     ) -> None:
         self._store, self._buffer, self._model = store, buffer, model
         self._rhythm, self._meta = rhythm, dict(meta)
         self._trace, self._watchdog = trace, watchdog
+        self._on_commit = on_commit
+        self._loaded_at: Position | None = None
+        self._kept: dict[str, Any] = {}
         self._at = time.monotonic()
         self._spare_slots = 0
 
@@ -73,7 +79,11 @@ class Commits:
         if checkpoint is None:
             return None
         self._model.load_state_arrays(dict(checkpoint.arrays))
-        return RunState.from_meta(checkpoint.meta)
+        state = RunState.from_meta(checkpoint.meta)
+        own = self._meta.keys() | state.to_meta().keys()
+        self._kept = {name: value for name, value in checkpoint.meta.items() if name not in own}
+        self._loaded_at = state.position
+        return state
 
     def commit(self, state: RunState) -> None:
         """Flush the residents and commit them with the relations and the state, atomically. No batch may run.
@@ -84,11 +94,13 @@ class Commits:
         with stage_of("commit", self._watchdog), self._trace.span("commit"):
             self._buffer.flush()
             history = JsonText(f"[{', '.join(state.encoded_history())}]")
-            meta = {**self._meta, **state.to_meta(), "history": history}
+            kept = self._kept if state.position == self._loaded_at else {}
+            meta = {**kept, **self._meta, **state.to_meta(), "history": history}
             arrays = self._model.state_arrays(copy=False)
             check_numbers(arrays["relations"], "rows of relations", self._committed_relations)
             self._store.commit(Checkpoint(arrays=arrays, meta=meta))
         self._at = time.monotonic()
+        self._on_commit(meta)
 
     def _committed_relations(self) -> Float32 | None:
         checkpoint = self._store.checkpoint()

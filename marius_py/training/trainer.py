@@ -68,7 +68,8 @@ class Trainer:
         validate: called after the commit of an epoch with the number of epochs done; its dict is the
             line's `valid`.
         on_epoch: called with every finished line. on_progress: called with the edges of each batch.
-        on_boundary: called between epochs, after commit and validation, also on going on there.
+        on_commit: called with the meta of each commit. on_boundary: called between epochs, after commit and
+            validation, also on going on there.
         watchdog: told what each thread does; its alarm ends the run.
         memory: told what buffer, edges, batches, relations and workspaces hold.
         quiet: log no lines of beginning, of what computes batches and of epochs.
@@ -90,6 +91,7 @@ class Trainer:
         validate: Callable[[int], dict[str, Any] | None] | None = None,
         on_epoch: Callable[[dict[str, Any]], None] = lambda line: None,
         on_progress: Callable[[int], None] = lambda edges: None,
+        on_commit: Callable[[Mapping[str, Any]], None] = lambda meta: None,
         on_boundary: Callable[[], None] = lambda: None,
         watchdog: Watchdog | None = None,
         memory: MemoryMeter | None = None,
@@ -161,6 +163,7 @@ class Trainer:
             {**(meta or {}), "seed": batches.seed},
             trace=self._trace,
             watchdog=self._watchdog,
+            on_commit=on_commit,
         )
         self.state = RunState()
 

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import marius_py
 import marius_py.training.batch_path
 from marius_py import cli
 from marius_py.assembly.build import Watcher
 from marius_py.config import read_yaml
-from marius_py.errors import ConfigError, InterruptedRunError, StorageError
+from marius_py.errors import ConfigError, DivergedError, InterruptedRunError, StorageError
 from marius_py.resuming.resume import log_changes
 from marius_py.storage.hdf5_nodes import open_node_store
 from marius_py.storage.lock import LOCK_NAME, FolderLock
@@ -407,3 +408,66 @@ def test_an_interrupt_in_the_last_validation_leaves_the_ranking_to_be_done(
     assert not (tmp_path / "run" / "result.json").exists()
     assert run_train(resume=True)["train"]["epochs"] == 1
     assert (tmp_path / "run" / "result.json").exists()
+
+
+class AtOnce(Watcher):
+    """Interrupts the run before its first batch."""
+
+    def on_start(self, trainer: Any, num_edges: int, epochs_done: int) -> None:
+        trainer.interrupt()
+
+
+@pytest.mark.parametrize("validated", [True, False])
+@pytest.mark.parametrize("ends", ["diverged", "interrupted"])
+def test_results_stay_until_other_embeddings_are_committed(
+    ends: str, validated: bool, run_train: Train, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    run_train("training.epochs=1", *(() if validated else ["training.valid_every=0"]))
+    rows, file = embeddings(run), (run / "result.json").read_bytes()
+    further = ["training.epochs=2", "training.valid_every=1"]
+    if ends == "diverged":
+        with pytest.raises(DivergedError):
+            run_train(*further, "optimizer.lr=1e30", resume=True)
+    else:
+        with pytest.raises(InterruptedRunError):
+            run_train(*further, resume=True, watcher=AtOnce())
+    np.testing.assert_array_equal(embeddings(run), rows)
+    assert (run / "result.json").read_bytes() == file
+    with marius_py.load(run) as opened:
+        assert opened.result == json.loads(file)
+        assert opened.history[-1]["valid"]
+        assert opened.unfinished is None
+    assert not verify(run)
+    assert run_train("optimizer.lr=0.1", resume=True)["train"]["epochs"] == 2
+    assert not verify(run)
+
+
+def test_results_go_with_the_first_commit_of_further_training(run_train: Train, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run_train("training.epochs=1")
+    file = (run / "result.json").read_bytes()
+    with pytest.raises(InterruptedRunError):
+        run_train("training.epochs=2", resume=True, watcher=InterruptAfter(1))
+    assert not (run / "result.json").exists()
+    with marius_py.load(run) as opened:
+        assert opened.result is None
+        assert "has not finished" in str(opened.unfinished)
+    (run / "result.json").write_bytes(file)  # as if it had been killed before the file was removed
+    assert is_sound(verify(run))
+    with pytest.raises(InterruptedRunError):
+        run_train(resume=True, watcher=AtOnce())
+    assert not (run / "result.json").exists()
+
+
+def test_a_validation_that_is_made_up_for_leaves_results_and_a_view_that_is_behind(
+    run_train: Train, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    run_train("training.epochs=1", "training.valid_every=0")
+    before = (run / "metrics.jsonl").read_bytes()
+    with pytest.raises(InterruptedRunError):
+        run_train("training.epochs=2", "training.valid_every=1", resume=True, watcher=AtOnce())
+    (run / "metrics.jsonl").write_bytes(before)  # as if it had been killed before the file was written
+    found = verify(run)
+    assert [(Path(one.file).name, one.harmless) for one in found] == [("metrics.jsonl", True)]
