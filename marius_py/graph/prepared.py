@@ -80,7 +80,7 @@ class Graph:
         """
         from marius_py.storage.edge_writer import resort
         from marius_py.storage.files import replace
-        from marius_py.storage.hdf5_edges import Hdf5EdgeStore
+        from marius_py.storage.hdf5_edges import SORT_ANEW, Hdf5EdgeStore
 
         wanted = Partitioning(self.num_nodes, num_partitions)
         if wanted == self.partitioning:
@@ -104,7 +104,7 @@ class Graph:
             except BaseException:
                 temporary.unlink(missing_ok=True)
                 raise
-        return Hdf5EdgeStore(path)
+        return Hdf5EdgeStore(path, SORT_ANEW)
 
     def degrees(self, start: int, stop: int) -> NDArray[np.int64]:
         """Read the total train degree (a self-loop counts twice) of node ids start..stop: (n,) int64."""
@@ -198,11 +198,11 @@ def _open(folder: Path) -> Graph:
 
 
 def _existing_edges(path: Path, fingerprint: str, wanted: Partitioning) -> Hdf5EdgeStore | None:
-    """An earlier result of `repartition`, unless it is of another graph, another p, or damaged."""
-    from marius_py.storage.hdf5_edges import Hdf5EdgeStore
+    """An earlier result of `repartition`, unless it is of another graph or p, or its layout is damaged."""
+    from marius_py.storage.hdf5_edges import SORT_ANEW, Hdf5EdgeStore
 
     try:
-        store = Hdf5EdgeStore(path)
+        store = Hdf5EdgeStore(path, SORT_ANEW)
     except MariusError:
         return None
     if store.fingerprint == fingerprint and store.partitioning == wanted:

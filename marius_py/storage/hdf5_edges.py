@@ -25,7 +25,8 @@ from marius_py.storage.protocols import Edges
 from marius_py.types import SPLITS, Bucket
 
 VERIFY_ROWS = 1 << 20
-_REMEDY = "prepare the graph again, or remove the file if it is a run's own sorted copy"
+SORT_ANEW = "remove it; the next start sorts the graph's edges anew"
+"""What helps where a run's own sorted copy of a graph's edges is damaged."""
 
 
 class Hdf5EdgeStore:
@@ -33,13 +34,14 @@ class Hdf5EdgeStore:
 
     Args:
         path: the `edges.h5`.
+        remedy: what helps where it is damaged, for errors.
 
     Raises:
         StorageError, FormatError: as `read_layout`.
     """
 
-    def __init__(self, path: Path | str) -> None:
-        self._path = Path(path)
+    def __init__(self, path: Path | str, remedy: str = "prepare the graph again") -> None:
+        self._path, self._remedy = Path(path), remedy
         self._layout = read_layout(self._path)
         self._file = os.fdopen(open_file(self._path, os.O_RDONLY), "rb", buffering=0)
         self._verified: set[str] = set()
@@ -173,7 +175,7 @@ class Hdf5EdgeStore:
         for begin in range(0, count, VERIFY_ROWS):
             digest.update(self._read_degrees(begin, min(begin + VERIFY_ROWS, count)).data)
         if digest.intdigest() != expected:
-            raise StorageError(f"{self._path} is damaged: the degrees do not match the checksum; {_REMEDY}")
+            raise self._damaged("the degrees do")
 
     def blocks(self, split: str, block_rows: int) -> Iterator[Edges]:
         """Stream a split in file order, at most `block_rows` rows (n, 3) at a time, all verified before.
@@ -234,6 +236,9 @@ class Hdf5EdgeStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _damaged(self, what: str) -> StorageError:
+        return StorageError(f"{self._path} is damaged: {what} not match the checksum; {self._remedy}")
+
     def _descriptor(self) -> int:
         if self._file.closed:
             raise StorageError(f"{self._path} was closed; open the edge store again")
@@ -284,7 +289,7 @@ class Hdf5EdgeStore:
             bucket = divmod(index, self._layout.partitioning.num_partitions)
             expected, what = int(self._layout.bucket_xxh3[index]), f"train bucket {bucket} does"
         if checksum != expected:
-            raise StorageError(f"{self._path} is damaged: {what} not match the checksum; {_REMEDY}")
+            raise self._damaged(what)
         if index is None:
             self._verified.add(split)
         else:

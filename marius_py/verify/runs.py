@@ -22,7 +22,7 @@ from marius_py.run_files.names import (
 )
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, read_checkpoint
 from marius_py.storage.files import TEMPORARY_SUFFIX
-from marius_py.storage.hdf5_edges import Hdf5EdgeStore
+from marius_py.storage.hdf5_edges import SORT_ANEW, Hdf5EdgeStore
 from marius_py.storage.hdf5_nodes import has_commit
 from marius_py.storage.lock import is_locked
 from marius_py.storage.node_file import NODES_NAME, read_facts
@@ -101,7 +101,6 @@ def _is_anothers(folder: Path, nodes: Path, meta: Mapping[str, Any] | None) -> b
 def _edges(folder: Path, meta: Mapping[str, Any] | None, *, live: bool) -> list[Finding]:
     """The edges that a run has sorted for its own number of partitions."""
     findings = []
-    remedy = "remove it; the next start sorts the graph's edges anew"
     for sorted_edges in folders(folder, SORTED_EDGES_NAME):
         path = sorted_edges / EDGES_FILE
         left = entries(sorted_edges, f"*{TEMPORARY_SUFFIX}")
@@ -110,12 +109,12 @@ def _edges(folder: Path, meta: Mapping[str, Any] | None, *, live: bool) -> list[
         if not path.exists():
             continue
         try:
-            with Hdf5EdgeStore(path) as store:
+            with Hdf5EdgeStore(path, SORT_ANEW) as store:
                 if meta is not None and store.fingerprint != meta["graph"]["fingerprint"]:
-                    findings.append(Finding(str(path), f"{path} holds the edges of another graph", remedy))
-                findings += [finding_of(path, error, remedy) for error in store.verify()]
+                    findings.append(Finding(str(path), f"{path} holds the edges of another graph", SORT_ANEW))
+                findings += [finding_of(path, error, SORT_ANEW) for error in store.verify()]
         except MariusError as error:
-            findings.append(finding_of(path, error, remedy))
+            findings.append(finding_of(path, error, SORT_ANEW))
     return findings
 
 

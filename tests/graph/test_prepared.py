@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -94,6 +95,23 @@ def test_repartition_sorts_once_and_reuses(tmp_path: Path) -> None:
         graph.repartition(3, tmp_path / "g")
     with pytest.raises(ConfigError, match="allowed: 1 to the number of nodes"):
         graph.repartition(101, tmp_path / "run")
+
+
+def test_errors_of_damaged_edges_say_what_helps(tmp_path: Path) -> None:
+    graph = make(tmp_path / "g")
+    graph.repartition(3, tmp_path / "run").close()
+    for path in (tmp_path / "g" / "edges.h5", tmp_path / "run" / "edges.h5"):
+        with h5py.File(path, "r+") as file:
+            file["train"][0] ^= 1
+    with graph.edges() as own, pytest.raises(StorageError, match=r"checksum; prepare the graph again$"):
+        own.read("train")
+    with (
+        graph.repartition(3, tmp_path / "run") as copy,
+        pytest.raises(
+            StorageError, match=r"checksum; remove it; the next start sorts the graph's edges anew$"
+        ),
+    ):
+        copy.read("train")
 
 
 def test_edges_of_another_graph_are_not_reused(tmp_path: Path) -> None:
