@@ -153,8 +153,13 @@ def read_into(descriptor: int, buffer: memoryview, offset: int, path: Path) -> N
         done += count
 
 
-def write_from(descriptor: int, buffer: memoryview, offset: int, path: Path) -> None:
-    """Write all of `buffer` (bytes) at `offset`; the counterpart of `read_into`, with the same errors."""
+def write_from(
+    descriptor: int, buffer: memoryview, offset: int, path: Path, needed: int | None = None
+) -> None:
+    """Write all of `buffer` (bytes) at `offset`; the counterpart of `read_into`, with the same errors.
+
+    On a full disk they name `needed` bytes: those of the whole file, where the buffer is a piece of it.
+    """
     done = 0
     while done < len(buffer):
         want = min(len(buffer) - done, CALL_LIMIT)
@@ -164,7 +169,7 @@ def write_from(descriptor: int, buffer: memoryview, offset: int, path: Path) -> 
         except OSError as error:
             if error.errno == errno.EINVAL and done == 0:
                 raise
-            raise storage_error("write", path, error, len(buffer)) from error
+            raise storage_error("write", path, error, needed or len(buffer)) from error
 
 
 def drop_cache(descriptor: int, offset: int, size: int) -> None:
@@ -232,11 +237,12 @@ def write_temporary(path: Path, *content: bytes) -> Path:
     """
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     descriptor = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    size = sum(map(len, content))
     try:
         try:
             offset = 0
             for piece in content:
-                write_from(descriptor, memoryview(piece), offset, temporary)
+                write_from(descriptor, memoryview(piece), offset, temporary, size)
                 offset += len(piece)
             _enter("fsync", temporary)
             os.fsync(descriptor)
@@ -246,7 +252,7 @@ def write_temporary(path: Path, *content: bytes) -> Path:
         remove(temporary)
         if isinstance(error, StorageError):
             raise
-        raise storage_error("write", temporary, error, sum(map(len, content))) from error
+        raise storage_error("write", temporary, error, size) from error
     return temporary
 
 

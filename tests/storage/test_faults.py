@@ -106,6 +106,17 @@ def test_full_disk_names_the_bytes_before_filling_it(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_full_disk_names_the_bytes_of_the_whole_file(tmp_path: Path, number: int) -> None:
+    """Whether the first piece, the second or the flush finds it full."""
+    with (
+        SystemCallFaults(number, errno.ENOSPC),
+        pytest.raises(StorageError, match=r"cannot write .*\.tmp \(1,512 bytes were needed, "),
+    ):
+        files.write_temporary(tmp_path / CHECKPOINT_NAME, bytes(512), bytes(1000))
+    assert not list(tmp_path.iterdir())
+
+
 def test_existing_folder_stays_after_a_failed_creation(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with SystemCallFaults(1, errno.EIO, every=True), pytest.raises(StorageError):
