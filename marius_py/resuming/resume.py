@@ -76,9 +76,9 @@ def claimed(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-        if made:
-            with suppress(OSError):  # it has content, as a rule
-                folder.rmdir()
+        with suppress(OSError):  # it has content, as a rule
+            for empty in made:  # from `folder` upwards
+                empty.rmdir()
 
 
 def check_free(folder: Path, *, resume: bool, trains: bool = False) -> None:

@@ -363,12 +363,14 @@ def test_a_run_that_was_killed_on_another_host_goes_on_here(run_train: Train, tm
 
 
 def test_a_refused_run_leaves_no_folder(graph: Path, tmp_path: Path, capsys: Any) -> None:
-    output = tmp_path / "never"
+    output = tmp_path / "kept" / "made" / "never"
+    (tmp_path / "kept").mkdir()
     assert (
         cli.train([f"graph={graph}", f"output={output}", "storage.partitions=4", "storage.capacity=9"]) == 2
     )
     assert cli.train([f"graph={graph}", f"output={output}", "storage.partitions=100000"]) == 2
-    assert not output.exists()
+    assert cli.train([f"graph={graph}", f"output={output}", "storage.capacity=9"]) == 2  # once it is made
+    assert list(tmp_path.rglob("*")) == [tmp_path / "kept"]
     capsys.readouterr()
 
 
