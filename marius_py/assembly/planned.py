@@ -36,6 +36,7 @@ from marius_py.planning.plan import (
     check_fitting,
     choose_plan,
 )
+from marius_py.resuming.resume import check_content
 from marius_py.storage.protocols import NodeTable
 from marius_py.training.batch_path import finds_known_on_device
 
@@ -48,8 +49,8 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
     """Measure this machine and plan a run of this configuration; takes seconds and leaves nothing behind.
 
     Raises:
-        ConfigError: no graph, no such device, settings of which no run can be made, no plan fits, or training
-        would refuse the one that does.
+        ConfigError: no graph, no such device, settings of which no run can be made, an output that is a file
+        or below one, no plan fits, or training would refuse the one that does.
         StorageError: the output's file system cannot be written.
     """
     if config.graph is None:
@@ -68,6 +69,7 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
     check_fitting(graph.num_nodes, row_floats, candidates, capacity, _budget(config, model))
     output = Path(config.output) if config.output is not None else Path("runs")
     place = output.absolute()
+    check_content(place, resume=True)
     while not place.is_dir():
         place = place.parent
     read_rate, write_rate, commit_s = measure_disk(place, row_floats)

@@ -104,15 +104,17 @@ def check_content(folder: Path, *, resume: bool, trains: bool = False) -> None:
     """Refuse a run folder that has content unless the run is resumed; arguments as for `check_free`.
 
     Raises:
-        ConfigError: it is not empty, is a file, or to be trained in and a snapshot. StorageError: it cannot
-        be read.
+        ConfigError: it is not empty, is a file or below one, or to be trained in and a snapshot.
+        StorageError: it cannot be read.
     """
     try:
         others = _content(folder)
     except FileNotFoundError:
         return
     except NotADirectoryError:
-        raise ConfigError(f"output={folder} is a file: give the name of a folder, new or empty") from None
+        file = next(one for one in (folder, *folder.parents) if one.exists())
+        where = "is a file" if file == folder else f"lies below {file}, which is a file"
+        raise ConfigError(f"output={folder} {where}: give the name of a folder, new or empty") from None
     except OSError as error:
         raise StorageError(f"the run folder {folder} cannot be read: {error.strerror}") from error
     if others and trains and is_snapshot(folder):

@@ -503,5 +503,7 @@ def test_command(tmp_path, capsys, monkeypatch):
     assert "GiB: set a smaller model.dim, or more storage.partitions" in capsys.readouterr().err
     assert cli.plan([*words, "storage.capacity=1"]) == 2
     assert "storage.capacity=1 is out of range" in capsys.readouterr().err
+    assert cli.plan([*words, f"output={tmp_path / 'graph' / 'graph.json' / 'run'}"]) == 2
+    assert f"lies below {tmp_path / 'graph' / 'graph.json'}, which is a file" in capsys.readouterr().err
     assert cli.plan([]) == 2
     assert "graph is not set" in capsys.readouterr().err

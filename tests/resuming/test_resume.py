@@ -10,7 +10,7 @@ import pytest
 
 from marius_py.errors import ConfigError, StorageError
 from marius_py.partitioning import Partitioning
-from marius_py.resuming.resume import check_epochs, claimed
+from marius_py.resuming.resume import check_epochs, check_free, claimed
 from marius_py.storage.hdf5_nodes import create_node_store
 from marius_py.storage.protocols import NodeTable
 from marius_py.testing import SystemCallFaults
@@ -46,6 +46,15 @@ def test_fewer_epochs_than_there_are(position: list[int], epochs: int, said: str
 
 def test_a_run_without_a_commit_has_no_epochs(tmp_path: Path) -> None:
     check_epochs({}, 0, tmp_path)
+
+
+@pytest.mark.parametrize("below", ["", "y", "y/z"])
+def test_an_output_that_is_a_file_or_below_one(below: str, tmp_path: Path) -> None:
+    file = tmp_path / "one.tsv"
+    file.touch()
+    said = f"lies below {file}, which is a file" if below else "is a file"
+    with pytest.raises(ConfigError, match=f"^output={file / below} {said}: give the name of a folder"):
+        check_free(file / below, resume=False)
 
 
 def test_the_names_of_new_folders_are_made_durable(tmp_path: Path) -> None:
