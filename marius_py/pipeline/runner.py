@@ -34,6 +34,10 @@ AHEAD_THREADS = 3
 """Items that a stage ahead of those in flight works on at once, at least: drawing is the longest that the
 host does."""
 
+_OWN = (MariusError, StoppedError, KeyboardInterrupt)
+"""What goes on as it is. All else fails a stage, also the SystemExit of a user's class: it would end the run
+as if that were done."""
+
 Bodies = tuple[Callable[[], None], list[tuple[str, Callable[[], None]]]]
 
 
@@ -291,9 +295,9 @@ def stage_of(name: str, watchdog: Watchdog) -> Iterator[None]:
     try:
         with watchdog.doing(name):
             yield
-    except MariusError:
+    except _OWN:
         raise
-    except Exception as error:
+    except BaseException as error:
         raise _wrapped(name, error) from error
 
 
@@ -302,9 +306,9 @@ def draw(items: Iterator[Any], trace: Trace, name: str) -> Any | None:
     try:
         with trace.span(name):
             return next(items, None)
-    except (MariusError, StoppedError):
+    except _OWN:
         raise
-    except Exception as error:
+    except BaseException as error:
         raise _wrapped(name, error) from error
 
 
@@ -313,9 +317,9 @@ def work_on(stage: Stage, item: Any, trace: Trace) -> Any:
     try:
         with trace.span(stage.name):
             return stage.work(item)
-    except (MariusError, StoppedError):
+    except _OWN:
         raise
-    except Exception as error:
+    except BaseException as error:
         raise _wrapped(stage.name, error) from error
 
 
@@ -326,5 +330,6 @@ def _start(threads: Sequence[Worker], then: Callable[[], None] = lambda: None) -
     then()
 
 
-def _wrapped(stage: str, error: Exception) -> PipelineError:
-    return PipelineError(f"stage '{stage}' failed: {type(error).__name__}: {error}", stage=stage)
+def _wrapped(stage: str, error: BaseException) -> PipelineError:
+    what = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return PipelineError(f"stage '{stage}' failed: {what}", stage=stage)
