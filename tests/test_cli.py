@@ -114,6 +114,7 @@ def test_done(runs: list[TrainConfig], capsys: pytest.CaptureFixture[str], tmp_p
         (OSError(errno.ENAMETOOLONG, "File name too long", "long"), 1, "long: File name too long"),
         (OSError(errno.ENOSPC, "No space left on device"), 1, "reading or writing: No space left on device"),
         (OSError("surprise"), 1, "unexpected OSError: surprise"),
+        (SystemExit(0), 1, "unexpected SystemExit: 0"),
     ],
 )
 def test_failures_end_with_one_line_and_their_code(

@@ -75,6 +75,8 @@ class MyLoss(Loss):
     def __init__(self, *, alpha):
         if alpha == 13:
             raise RuntimeError("unlucky")
+        if alpha == 14:
+            raise SystemExit(0)
         self.alpha = alpha
     def __call__(self, positive, negative, keep):
         return (negative.mean() - positive.mean()) * self.alpha
@@ -1049,6 +1051,7 @@ def test_settings_that_would_do_nothing_are_refused(words: list[str], message: s
         (["loss=userparts.HalfLoss"], "__call__"),
         (["loss=userparts.MyLoss"], "alpha"),
         (["loss=userparts.MyLoss", "loss.alpha=13"], "RuntimeError: unlucky"),
+        (["loss=userparts.MyLoss", "loss.alpha=14"], "SystemExit: 0"),
         (["loss=userparts.MyLoss", "loss.alfa=1"], "did you mean alpha"),
         (["loss=brokenparts.Loss"], "OSError: no licence"),
         (["loss=margin", "loss.margin=-1"], "loss.margin"),

@@ -276,6 +276,12 @@ def test_a_decoder_that_cannot_be_made(tmp_path, decoder, message):
             "    def __init__(self, dim):\n        os.environ['NO_SUCH']",
             "refuses its arguments.*KeyError: 'NO_SUCH'",
         ),
+        ("raise SystemExit(0)", "cannot be imported.*SystemExit: 0"),
+        (
+            "import sys\nfrom marius_py.nn import DistMult\n\n\nclass Mine(DistMult):\n"
+            "    def __init__(self, dim):\n        sys.exit(0)",
+            "refuses its arguments.*SystemExit: 0",
+        ),
     ],
 )
 def test_a_users_own_decoder_that_fails(tmp_path, monkeypatch, text, message):

@@ -276,7 +276,7 @@ def _failing(what: str) -> Iterator[None]:
         yield
     except MariusError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{what} fails: {type(error).__name__}: {error}") from error
 
 

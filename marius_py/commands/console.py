@@ -146,7 +146,7 @@ def _outcome(run: Callable[[], None]) -> int:
         return _report(error, FAILED)
     except BrokenPipeError as error:
         return _report(error, FAILED, "the output was closed")
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # of a user's class; flags and help have had theirs
         return _report(error, FAILED, told(error))
     return OK
 

@@ -145,7 +145,7 @@ def _check_relations(config: TrainConfig, decoder: Decoder) -> None:
         width = decoder.relation_dim
     except MariusError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"model.decoder={config.model.decoder.target}: relation_dim fails: "
             f"{type(error).__name__}: {error}"
@@ -235,7 +235,7 @@ def make(
         made = kind(*bound.args, **bound.kwargs)
     except MariusError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         _check_types(kind, component, where)
         given_words = "".join(f" {where}.{name}={_shown(one)}" for name, one in component.arguments.items())
         raise ConfigError(
@@ -318,7 +318,7 @@ def _import(target: str, key: str) -> Any:
     except ModuleNotFoundError as error:
         way_out = _MOVED.get(str(error.name), "install it, or run the command in its folder")
         raise ConfigError(f"{key}={target}: no module named {error.name}; {way_out}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"{key}={target}: importing {module_name} failed: {type(error).__name__}: {error}"
         ) from error

@@ -303,6 +303,7 @@ def test_a_run_that_came_and_went_before_the_folder_was_claimed_is_not_touched(
         ("Narrow", r"query of .* gives torch\.float32 of shape \(6, 5\); it must be .* of shape \(6, 6\)"),
         ("NoTensor", "compare of .* gives None"),
         ("Failing", "compare of .* fails: ValueError: dim must be 512"),
+        ("Leaving", "query of .* fails: SystemExit: 0"),
         ("HalfRelations", r"relation_dim is 1\.5"),
         ("FailingRows", r"init_rows of rows \(6, 6\) fails: ValueError: no rows today"),
         ("FailingRelations", r"init_relations of rows \(6, 6\) fails: ValueError: no relations today"),

@@ -190,6 +190,7 @@ def test_names_are_checked_before_anything_is_written(tmp_path, monkeypatch):
     [
         ("x = undefined", "own.Mine", "importing own failed: NameError: name 'undefined' is not defined"),
         ("def (", "own.Mine", "importing own failed: SyntaxError"),
+        ("raise SystemExit(0)", "own.Mine", "importing own failed: SystemExit: 0"),
         ("", "own.Mine", "own has no Mine"),
         ("", "..Mine", "importing . failed"),
         (

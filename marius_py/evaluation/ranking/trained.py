@@ -71,7 +71,7 @@ def make_decoder(description: Any, dim: int) -> Decoder:
         raise ConfigError(f"the run's decoder {target} is no class derived from {Decoder.__module__}.Decoder")
     try:
         return kind(dim, **arguments)
-    except Exception as error:  # whatever a user's class raises
+    except (Exception, SystemExit) as error:  # whatever a user's class raises
         raise ConfigError(
             f"the run's decoder {target} refuses its arguments {arguments}: {type(error).__name__}: {error}"
         ) from error
@@ -85,7 +85,7 @@ def _import(target: str) -> Any:
     module, _, name = target.rpartition(":" if ":" in target else ".")
     try:
         return getattr(importlib.import_module(module), name)
-    except Exception as error:  # whatever a user's module raises
+    except (Exception, SystemExit) as error:  # whatever a user's module raises
         way_out = "install it, or work in its folder"
         if module == "__main__":
             way_out = "it was defined in the program that trained the run, where alone it can be used"
