@@ -113,6 +113,7 @@ def _remove(snapshot: Path) -> None:
     with os_errors_as_storage("remove", snapshot):
         os.rename(snapshot, doomed)
         shutil.rmtree(doomed)
+    log.info("snapshot %s removed", snapshot)
 
 
 def _save(run: Path, target: Path, touch: Callable[[], None]) -> None:

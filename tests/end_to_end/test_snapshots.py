@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable
@@ -99,6 +100,20 @@ def test_a_snapshot_loses_its_name_before_its_files(
     update_snapshots(run, keep=1, best=False)
     assert names(run) == ["epoch-0001.tmp", "epoch-0002"]
     assert is_sound(verify(run))
+
+
+def test_copies_that_a_resumed_run_does_not_keep_go_at_its_start_and_are_logged(
+    run_train: Train, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_train("checkpoint.keep=2", "checkpoint.best=true")
+    monkeypatch.setattr(logging.getLogger("marius_py"), "propagate", True)
+    before = names(tmp_path / "run")
+    with caplog.at_level(logging.INFO, "marius_py"):
+        run_train("checkpoint.keep=0", "checkpoint.best=false", resume=True)
+    after = names(tmp_path / "run")
+    assert after == [name for name in before if name.startswith("best")] != []
+    told = [line for line in caplog.messages if line.startswith("snapshot ")]
+    assert told == [f"snapshot {tmp_path}/run/snapshots/epoch-000{epoch} removed" for epoch in (1, 2)]
 
 
 def test_a_snapshot_is_a_run(run_train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
