@@ -34,10 +34,6 @@ AHEAD_THREADS = 3
 """Items that a stage ahead of those in flight works on at once, at least: drawing is the longest that the
 host does."""
 
-_OWN = (MariusError, StoppedError, KeyboardInterrupt)
-"""What goes on as it is. All else fails a stage, also the SystemExit of a user's class: it would end the run
-as if that were done."""
-
 Bodies = tuple[Callable[[], None], list[tuple[str, Callable[[], None]]]]
 
 
@@ -295,9 +291,9 @@ def stage_of(name: str, watchdog: Watchdog) -> Iterator[None]:
     try:
         with watchdog.doing(name):
             yield
-    except _OWN:
-        raise
     except BaseException as error:
+        if _goes_on(error):
+            raise
         raise _wrapped(name, error) from error
 
 
@@ -306,9 +302,9 @@ def draw(items: Iterator[Any], trace: Trace, name: str) -> Any | None:
     try:
         with trace.span(name):
             return next(items, None)
-    except _OWN:
-        raise
     except BaseException as error:
+        if _goes_on(error):
+            raise
         raise _wrapped(name, error) from error
 
 
@@ -317,9 +313,9 @@ def work_on(stage: Stage, item: Any, trace: Trace) -> Any:
     try:
         with trace.span(stage.name):
             return stage.work(item)
-    except _OWN:
-        raise
     except BaseException as error:
+        if _goes_on(error):
+            raise
         raise _wrapped(stage.name, error) from error
 
 
@@ -328,6 +324,17 @@ def _start(threads: Sequence[Worker], then: Callable[[], None] = lambda: None) -
     for thread in threads:
         start_thread(thread)
     then()
+
+
+def _goes_on(error: BaseException) -> bool:
+    """Whether an error is told as it is: one of ours, an interrupt, or a program that leaves.
+
+    All else fails the stage. So does SystemExit in a stage's thread, which would end the run as if it were
+    done; in the main thread a handler of signals may have raised it.
+    """
+    if isinstance(error, SystemExit):
+        return threading.current_thread() is threading.main_thread()
+    return isinstance(error, (MariusError, StoppedError, KeyboardInterrupt))
 
 
 def _wrapped(stage: str, error: BaseException) -> PipelineError:
