@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 MOST_MATRICES = 32
 MOST_LABELS = 100
+MOST_COLUMNS = 2048
+"""Steps of which a picture shows who is resident; of a longer schedule every second one, every third, …"""
+
 NOW, BEFORE, HELD = "#d1495b", "#8d99ae", "#edf2f4"
 
 
@@ -122,21 +125,35 @@ def _draw_states(grid: Any, schedule: Schedule) -> None:
 
 def _draw_matrix(figure: Any, schedule: Schedule) -> None:
     """When each partition is resident, and one p × p matrix coloured by the step that runs each bucket."""
+    import numpy as np
     from matplotlib.colors import ListedColormap
 
-    when = [[0] * schedule.p for _ in range(schedule.p)]
+    when = np.zeros((schedule.p, schedule.p), dtype=np.int64)
     for time, step in enumerate(schedule.steps):
         for head, tail in step.buckets:
-            when[head][tail] = time
+            when[head, tail] = time
     stays, matrix = figure.subplots(1, 2, width_ratios=[1.6, 1])
     image = matrix.imshow(when, cmap="viridis")
     matrix.set(xlabel="tail partition", ylabel="head partition", title="step in which each bucket runs")
     figure.colorbar(image, ax=matrix, label="step")
-    held = [[1 if part in step.resident else 0 for step in schedule.steps] for part in range(schedule.p)]
-    for time, step in enumerate(schedule.steps):
-        for part in step.admit:
-            held[part][time] = 2
-    stays.imshow(held, aspect="auto", interpolation="nearest", cmap=ListedColormap(["white", BEFORE, NOW]))
+    stride = -(-len(schedule.steps) // MOST_COLUMNS)
+    shown = schedule.steps[::stride]
+    held = np.zeros((len(shown), schedule.p), dtype=np.uint8)
+    for row, step in zip(held, shown, strict=True):
+        row[list(step.resident)] = 1
+        row[list(step.admit)] = 2
+    extent = (-0.5, len(shown) * stride - 0.5, schedule.p - 0.5, -0.5)
+    stays.imshow(
+        held.T,
+        aspect="auto",
+        interpolation="nearest",
+        interpolation_stage="data",  # "rgba" makes four float64 of each cell
+        cmap=ListedColormap(["white", BEFORE, NOW]),
+        vmin=0,
+        vmax=2,
+        extent=extent,
+    )
+    stays.set_xlim(-0.5, len(schedule.steps) - 0.5)
     stays.set(xlabel="step", ylabel="partition", title="resident (grey), admitted (red)")
 
 
@@ -144,7 +161,10 @@ def _draw_work(axes: Any, schedule: Schedule, costs: Costs | None) -> None:
     """Work of each step, with the mean as a line."""
     table = check_costs(costs, schedule.p)
     work = [sum(table[head][tail] for head, tail in step.buckets) for step in schedule.steps]
-    axes.bar(range(len(work)), work, width=0.9, color=NOW)
+    if len(work) <= MOST_LABELS:
+        axes.bar(range(len(work)), work, width=0.9, color=NOW)
+    else:  # one shape, as a bar a step takes seconds and no gap between them would be seen
+        axes.stairs(work, [time - 0.5 for time in range(len(work) + 1)], fill=True, color=NOW, linewidth=0.6)
     axes.axhline(sum(work) / len(work), color="black", linewidth=0.8, linestyle="--")
     axes.set(xlabel="step", ylabel="buckets" if costs is None else "work", title="work of each step")
     axes.set_xlim(-0.5, len(work) - 0.5)

@@ -9,8 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
+from matplotlib.axes import Axes
 
 from marius_py.errors import FormatError, MariusError, ScheduleError
 from marius_py.ordering import build_schedule, format_summary, format_table, from_json, plot, to_json
@@ -82,6 +84,25 @@ def test_plot_writes_a_picture(p: int, c: int, ending: str, tmp_path: Path) -> N
     figure = plot(build_schedule(p, c), path, title="a title")
     assert path.stat().st_size > 2000
     assert "a title" in figure.get_suptitle()
+
+
+@pytest.mark.parametrize("columns", [1000, 50])
+def test_plot_of_many_steps_takes_little_memory(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("marius_py.ordering.drawing.MOST_COLUMNS", columns)
+    schedule = build_schedule(40, 5)
+    steps = len(schedule.steps)
+    figure = plot(schedule)
+    over_time = [axes for axes in figure.findobj(Axes) if axes.get_xlim() == (-0.5, steps - 0.5)]
+    _, stays, work = over_time
+    stride = -(-steps // columns)
+    shown = stays.images[0].get_array()
+    assert shown.dtype == np.uint8
+    assert shown.shape == (40, -(-steps // stride))
+    for column, step in zip(shown.T, schedule.steps[::stride], strict=True):
+        assert tuple(np.flatnonzero(column)) == step.resident
+        assert tuple(np.flatnonzero(column == 2)) == step.admit
+    (area,) = work.patches  # one shape, not one a step
+    assert area.get_data().values.tolist() == [len(step.buckets) for step in schedule.steps]
 
 
 def test_plot_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
