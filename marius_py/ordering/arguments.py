@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, Protocol, SupportsFloat, SupportsIndex, runtime_checkable
 
 from marius_py.errors import ScheduleError
-from marius_py.types import MAX_PARTITIONS
+from marius_py.types import MAX_PARTITIONS, Schedule
 
 MAX_ROUNDS = 64
 
@@ -87,6 +87,12 @@ def check_seed(seed: SupportsIndex) -> int:
     if value < 0:
         raise ScheduleError(f"seed is {value}; allowed: an integer of 0 or more")
     return value
+
+
+def check_steps(schedule: Schedule) -> None:
+    """Refuses a schedule without steps."""
+    if not schedule.steps:
+        raise ScheduleError("the schedule has no step; allowed: at least the initial state")
 
 
 def check_rounds(rounds: SupportsIndex) -> int:

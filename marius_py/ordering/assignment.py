@@ -19,6 +19,7 @@ from marius_py.ordering.arguments import (
     check_costs,
     check_number,
     check_seed,
+    check_steps,
     generator,
 )
 from marius_py.ordering.leveling import Assignment, level_work
@@ -54,7 +55,8 @@ def assign_buckets(
         A schedule with the same resident sets. Within a step, buckets that can never run later come first.
 
     Raises:
-        ScheduleError: unknown policy, costs of the wrong shape, a pair that is never resident together.
+        ScheduleError: no steps, unknown policy, costs of the wrong shape, a pair that is never resident
+            together.
 
     Example:
         >>> from marius_py.ordering import beta
@@ -63,6 +65,7 @@ def assign_buckets(
         >>> [len(step.buckets) for step in assign_buckets(beta(5, 3), "deadline").steps]
         [5, 5, 5, 6, 4]
     """
+    check_steps(schedule)
     check_choice(policy, "policy", POLICIES)
     cost = [value for row in check_costs(costs, schedule.p) for value in row]
     level = None if io_cost is None else check_number(io_cost, "io_cost", zero=True)

@@ -11,7 +11,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from marius_py.errors import ScheduleError
-from marius_py.ordering.arguments import Costs, check_costs
+from marius_py.ordering.arguments import Costs, check_costs, check_steps
 from marius_py.ordering.bounds import lower_bound
 from marius_py.types import Schedule
 
@@ -46,9 +46,10 @@ def plot(
         The matplotlib figure, not registered with pyplot: nothing to close.
 
     Raises:
-        ScheduleError: matplotlib is not installed.
+        ScheduleError: no steps, costs of the wrong shape, or matplotlib is not installed.
         ValueError: the ending of `path` is no format that it writes. OSError: the file cannot be written.
     """
+    check_steps(schedule)
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import SupportsFloat
 
-from marius_py.errors import ScheduleError
 from marius_py.ordering.arguments import (
     Costs,
     ListLike,
@@ -19,6 +18,7 @@ from marius_py.ordering.arguments import (
     check_costs,
     check_number,
     check_numbers,
+    check_steps,
 )
 from marius_py.types import Schedule
 
@@ -102,8 +102,7 @@ def simulate(
         eager 1024.0 74.0
         deadline 1024.0 0.0
     """
-    if not schedule.steps:
-        raise ScheduleError("the schedule has no step; allowed: at least the initial state")
+    check_steps(schedule)
     rows = check_costs(costs, schedule.p)
     speed = check_number(compute_rate, "compute_rate", zero=False)
     sizes = _check_bytes(partition_bytes, schedule.p)

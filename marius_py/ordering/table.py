@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from marius_py.ordering.arguments import Costs, check_costs
+from marius_py.ordering.arguments import Costs, check_costs, check_steps
 from marius_py.ordering.bounds import beta_swaps, lower_bound
 from marius_py.ordering.simulation import hidden_io_cost
 from marius_py.types import Schedule
@@ -12,7 +12,11 @@ RESIDENT = 44
 
 
 def format_summary(schedule: Schedule, *, costs: Costs | None = None) -> str:
-    """Loads against the bound and BETA's, and how evenly work is spread, in three lines."""
+    """Loads against the bound and BETA's, and how evenly work is spread, in three lines.
+
+    Raises:
+        ScheduleError: no steps, or costs of the wrong shape.
+    """
     p, c = schedule.p, schedule.c
     work = _work(schedule, costs)
     mean = sum(work) / len(work)
@@ -38,6 +42,9 @@ def format_table(schedule: Schedule, *, costs: Costs | None = None) -> str:
         schedule: a valid schedule.
         costs: (p, p) work of each bucket; None means 1 each.
 
+    Raises:
+        ScheduleError: no steps, or costs of the wrong shape.
+
     Example:
         >>> from marius_py.ordering import assign_buckets, beta
         >>> print(format_table(assign_buckets(beta(4, 3))))
@@ -59,7 +66,8 @@ def format_table(schedule: Schedule, *, costs: Costs | None = None) -> str:
 
 
 def _work(schedule: Schedule, costs: Costs | None) -> list[float]:
-    """(T,) cost of each step's buckets."""
+    """(T,) cost of each step's buckets; refuses a schedule without steps."""
+    check_steps(schedule)
     rows = check_costs(costs, schedule.p)
     return [sum(rows[head][tail] for head, tail in step.buckets) for step in schedule.steps]
 

@@ -12,18 +12,29 @@ from dataclasses import replace
 from typing import SupportsIndex
 
 from marius_py.errors import ScheduleError
-from marius_py.ordering.arguments import as_integers, check_seed, check_sizes, check_start, generator
+from marius_py.ordering.arguments import (
+    as_integers,
+    check_seed,
+    check_sizes,
+    check_start,
+    check_steps,
+    generator,
+)
 from marius_py.types import Bucket, Schedule, Step
 
 
 def reverse(schedule: Schedule) -> Schedule:
     """The schedule run backwards: it starts with `schedule.final`, each bucket runs in the same state.
 
+    Raises:
+        ScheduleError: no steps.
+
     Example:
         >>> from marius_py.ordering import beta
         >>> reverse(beta(6, 3)).initial == beta(6, 3).final
         True
     """
+    check_steps(schedule)
     swapped = [((), ()), *((step.admit, step.evict) for step in reversed(schedule.steps[1:]))]
     steps = tuple(
         Step(step.resident, admit, evict, step.buckets)

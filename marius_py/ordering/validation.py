@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from marius_py.errors import ScheduleError
-from marius_py.ordering.arguments import check_sizes, check_start
+from marius_py.ordering.arguments import check_sizes, check_start, check_steps
 from marius_py.types import Schedule, Step
 
 
@@ -19,8 +19,7 @@ def validate(schedule: Schedule) -> None:
         ScheduleError: names the step and what is wrong with it.
     """
     p, c = check_sizes(schedule.p, schedule.c)
-    if not schedule.steps:
-        raise ScheduleError("the schedule has no step; allowed: at least the initial state")
+    check_steps(schedule)
     ascending = check_start(schedule.initial, p, c, "initial")
     if ascending != schedule.initial:
         raise ScheduleError(f"initial is {schedule.initial!r}; allowed: the tuple {ascending}")

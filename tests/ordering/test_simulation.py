@@ -12,7 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marius_py.errors import ScheduleError
-from marius_py.ordering import assign_buckets, beta, build_schedule, hidden_io_cost, simulate
+from marius_py.ordering import (
+    assign_buckets,
+    beta,
+    build_schedule,
+    format_summary,
+    format_table,
+    hidden_io_cost,
+    plot,
+    reverse,
+    simulate,
+)
 from marius_py.types import Schedule
 from tests.ordering.strategies import orders
 
@@ -99,6 +109,11 @@ def test_bad_rates_are_named(options: dict[str, object], message: str) -> None:
         simulate(beta(4, 3), **options)  # type: ignore[arg-type]
 
 
-def test_nothing_is_played_without_steps() -> None:
+@pytest.mark.parametrize(
+    "function",
+    [assign_buckets, format_summary, format_table, plot, reverse, simulate],
+    ids=lambda f: f.__name__,
+)
+def test_nothing_is_played_without_steps(function: Callable[[Schedule], object]) -> None:
     with pytest.raises(ScheduleError, match="the schedule has no step"):
-        simulate(Schedule(2, 2, (0, 1), ()))
+        function(Schedule(2, 2, (0, 1), ()))
