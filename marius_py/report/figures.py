@@ -167,23 +167,22 @@ def bytes_figure(history: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def timeline_figure(events: Sequence[Mapping[str, Any]]) -> Figure:
-    """What each thread did, of the events of a Chrome trace; the first few thousand."""
-    shown = sorted((one for one in events if one.get("ph") == "X"), key=lambda one: float(one["ts"]))
-    shown = shown[:_STAGE_LIMIT]
+def timeline_figure(spans: Sequence[Mapping[str, Any]]) -> Figure:
+    """What each thread did, of the spans of a Chrome trace (its "X" events); the first few thousand."""
+    shown = sorted(spans, key=lambda one: float(one["ts"]))[:_STAGE_LIMIT]
     threads = list(dict.fromkeys(str(one.get("tid")) for one in shown))
     names = list(dict.fromkeys(str(one["name"]) for one in shown))
     figure, axes = new_figure(height=1.2 + 0.35 * len(threads) + 0.2 * -(-len(names) // 3))
     colors = _stage_colors(names)
     for name in names:
         for place, thread in enumerate(threads):
-            spans = [
+            bars = [
                 (float(one["ts"]) / 1e6, float(one["dur"]) / 1e6)
                 for one in shown
                 if str(one["name"]) == name and str(one.get("tid")) == thread
             ]
-            if spans:
-                axes.broken_barh(spans, (place - 0.4, 0.8), facecolors=colors[name])
+            if bars:
+                axes.broken_barh(bars, (place - 0.4, 0.8), facecolors=colors[name])
         axes.plot([], [], color=colors[name], linewidth=5, label=name)
     axes.set_yticks(range(len(threads)), threads)
     axes.set_xlabel("seconds")

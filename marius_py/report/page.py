@@ -245,14 +245,19 @@ def _timeline(page: _Page, run: Run) -> None:
     path = run.path / TRACE_FILE
     try:
         events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+        spans = [event for event in events if event.get("ph") == "X"]
+        figure = timeline_figure(spans) if spans else None
     except FileNotFoundError:
         return
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        logger.warning("%s cannot be read (%s); the timeline is left out", path, error)
+    except (
+        OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError,
+    ) as error:  # fmt: skip
+        reason = f"{type(error).__name__}: {error}"
+        logger.warning("%s cannot be read (%s); the timeline is left out", path, reason)
         return
-    if events:
+    if figure is not None:
         page.title("Pipeline")
-        page.figure("timeline", "What each thread did", timeline_figure(events))
+        page.figure("timeline", "What each thread did", figure)
 
 
 def _ranking(page: _Page, run: Run, max_edges: int, seed: int, progress: StageProgress | None) -> None:

@@ -209,6 +209,29 @@ def test_an_unfinished_run_without_loss(tmp_path):
     assert Page(text).titles == ["Ranks", "Relations", "Embeddings"]
 
 
+@pytest.mark.parametrize(
+    "events",
+    [
+        pytest.param('[{"ph": "X"}]', id="no time"),
+        pytest.param('[{"ph": "X", "name": "a", "ts": "a", "dur": 1}]', id="time of letters"),
+        pytest.param('[{"ph": "X", "name": "a", "ts": 1%s, "dur": 1}]' % ("0" * 400), id="late"),
+        pytest.param("[1, 2]", id="numbers"),
+        pytest.param("5", id="number"),
+        pytest.param("[" * 100_000, id="deep"),
+        pytest.param('[{"ph": "M"}]', id="no spans"),
+        pytest.param("[]", id="empty"),
+    ],
+)
+def test_a_trace_of_another_shape_is_left_out(events, tmp_path, caplog):
+    folder = write_run(tmp_path)[0]
+    (folder / "trace.json").write_text(f'{{"traceEvents": {events}}}')
+    with marius_py.load(folder) as run:
+        write_report(run, tmp_path / "r.html", max_edges=1, max_nodes=1)
+    assert "Pipeline" not in Page((tmp_path / "r.html").read_text(encoding="utf-8")).titles
+    said = f"{folder / 'trace.json'} cannot be read"
+    assert (said in caplog.text) == (events not in ("[]", '[{"ph": "M"}]'))
+
+
 def test_a_snapshot_is_not_called_unfinished(tmp_path, monkeypatch):
     monkeypatch.setattr("marius_py.run_files.reader.is_snapshot", lambda folder: True)
     with marius_py.load(write_run(tmp_path)[0]) as run:
