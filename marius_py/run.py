@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError
 from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES, Evaluator, Mode
-from marius_py.evaluation.metrics import DEFAULT_KS, Metrics
+from marius_py.evaluation.metrics import DEFAULT_KS, Metrics, check_whole
 from marius_py.export import export
 from marius_py.predict import Metric, Neighbor, NeighborIndex, Prediction, neighbors, predict, score
 from marius_py.run_files.given_names import Name, Names
@@ -76,12 +76,11 @@ class Run(RunReader):
         Raises:
             ConfigError: no such split or mode, no edges to rank, or a number that is none.
         """
-        for name, value in (("candidates", candidates), ("memory_bytes", memory_bytes), ("seed", seed)):
-            _check_whole(name, value)
+        check_whole("candidates", candidates, 1)
+        check_whole("memory_bytes", memory_bytes)
+        check_whole("seed", seed)
         if max_edges is not None:
-            _check_whole("max_edges", max_edges)
-        if not isinstance(ks, Iterable):
-            raise ConfigError(f"ks is {ks!r}; allowed: whole numbers of at least 1, such as [1, 3, 10]")
+            check_whole("max_edges", max_edges, 1)
         if edges is not None and not hasattr(edges, "__len__"):
             raise ConfigError(f"edges is {edges!r}; allowed: an array (E, 3) of ids, or None for a split")
         if edges is not None and not len(edges):
@@ -185,12 +184,6 @@ class Run(RunReader):
             ConfigError: an unknown name, another shape, or what holds no triples.
         """
         return score(self, triples)
-
-
-def _check_whole(name: str, value: object) -> None:
-    """Refuse an argument that is no whole number from 0 with a ConfigError."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
-        raise ConfigError(f"{name} is {value!r}; allowed: a whole number from 0")
 
 
 def load(path: Path | str, *, graph: Path | str | None = None, device: str = "cpu") -> Run:

@@ -345,14 +345,19 @@ def test_what_is_no_name_is_refused(written, ask, message):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"max_edges": 1.5}, r"max_edges is 1\.5; allowed: a whole number"),
-        ({"max_edges": True}, "max_edges is True; allowed: a whole number"),
+        ({"max_edges": 1.5}, r"max_edges is 1\.5; allowed: a whole number from 1"),
+        ({"max_edges": True}, "max_edges is True; allowed: a whole number from 1"),
+        ({"max_edges": 0}, "max_edges is 0; allowed: a whole number from 1"),
         ({"mode": "sampled", "candidates": 2.5}, r"candidates is 2\.5; allowed: a whole number"),
+        ({"mode": "sampled", "candidates": 0}, "candidates is 0; allowed: a whole number from 1"),
         ({"memory_bytes": "1G"}, "memory_bytes is '1G'; allowed: a whole number"),
         ({"seed": -1}, "seed is -1; allowed: a whole number from 0"),
         ({"seed": None}, "seed is None; allowed: a whole number from 0"),
         ({"ks": 5}, r"ks is 5; allowed: whole numbers .*such as \[1, 3, 10\]"),
         ({"ks": None}, "ks is None; allowed: whole numbers"),
+        ({"ks": [0]}, r"^ks is \[0\]; allowed: whole numbers"),
+        ({"ks": []}, r"^ks is \[\]; allowed: whole numbers"),
+        ({"ks": [[1]]}, r"^ks is \[\[1\]\]; allowed: whole numbers"),
         ({"edges": iter([])}, r"edges is <.*>; allowed: an array \(E, 3\) of ids"),
     ],
 )

@@ -7,10 +7,10 @@ with g strictly better candidates and q equal ones including the true one.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -223,14 +223,23 @@ class Metrics:
         )
 
 
-def check_ks(ks: Sequence[int]) -> tuple[int, ...]:
+def check_whole(name: str, value: object, low: int = 0) -> int:
+    """The argument `name` as int; ConfigError unless it is a whole number from `low`."""
+    if not _is_whole(value, low):
+        raise ConfigError(f"{name} is {value!r}; allowed: a whole number from {low}")
+    return int(value)
+
+
+def check_ks(ks: Iterable[int]) -> tuple[int, ...]:
     """Ascending distinct ks of Hits@k; ConfigError unless they are positive integers."""
-    values = tuple(sorted({k.item() if isinstance(k, np.generic) else k for k in ks}))
-    if not values or any(isinstance(k, bool) or not isinstance(k, int) or k < 1 for k in values):
-        raise ConfigError(
-            f"evaluation.ks is {list(ks)}; it must list whole numbers of at least 1, such as [1, 3, 10]"
-        )
-    return values
+    values = list(ks) if isinstance(ks, Iterable) else []
+    if not values or not all(_is_whole(k, 1) for k in values):
+        raise ConfigError(f"ks is {values or ks!r}; allowed: whole numbers of at least 1, such as [1, 3, 10]")
+    return tuple(sorted({int(k) for k in values}))
+
+
+def _is_whole(value: object, low: int) -> TypeGuard[int | np.integer]:
+    return not isinstance(value, bool) and isinstance(value, (int, np.integer)) and bool(value >= low)
 
 
 def categorize(tails_per_head: NDArray[np.float64], heads_per_tail: NDArray[np.float64]) -> NDArray[np.int64]:

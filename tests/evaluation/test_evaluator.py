@@ -562,7 +562,7 @@ def test_bad_arguments(hand, arguments, message):
 
 def test_bad_settings():
     edges = ArrayEdges(5, HAND_TRAIN, None, HAND_TEST)
-    with pytest.raises(ConfigError, match=r"evaluation\.ks"):
+    with pytest.raises(ConfigError, match=r"^ks is "):
         Evaluator(HandModel(), ArrayReader(np.eye(5)), edges, 5, 1, ks=(0,))
     with pytest.raises(ConfigError, match="1 MiB"):
         Evaluator(HandModel(), ArrayReader(np.eye(5)), edges, 5, 1, memory_bytes=10).evaluate()
