@@ -6,6 +6,7 @@ import argparse
 import logging
 import re
 import time
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from marius_py.errors import ConfigError
@@ -64,7 +65,7 @@ def parse_bytes(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().casefold())
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes; write for example 512M or 4G")
-    return int(float(match[1]) * _UNITS[match[2]])
+    return int(Decimal(match[1]) * _UNITS[match[2]])
 
 
 def parse_whole(text: str) -> int:

@@ -18,6 +18,7 @@ import torch
 
 from marius_py.errors import ConfigError
 from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES
+from marius_py.evaluation.metrics import check_whole
 from marius_py.evaluation.ranking.candidates import Ids
 from marius_py.evaluation.ranking.known import KnownAnswers, QueryBlock
 from marius_py.evaluation.ranking.scorer import ModelScorer
@@ -89,9 +90,10 @@ def fit_temperature(
         progress: called with (nodes done, N) in each pass.
 
     Raises:
-        ConfigError: the split has no edges, or memory is too small.
+        ConfigError: the split has no edges, memory is too small, or the seed is no whole number from 0.
     """
     check_memory(memory_bytes)
+    check_whole("seed", seed)
     allow_self = has_self(run) if allow_self is None else allow_self
     edges = _sample(run, split, allow_self, seed)
     task = _make_task(run, edges, filter_known, allow_self, memory_bytes, progress)

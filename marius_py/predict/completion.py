@@ -41,11 +41,13 @@ def check_k(k: int) -> int:
 
 
 def check_memory(memory_bytes: int) -> int:
-    """Refuse a budget that is no number, or below 16 MiB, with a ConfigError."""
+    """Refuse a budget that is no number, below 16 MiB or of 2^63 bytes or more with a ConfigError."""
     if isinstance(memory_bytes, bool) or not isinstance(memory_bytes, (int, np.integer)):
         raise ConfigError(f"memory is {memory_bytes!r}; allowed: a whole number of bytes, 16 MiB or more")
     if memory_bytes < MIN_MEMORY_BYTES:
         raise ConfigError(f"memory is {memory_bytes} bytes; allowed: {MIN_MEMORY_BYTES} (16 MiB) or more")
+    if memory_bytes >= 1 << 63:  # a number that may have more digits than Python prints
+        raise ConfigError(f"memory is 2^63 bytes or more; allowed: {MIN_MEMORY_BYTES} (16 MiB) to 2^63 - 1")
     return memory_bytes
 
 

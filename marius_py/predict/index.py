@@ -22,6 +22,7 @@ import torch
 
 from marius_py.errors import ConfigError, MariusError, StorageError
 from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES
+from marius_py.evaluation.metrics import check_whole
 from marius_py.evaluation.ranking.candidates import Float32, Ids
 from marius_py.machine import available_cores
 from marius_py.predict.completion import check_k, check_memory
@@ -166,6 +167,10 @@ def open_index(
     faiss = import_faiss()
     check_memory(memory_bytes)
     check_metric(metric)
+    if not isinstance(factory, str):
+        raise ConfigError(f"factory is {factory!r}; allowed: 'auto', or a description such as 'HNSW32'")
+    if probes is not None:
+        probes = check_whole("probes", probes, 1)
     described = factory_for(run.num_nodes) if factory == AUTO else factory
     place = default_folder(run) if folder is None else Path(folder)
     path = place / f"{metric}-{re.sub(r'[^A-Za-z0-9]+', '_', described)}.faiss"

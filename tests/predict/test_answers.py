@@ -291,6 +291,11 @@ def test_no_temperature_is_fitted_to_what_is_not_there(run, diverged):
         fit_temperature(run, memory_bytes=1)
     with pytest.raises(ConfigError, match="memory is '1G'; allowed: a whole number of bytes"):
         fit_temperature(run, memory_bytes="1G")
+    with pytest.raises(ConfigError, match=r"memory is 2\^63 bytes or more; allowed: 16777216"):
+        fit_temperature(run, memory_bytes=10**5000)
+    for seed in (-1, 1.5, None):
+        with pytest.raises(ConfigError, match=f"seed is {seed}; allowed: a whole number from 0"):
+            fit_temperature(run, seed=seed)
     with pytest.raises(ConfigError, match="the scores of the train edges are not finite"):
         fit_temperature(diverged, split="train")
 
@@ -436,6 +441,7 @@ def test_names_are_checked_before_a_temperature_is_fitted(written, tmp_path, cap
         (["--head", names[0], "--relation", "likes", "--tail", names[1]], "probabilities compare answers"),
         (["--head", names[0], "--relation", "likes", "-k", "0"], "k is 0"),
         (["--head", names[0], "--relation", "likes", "--memory", "1M"], "memory is 1048576 bytes"),
+        (["--head", names[0], "--relation", "likes", "--memory", "9" * 400], "memory is 2^63 bytes or more"),
     ):
         assert cli.predict([folder, "--probabilities", *words]) == 2
         assert message in capsys.readouterr().err

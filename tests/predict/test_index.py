@@ -193,6 +193,11 @@ def test_what_is_wrong(run, tmp_path, monkeypatch):
         open_index(run, "l2", folder=tmp_path, probes=3)
     with pytest.raises(ConfigError, match="probes is 65; allowed: 1 to 64"):
         open_index(run, "l2", folder=tmp_path, factory="IVF64,Flat", probes=65)
+    for probes in (1.5, True, "2"):
+        with pytest.raises(ConfigError, match=f"probes is {probes!r}; allowed: a whole number from 1"):
+            open_index(run, "l2", folder=tmp_path, factory="IVF64,Flat", probes=probes)
+    with pytest.raises(ConfigError, match="factory is 5; allowed: 'auto', or a description"):
+        open_index(run, "l2", folder=tmp_path, factory=5)
     with pytest.raises(ConfigError, match=r"metric is 'dot', but the index .* is for 'l2'"):
         run.neighbors("node 1", metric="dot", index=open_index(run, "l2", folder=tmp_path))
     with pytest.raises(ConfigError, match=r"index is 'x\.faiss' \(str\); allowed: what open_index returns"):
