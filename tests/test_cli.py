@@ -196,6 +196,7 @@ def test_debug_logging_prints_the_traceback(
             "input.train: Interpolation key 'nope' not found; for the text ${ itself write \\${",
         ),
         ("report", ["r", "--edges", "0"], "--edges is 0; allowed: a whole number from 1"),
+        ("report", ["r", "--nodes", "-5"], "--nodes is -5; allowed: a whole number from 1"),
     ],
 )
 def test_bad_usage_is_code_2_with_one_line(

@@ -52,11 +52,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the report."""
+    from marius_py.evaluation.metrics import check_whole
     from marius_py.report import write_report
     from marius_py.run import load
 
-    if options.edges < 1:
-        raise ConfigError(f"--edges is {options.edges}; allowed: a whole number from 1")
+    for flag, count in (("--edges", options.edges), ("--nodes", options.nodes)):
+        check_whole(flag, count, 1)
     if options.no_figures and options.figures is not None:
         raise ConfigError("--figures names a folder and --no-figures wants none: leave one of them out")
     if options.output is not None:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marius_py.errors import StorageError
+from marius_py.evaluation.metrics import check_whole
 from marius_py.report.figures import (
     bands_figure,
     bytes_figure,
@@ -131,8 +132,8 @@ def write_report(
         output: HTML file.
         figures: folder for the same figures as PNGs, made if missing.
         overwrite: replace `output` and figures of the same names in `figures` if they exist.
-        max_edges: test edges that are ranked for the rank figures, a random sample.
-        max_nodes: nodes on the map, a random sample.
+        max_edges: test edges that are ranked for the rank figures, a random sample, from 1.
+        max_nodes: nodes on the map, a random sample, from 1; there is no map of fewer than three.
         map: "pca", principal components, or "umap", if umap-learn is installed.
         seed: of the samples.
         progress: called with ("rank", edges done, edges, "edges").
@@ -142,10 +143,14 @@ def write_report(
 
     Raises:
         ConfigError: matplotlib or umap-learn is missing, `output` or a figure exists, `output` is a folder, a
-        device, or a file of the run or its graph. StorageError: reading or writing failed.
+        device, or a file of the run or its graph, or a number is out of range. StorageError: reading or
+        writing failed.
     """
     new_figure()  # says that matplotlib is missing before anything is read
     check_method(map)
+    check_whole("max_edges", max_edges, 1)
+    check_whole("max_nodes", max_nodes, 1)
+    check_whole("seed", seed)
     target = Path(output)
     check_output(run, output, f"output={output}", overwrite=overwrite)
     folder = None if figures is None else Path(figures)
@@ -318,8 +323,6 @@ def _map(page: _Page, run: Run, max_nodes: int, method: Method, seed: int) -> No
     from marius_py.predict.queries import names_of
 
     count = min(max_nodes, run.num_nodes)
-    if count < 3:
-        return
     ids = np.sort(stream(seed, Purpose.EVALUATE, 3).choice(run.num_nodes, count, replace=False))
     rows = run.embeddings(ids)
     finite = np.isfinite(rows).all(axis=1)

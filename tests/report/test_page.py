@@ -210,6 +210,28 @@ def test_an_unfinished_run_without_loss(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"max_nodes": -3}, "max_nodes is -3; allowed: a whole number from 1"),
+        ({"max_nodes": 2.5}, r"max_nodes is 2\.5; allowed: a whole number from 1"),
+        ({"max_edges": 0}, "max_edges is 0; allowed: a whole number from 1"),
+        ({"seed": -1}, "seed is -1; allowed: a whole number from 0"),
+    ],
+)
+def test_numbers_out_of_range_are_refused_first(wrong, said, tmp_path):
+    with marius_py.load(write_run(tmp_path)[0]) as run, pytest.raises(ConfigError, match=said):
+        write_report(run, tmp_path / "r.html", figures=tmp_path / "figures", **wrong)
+    assert not (tmp_path / "r.html").exists()
+    assert not (tmp_path / "figures").exists()
+
+
+def test_a_map_of_two_nodes_is_said_to_be_none(tmp_path):
+    with marius_py.load(write_run(tmp_path)[0]) as run:
+        write_report(run, tmp_path / "r.html", max_edges=1, max_nodes=2)
+    assert "No map of 2 nodes." in (tmp_path / "r.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
     "events",
     [
         pytest.param('[{"ph": "X"}]', id="no time"),
