@@ -69,6 +69,7 @@ def setting(
     high: float | None = None,
     above: float | None = None,
     below: float | None = None,
+    float32: bool = False,
     choices: tuple[str, ...] = (),
     path: bool = False,
     registry: str = "",
@@ -80,6 +81,7 @@ def setting(
         text: what the setting does, one sentence.
         unit: unit of a number.
         low, high: inclusive ends of the range; `above`, `below`: exclusive ones.
+        float32: rows are computed with the number, so float32 has to hold it.
         choices: the allowed names of a string whose type is not a Literal of them.
         path: the string is a file or folder name, so any character is taken as it stands.
         registry: of a class, the dictionary of `marius_py.nn.registry` that names the built-in ones.
@@ -91,6 +93,7 @@ def setting(
         "high": high,
         "above": above,
         "below": below,
+        "float32": float32,
         "choices": choices,
         "path": path,
         "registry": registry,
@@ -402,6 +405,11 @@ def _scalar(value: Any, kind: Any, key: str, hint: Any, item: Field[Any], whole:
 def _in_range(value: float, data: Mapping[str, Any]) -> bool:
     if isinstance(value, float) and not math.isfinite(value):
         return False
+    if data["float32"]:
+        from marius_py.arrays import is_float32  # help does without NumPy
+
+        if not is_float32(value):
+            return False
     return (
         (data["low"] is None or value >= data["low"])
         and (data["high"] is None or value <= data["high"])
@@ -424,6 +432,8 @@ def _range_words(data: Mapping[str, Any]) -> str:
         )
     if data["below"] is not None:
         words.append(f"below {_number(data['below'])}")
+    if data["float32"]:
+        words.append("that float32 holds")
     return (" " + " ".join(words)) if words else ""
 
 

@@ -178,6 +178,7 @@ class RegularizerConfig(Checked):
         "less in few epochs, unless dropout or l2 is above 0; else 0",
         unit="weight",
         low=0.0,
+        float32=True,
     )
     n3_relation: float | None = setting(
         None,
@@ -185,9 +186,12 @@ class RegularizerConfig(Checked):
         "nodes",
         unit="weight",
         low=0.0,
+        float32=True,
     )
-    l2: float = setting(0.0, "weight of the squares (L2) of node rows", unit="weight", low=0.0)
-    l2_relation: float | None = setting(None, "the same for relation rows; null = l2", unit="weight", low=0.0)
+    l2: float = setting(0.0, "weight of the squares (L2) of node rows", unit="weight", low=0.0, float32=True)
+    l2_relation: float | None = setting(
+        None, "the same for relation rows; null = l2", unit="weight", low=0.0, float32=True
+    )
     weighted: bool = setting(True, "count a row once for each of its edges in the batch, not once a batch")
     n3_automatic: bool = field(default=False)
     """Noted by the program, no setting: n3 was null when the run began, and its number has been filled in."""
@@ -214,7 +218,11 @@ class TrainingConfig(Checked):
         low=1,
     )
     clip_norm: float | None = setting(
-        None, "longest gradient of a row; longer ones are shortened; null = any", unit="norm", above=0.0
+        None,
+        "longest gradient of a row; longer ones are shortened; null = any",
+        unit="norm",
+        above=0.0,
+        float32=True,
     )
     regularizer: RegularizerConfig = section(RegularizerConfig)
 

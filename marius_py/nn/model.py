@@ -8,7 +8,6 @@ returns; relation rows are few, stay on the model's device and are updated in pl
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from weakref import WeakSet
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from marius_py.arrays import is_float32
 from marius_py.errors import ConfigError
 from marius_py.nn.batch import Batch
 from marius_py.nn.cuda_gradients import device_gradients, takes
@@ -112,8 +112,10 @@ class LinkPredictionModel:
         self.regularizers = tuple(regularizers)
         for regularizer in self.regularizers:
             regularizer.compiled = bool(compiled)
-        if clip_norm is not None and not 0 < clip_norm < math.inf:
-            raise ConfigError(f"training.clip_norm is {clip_norm!r}; it must be a finite number above 0")
+        if clip_norm is not None and not (clip_norm > 0 and is_float32(clip_norm)):
+            raise ConfigError(
+                f"training.clip_norm is {clip_norm!r}; it must be a finite number of float32 above 0"
+            )
         self.clip_norm = clip_norm
         self.initializer = XavierNormal() if initializer is None else initializer
         self.device = torch.device(device)

@@ -82,8 +82,10 @@ class SparseOptimizer(ABC):
 
 
 def _check_range(key: str, value: float, low: float, high: float) -> float:
-    if not low <= value < high:
-        raise ConfigError(f"optimizer.{key} is {value!r}; it must lie in [{low:g}, {high:g})")
+    if not (low <= value < high and is_float32(value)):
+        raise ConfigError(
+            f"optimizer.{key} is {value!r}; it must lie in [{low:g}, {high:g}), and be a number of float32"
+        )
     return float(value)
 
 

@@ -437,6 +437,9 @@ def test_what_is_tried_is_not_what_the_run_begins_with(graph: Graph, tmp_path: P
     [
         "optimizer.lr=1e39",
         "optimizer.lr=1e-46",
+        "optimizer.eps=1e39",
+        "optimizer.initial=1e39",
+        "optimizer=adam optimizer.eps=1e-46",
         "model.init.scale=1e39",
         "model.decoder=rotate model.decoder.phase_scale=1e-300",
         "model.decoder=complex model.decoder.popularity=1e300",

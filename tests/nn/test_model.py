@@ -251,6 +251,9 @@ def test_steps_in_steady_state_take_no_new_scratch() -> None:
         ({"node_dropout": 1.0}, r"model\.node_dropout"),
         ({"relation_dropout": -0.1}, r"model\.relation_dropout"),
         ({"num_relations": 0}, "num_relations"),
+        ({"clip_norm": 0.0}, r"training\.clip_norm"),
+        ({"clip_norm": 1e39}, r"training\.clip_norm is 1e\+39"),
+        ({"clip_norm": 1e-46}, r"training\.clip_norm is 1e-46"),
     ],
 )
 def test_refused_settings(settings: dict[str, float], word: str) -> None:

@@ -150,6 +150,8 @@ def test_initial_sum() -> None:
         (lambda: SGD(float("inf")), "lr"),
         (lambda: Adagrad(0.1, initial=-0.1), "initial"),
         (lambda: Adagrad(0.1, eps=-1.0), "eps"),
+        (lambda: Adagrad(0.1, eps=1e39), "eps"),
+        (lambda: AdagradRow(0.1, initial=1e-46), "initial"),
         (lambda: Adam(0.1, beta1=1.0), "beta1"),
         (lambda: Adam(0.1, beta2=-0.1), "beta2"),
     ],
