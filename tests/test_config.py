@@ -1049,6 +1049,14 @@ def test_settings_that_would_do_nothing_are_refused(words: list[str], message: s
     [
         (["optimizer.eps=null"], "optimizer.eps=null has the wrong type: it takes a number"),
         (["loss.negative_weight=foo"], "loss.negative_weight='foo' has the wrong type: it takes a number"),
+        (["loss.negative_weight=true"], "loss.negative_weight=True has the wrong type: it takes a number"),
+        (["loss=margin", "loss.margin=true"], "loss.margin=True has the wrong type: it takes a number"),
+        (["optimizer.eps=true"], "optimizer.eps=True has the wrong type: it takes a number"),
+        (["optimizer.initial=true"], "optimizer.initial=True has the wrong type: it takes a number"),
+        (
+            ["model.decoder=rotate", "model.decoder.phase_scale=true"],
+            "model.decoder.phase_scale=True has the wrong type: it takes a number",
+        ),
         (["loss=userparts.MyLoss", "loss.alpha=13"], "loss=userparts.MyLoss loss.alpha=13 cannot be made: "),
         (["model.decoder=compl"], "did you mean complex"),
         (["model.decoder=nosuchpkg.Decoder"], "no module named nosuchpkg"),

@@ -231,6 +231,8 @@ def make(
         bound = inspect.signature(kind).bind(**given, **component.arguments)
     except TypeError as error:
         raise ConfigError(f"{key}={component.target} cannot be made: {error}") from error
+    if kind in names.values():  # others may take more than they declare
+        _check_types(kind, component, where)
     try:
         made = kind(*bound.args, **bound.kwargs)
     except MariusError:
