@@ -42,6 +42,9 @@ about half a minute with 8 partitions in the buffer, over a minute with 2."""
 MAX_SEED = 2**63 - 1
 """Largest seed: one that fits 64 bits with a sign."""
 
+MAX_THREADS = 1024
+"""Most threads that a setting asks for. With some thousands OpenMP ends the process."""
+
 
 class Bucket(NamedTuple):
     """The edges whose head lies in partition `head` and whose tail lies in partition `tail`."""

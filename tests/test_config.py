@@ -604,6 +604,8 @@ BAD: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("ordering.name=bta",), ("ordering.name=bta", "did you mean beta?")),
     (("pipeline.mode=thread",), ("pipeline.mode=thread", "did you mean threaded?")),
     (("pipeline.max_in_flight=0",), ("pipeline.max_in_flight=0",)),
+    (("pipeline.compute_threads=1025",), ("pipeline.compute_threads=1025", "from 1 to 1024")),
+    (("pipeline.compute_workers=1025",), ("pipeline.compute_workers=1025", "from 1 to 1024")),
     (("checkpoint.every_seconds=0",), ("checkpoint.every_seconds=0",)),
     (("evaluation.ks=[1,0]",), ("evaluation.ks=[1, 0]", "at least 1")),
     (("evaluation.ks=[]",), ("evaluation.ks",)),
@@ -667,6 +669,12 @@ def test_bad_inputs_are_refused(words: tuple[str, ...], part: str) -> None:
 def test_how_files_of_a_data_set_are_read_can_be_said() -> None:
     words = ["dataset=fb15k_237", "input.header=false", "input.format=tsv", "output=o"]
     assert compose(PrepareConfig, words).input.header is False
+
+
+def test_an_evaluation_has_as_many_threads_as_training() -> None:
+    assert "compute_threads=1025 is out of range: it takes an integer from 1 to 1024" in _error(
+        "run=r", "compute_threads=1025", kind=EvaluateConfig
+    )
 
 
 def test_run_is_needed() -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from marius_py.config.fields import MEBIBYTE, Checked, setting
 from marius_py.errors import ConfigError
-from marius_py.types import MAX_SEED
+from marius_py.types import MAX_SEED, MAX_THREADS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +48,7 @@ class EvaluateConfig(Checked):
         "threads of the numeric kernels; null = the cores that the process may use",
         unit="threads",
         low=1,
+        high=MAX_THREADS,
     )
     output: str | None = setting(None, "JSON file for the metrics; null = print only", path=True)
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from marius_py.config import rates
 from marius_py.config.fields import MEBIBYTE, Checked, Component, section, setting
 from marius_py.errors import ConfigError
-from marius_py.types import MAX_PARTITIONS, MAX_SEED
+from marius_py.types import MAX_PARTITIONS, MAX_SEED, MAX_THREADS
 
 EVEN_WIDTH = ("complex", "rotate")
 """Registered decoders whose rows are complex numbers: real parts, then imaginary parts."""
@@ -313,6 +313,7 @@ class PipelineConfig(Checked):
         "container",
         unit="threads",
         low=1,
+        high=MAX_THREADS,
     )
     compute_workers: int | None = setting(
         None,
@@ -320,6 +321,7 @@ class PipelineConfig(Checked):
         "flight, threads that share in it; null = one for each thread",
         unit="batches",
         low=1,
+        high=MAX_THREADS,
     )
     stall_seconds: float | None = setting(
         300.0,
