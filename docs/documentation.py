@@ -41,8 +41,6 @@ def settings_tables(name: str) -> str:
     tables: list[str] = []
     section = None
     for key, owner, item in keys_of(_kind(name)):
-        if item.name == getattr(owner, "SPREAD", None):
-            continue
         if owner is not section:
             section = owner
             prefix = getattr(owner, "PREFIX", "")

@@ -1108,10 +1108,16 @@ def test_classes_that_do_not_fit_are_refused(words: list[str], message: str, par
 @pytest.mark.parametrize("kind", [kind for kind, _ in COMMANDS])
 def test_help_shows_every_key_with_unit_and_range(kind: type[Any]) -> None:
     text = help_text(kind, "marius-x", "Does x.", ("marius-x a=b",))
-    for key, owner, item in keys_of(kind):
-        if item.name != getattr(owner, "SPREAD", None):
-            assert f"  {key}=" in text
+    for key, _, _ in keys_of(kind):
+        assert f"  {key}=" in text
     assert max(len(line) for line in text.splitlines()) <= 100
+
+
+def test_the_keys_that_an_error_lists_can_be_given() -> None:
+    listed = _error("graph=g", "optimizer.schedule.foo=1").partition("(allowed here: ")[2].rstrip(")")
+    keys = [key for key, _, _ in keys_of(TrainConfig) if key.startswith("optimizer.")]
+    assert listed.split(", ") == keys
+    assert "optimizer.arguments" not in keys
 
 
 def test_every_field_is_declared_with_a_text() -> None:

@@ -167,12 +167,15 @@ def _nearness(word: str, name: str) -> float:
 
 
 def keys_of(kind: type[Any], prefix: str = "") -> Iterator[tuple[str, type[Any], Field[Any]]]:
-    """All leaf keys of a configuration class in order: (dotted key, owner class, field)."""
+    """All leaf keys of a configuration class in order: (dotted key, owner class, field).
+
+    The field of a class's further arguments is none: they are keys beside the others.
+    """
     for item in fields(kind):
         hint = type_of(kind, item.name)
         if is_dataclass(hint) and isinstance(hint, type) and hint is not Component:
             yield from keys_of(hint, join(prefix, item.name))
-        elif item.metadata:
+        elif item.metadata and item.name != getattr(kind, "SPREAD", None):
             yield join(prefix, item.name), kind, item
 
 

@@ -62,8 +62,6 @@ def help_text(kind: type[Any], command: str, purpose: str, examples: tuple[str, 
 def setting_lines(kind: type[Any]) -> Iterator[str]:
     """Two columns: key=default, and what it does and takes."""
     for key, owner, item in keys_of(kind):
-        if item.name == getattr(owner, "SPREAD", None):
-            continue
         text = f"{item.metadata['text']} · {allowed(type_of(owner, item.name), item)}"
         head = f"  {key}={shown(default_of(item))}"
         wrapped = textwrap.wrap(text, WIDTH - KEY_WIDTH)
