@@ -19,6 +19,7 @@ from marius_py.machine import memory_with_swap, resolve_device
 from marius_py.memory import with_unit
 from marius_py.nn.decoders import Decoder
 from marius_py.nn.losses import LogisticLoss
+from marius_py.nn.schedules import LEAST_WARMUP
 from marius_py.partitioning import Partitioning
 from marius_py.parts import batch_ids, batch_rows
 from marius_py.storage.protocols import NodeTable
@@ -92,12 +93,13 @@ def warn_of_warmup(config: TrainConfig) -> None:
     """Say that the rate never reaches what was set: who counts in batches would not notice."""
     warmup, epochs = config.optimizer.schedule.warmup, config.training.epochs
     if warmup >= epochs:
+        reached = max(epochs / warmup, LEAST_WARMUP)
         log.warning(
             "optimizer.schedule.warmup is %g epochs of training.epochs=%d: the learning rate rises to the "
             "end%s",
             warmup,
             epochs,
-            "" if warmup == epochs else f" and comes to {epochs / warmup:.2g} of optimizer.lr",
+            "" if reached == 1 else f" and comes to {reached:.2g} of optimizer.lr",
         )
 
 

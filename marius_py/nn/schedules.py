@@ -12,6 +12,9 @@ from collections.abc import Sequence
 
 from marius_py.errors import ConfigError
 
+LEAST_WARMUP = 1e-3
+"""The least factor of a warm-up: above 0, so that the first batch changes something."""
+
 
 def _check(key: str, value: float, low: float, high: float) -> float:
     if not low <= value <= high:
@@ -41,8 +44,7 @@ class RateSchedule(ABC):
             validations: validation MRRs so far, in order.
         """
         if done < self.warmup:
-            # Above 0, so that the first batch changes something.
-            return max(done / self.warmup, 1e-3) * self.decay(0.0, validations)
+            return max(done / self.warmup, LEAST_WARMUP) * self.decay(0.0, validations)
         share = (done - self.warmup) / max(self.epochs - self.warmup, 1e-9)
         return self.decay(min(share, 1.0), validations)
 

@@ -203,7 +203,13 @@ def test_a_logistic_loss_of_distances_is_told_of_its_margin(
 
 
 @pytest.mark.parametrize(
-    ("warmup", "said"), [(0.5, None), (1, "rises to the end"), (4, "comes to 0.25 of optimizer.lr")]
+    ("warmup", "said"),
+    [
+        (0.5, None),
+        (1, "rises to the end"),
+        (4, "comes to 0.25 of optimizer.lr"),
+        (1e18, "comes to 0.001 of optimizer.lr"),
+    ],
 )
 def test_a_rate_that_rises_to_the_end_is_told(
     warmup: float, said: str | None, caplog: pytest.LogCaptureFixture
