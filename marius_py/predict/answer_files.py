@@ -7,7 +7,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -91,7 +91,8 @@ class AnswerWriter:
         self._columns = {field.name: str(field.type) for field in fields(kind)}
         self._stdout = stdout
         self._file: Any = None
-        self._count = 0
+        self._table = _Table(self._columns)
+        self._begun = False
         self._open = ExitStack()
 
     def __enter__(self) -> AnswerWriter:
@@ -103,10 +104,6 @@ class AnswerWriter:
             else:
                 temporary = opened.enter_context(Replacing([self._target]))[self._target]
                 self._file = opened.enter_context(self._opened(temporary))
-            if self._format == "tsv":
-                self._file.write("\t".join(self._columns) + "\n")
-            elif self._format == "csv":
-                _csv_writer(self._file).writerow(self._columns)
             opened.push(self._end)
             self._open = opened.pop_all()
         return self
@@ -126,7 +123,9 @@ class AnswerWriter:
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if kind is None and self._format == "json":
-            self._file.write("\n]\n" if self._count else "[]\n")
+            self._file.write("\n]\n" if self._begun else "[]\n")
+        elif kind is None and self._format != "parquet" and not self._begun:
+            self._file.write(self._text([]))
 
     def write(self, answers: Iterable[Prediction | Neighbor]) -> None:
         """Write some answers.
@@ -140,29 +139,35 @@ class AnswerWriter:
             self._write(rows)
 
     def _write(self, rows: list[list[Any]]) -> None:
+        """Write rows, the first ones under the heading, so that nothing is read of what fails at once."""
+        if not rows:
+            return
         if self._format == "parquet":
-            columns = list(zip(*rows, strict=True)) or [()] * len(self._columns)
+            columns = zip(*rows, strict=True)
             self._file.write_table(
                 pa.table([pa.array(c, f.type) for c, f in zip(columns, self._file.schema, strict=True)],
                          schema=self._file.schema)
             )  # fmt: skip
-        elif self._format == "json":
-            for row in rows:
-                record = {
-                    name: _json_value(cell)
-                    for name, cell in zip(self._columns, row, strict=True)
-                    if cell is not None
-                }
-                text = json.dumps(record, ensure_ascii=False, allow_nan=False)
-                self._file.write((",\n " if self._count else "[\n ") + text)
-                self._count += 1
-        elif self._format == "tsv":
-            self._file.writelines(_tsv_line(row) for row in rows)
-        elif self._format == "csv":
-            _csv_writer(self._file).writerows(rows)
         else:
-            shown = [name for name, kind in self._columns.items() if rows or "None" not in kind]
-            self._file.write(table_text(shown, rows))
+            self._file.write(self._text(rows))
+            self._begun = True
+
+    def _text(self, rows: list[list[Any]]) -> str:
+        if self._format == "table":
+            return self._table.text(rows)
+        if self._format == "json":
+            return (",\n " if self._begun else "[\n ") + ",\n ".join(map(self._record, rows))
+        lines = rows if self._begun else [[*self._columns], *rows]
+        if self._format == "tsv":
+            return "".join(map(_tsv_line, lines))
+        text = io.StringIO(newline="")
+        csv.writer(_LineFeeds(text), lineterminator="\r\n").writerows(lines)
+        return text.getvalue()
+
+    def _record(self, row: list[Any]) -> str:
+        cells = zip(self._columns, row, strict=True)
+        record = {name: _json_value(cell) for name, cell in cells if cell is not None}
+        return json.dumps(record, ensure_ascii=False, allow_nan=False)
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
@@ -192,18 +197,13 @@ def _json_value(cell: Any) -> Any:
 
 
 class _LineFeeds:
-    """Ends rows in a line feed; the csv module quotes carriage returns only where they end rows."""
+    """Ends rows of CSV in a line feed; the csv module quotes carriage returns only where they end rows."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
 
     def write(self, row: str) -> None:
         self._file.write(row.removesuffix("\r\n") + "\n")
-
-
-def _csv_writer(file: IO[str]) -> Any:
-    """Quotes cells with commas, quotes and line breaks; None is an empty cell."""
-    return csv.writer(_LineFeeds(file), lineterminator="\r\n")
 
 
 def _tsv_line(row: Sequence[Any]) -> str:
@@ -214,29 +214,53 @@ def _tsv_line(row: Sequence[Any]) -> str:
     return "\t".join(cells) + "\n"
 
 
-def table_text(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Rows under a heading, in columns as wide as needed; numbers to the right, all-empty columns left out.
+class _Table:
+    """Rows as they come, under one heading; numbers to the right, columns that are empty at first left out.
 
-    Names have escapes for what would break a line or steer a terminal; see `readable`.
+    Columns are as wide as the first rows need, and wider from a longer cell on. Names have escapes for what
+    would break a line or steer a terminal; see `readable`.
 
-    >>> print(table_text(["name", "score"], [["Oslo", 1.5], ["Bern", -0.25]]), end="")
+    Args:
+        columns: name → type of its cells.
+
+    >>> table = _Table({"name": "str", "score": "float", "probability": "float | None"})
+    >>> print(table.text([["Oslo", 1.5, None], ["Bern", -0.25, None]]) + table.text([["Rome", 10.0, None]]))
     name    score
     Oslo   1.5000
     Bern  -0.2500
+    Rome  10.0000
+    <BLANKLINE>
     """
-    shown = [i for i in range(len(columns)) if not rows or any(row[i] is not None for row in rows)]
-    cells = [[_cell(row[i]) for i in shown] for row in rows]
-    numeric = [bool(rows) and not isinstance(rows[0][i], str) for i in shown]
-    lines = [[columns[i] for i in shown], *cells]
-    widths = [max(len(line[place]) for line in lines) for place in range(len(shown))]
-    return "".join(
-        "  ".join(
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(line, widths, numeric, strict=True)
-        ).rstrip()
-        + "\n"
-        for line in lines
-    )
+
+    def __init__(self, columns: Mapping[str, str]) -> None:
+        self._columns = columns
+        self._shown: list[int] = []
+        self._widths: list[int] = []
+
+    def text(self, rows: Sequence[Sequence[Any]]) -> str:
+        """Lines of some rows; the first ones, or none, have the heading above them."""
+        names, kinds = [*self._columns], [*self._columns.values()]
+        lines = []
+        if not self._shown:
+            filled = [any(row[i] is not None for row in rows) for i in range(len(names))]
+            self._shown = [
+                i for i, kind in enumerate(kinds) if filled[i] or (not rows and "None" not in kind)
+            ]
+            self._widths = [0] * len(self._shown)
+            lines.append([names[i] for i in self._shown])
+        lines += [[_cell(row[i]) for i in self._shown] for row in rows]
+        self._widths = [
+            max(width, *map(len, cells)) for width, *cells in zip(self._widths, *lines, strict=True)
+        ]
+        numeric = [bool(rows) and kinds[i] != "str" for i in self._shown]
+        return "".join(
+            "  ".join(
+                cell.rjust(width) if right else cell.ljust(width)
+                for cell, width, right in zip(line, self._widths, numeric, strict=True)
+            ).rstrip()
+            + "\n"
+            for line in lines
+        )
 
 
 def _cell(value: Any) -> str:

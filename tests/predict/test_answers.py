@@ -603,6 +603,46 @@ def test_a_table_without_answers_has_the_columns_that_are_always_there():
     assert out.getvalue().split() == ["query", "head", "relation", "tail", "rank", "score"]
 
 
+def test_a_table_of_several_blocks_has_one_heading():
+    def block(*names):
+        return [Prediction(0, name, "likes", "Oslo", 1, 0.5) for name in names]
+
+    out = io.StringIO()
+    with AnswerWriter(None, "table", Prediction, out) as writer:
+        for answers in ([], block("Bern", "Lima"), block("Rome"), [], block("Reykjavik"), block("Rome")):
+            writer.write(answers)
+    assert out.getvalue().splitlines() == [
+        "query  head  relation  tail  rank   score",
+        "    0  Bern  likes     Oslo     1  0.5000",
+        "    0  Lima  likes     Oslo     1  0.5000",
+        "    0  Rome  likes     Oslo     1  0.5000",
+        "    0  Reykjavik  likes     Oslo     1  0.5000",
+        "    0  Rome       likes     Oslo     1  0.5000",
+    ]
+
+
+@pytest.mark.parametrize("format", ["table", "tsv", "csv", "json"])
+def test_a_question_that_fails_leaves_standard_output_empty(written, format, capsys):
+    folder, names = str(written[0]), written[1].node_names()
+    assert cli.neighbors([folder, "--node", "nope", "--format", format]) == 2
+    assert cli.predict([folder, "--head", "nope", "--relation", "likes", "--format", format]) == 2
+    assert capsys.readouterr().out == ""
+    assert cli.neighbors([folder, "--node", names[0], "--format", format]) == 0
+    assert capsys.readouterr().out.startswith("[" if format == "json" else "node")
+
+
+@pytest.mark.parametrize(("format", "between"), [("tsv", "\t"), ("csv", ",")])
+def test_no_answers_have_a_heading(format, between):
+    out = io.StringIO()
+    with AnswerWriter(None, format, Neighbor, out) as writer:
+        writer.write([])
+    assert out.getvalue() == between.join(("node", "neighbor", "rank", "score")) + "\n"
+    out = io.StringIO()
+    with pytest.raises(FormatError, match="tab"), AnswerWriter(None, "tsv", Neighbor, out) as writer:
+        writer.write([Neighbor("a\tb", "c", 1, 0.5)])
+    assert not out.getvalue()
+
+
 class _Full(io.StringIO):
     def write(self, text):
         raise OSError(28, "No space left on device")
