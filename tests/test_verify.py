@@ -159,3 +159,13 @@ def test_settings_that_may_not_be_read_are_not_called_damaged(run: Path) -> None
     assert [one.problem for one in findings] == [f"cannot open {run / 'config.yaml'}: Permission denied"]
     assert findings[0].label == "UNREAD"
     assert "--repair" not in findings[0].remedy
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl"])
+def test_a_view_that_cannot_be_replaced_leaves_nothing_beside_it(name: str, run: Path) -> None:
+    (run / name).unlink()
+    (run / name).mkdir()
+    before = sorted(run.iterdir())
+    with pytest.raises(StorageError, match=rf"cannot replace \S+{name}"):
+        verify.repair(run)
+    assert sorted(run.iterdir()) == before
