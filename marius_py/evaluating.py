@@ -166,6 +166,8 @@ def _evaluate_one(
         _write_ranks(config.ranks, metrics, run)
     names = graph.relation_names() if config.details and graph.has_relations else None
     result = metrics.to_json(details=config.details, relation_names=names)
+    if config.details:
+        result["has_relations"] = graph.has_relations  # else "relations" has the one that all edges count as
     result["edges"] = config.split if config.edges is None else str(Path(config.edges).absolute())
     return result
 

@@ -286,6 +286,19 @@ def test_details_of_each_run_are_shown(tmp_path, capsys):
         assert f"\n{run}\n\n{details}" in out
 
 
+def test_details_of_a_graph_without_relations_have_no_table_of_them(tmp_path, capsys):
+    words = ["details=true", "split=train", "compute_threads=1"]
+    for name, decoder, edge in ("pairs", "dot", ("a", "b")), ("triples", "distmult", ("a", "0", "b")):
+        small = {"model.decoder": decoder, "model.dim": 4, "training.epochs": 1, "device": "cpu"}
+        marius_py.train([edge], tmp_path / name, small).close()
+        assert cli.evaluate([f"run={tmp_path / name}", f"output={tmp_path / name}.json", *words]) == 0
+        out = capsys.readouterr().out
+        written = json.loads((tmp_path / f"{name}.json").read_text())
+        assert "by category" in out
+        assert ("by relation" in out) == written["has_relations"] == (name == "triples")
+        assert list(written["relations"]) == ["0"]
+
+
 def test_control_characters_in_relations_are_escaped_in_the_table(tmp_path, capsys):
     run = write_run(tmp_path, relations=("likes\x1b[2J", "knows it"))[0]
     assert cli.evaluate([f"run={run}", "details=true", "compute_threads=1"]) == 0

@@ -54,7 +54,7 @@ def print_metrics(metrics: Mapping[str, Any] | None, split: str) -> None:
 
 
 def _print_details(metrics: Mapping[str, Any]) -> None:
-    """Figures by category, degree of the answer and relation, those with most edges first."""
+    """Figures by category, degree of the answer and, if there are any, relation, most edges first."""
     if "categories" not in metrics:
         return
     names = _names_of(metrics)
@@ -64,6 +64,8 @@ def _print_details(metrics: Mapping[str, Any]) -> None:
     if metrics.get("degree_bands"):
         say(f"\n{label}by train degree of the answer, from that of the line to below the next band's")
         _table(names, _with_sides(metrics["degree_bands"].items()))
+    if not metrics["has_relations"]:
+        return
     ordered = sorted(metrics["relations"].items(), key=lambda one: (-one[1]["count"], one[0]))
     of_all = f", the {_SHOWN_RELATIONS} of {len(ordered)} with most edges; output=FILE.json has all"
     say(f"\n{label}by relation{of_all if len(ordered) > _SHOWN_RELATIONS else ''}")
