@@ -259,6 +259,18 @@ def test_experiment_can_be_overridden() -> None:
     assert disk.model.node_dropout == 0.3
 
 
+@pytest.mark.parametrize("group", sorted(groups_of(TrainConfig)))
+@pytest.mark.parametrize("value", ["[]", "", "???"])
+def test_of_a_group_one_file_is_chosen(group: str, value: str) -> None:
+    assert f"{group}={value} is unknown: it takes one of " in _error("graph=g", f"{group}={value}")
+
+
+def test_of_experiments_there_may_be_several() -> None:
+    words = ["experiment=[demo, 'wn18rr/rotate']", "graph=g"]
+    assert load_config(words).model.decoder.target == "rotate"
+    assert load_config([words[0].replace(" ", ""), "graph=g"]) == load_config(words)
+
+
 def test_a_folder_of_groups_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "mine.yaml").write_text("defaults: [base, _self_]\ndim: 32\n")
@@ -616,6 +628,16 @@ BAD: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("loss={_target_:a.B}",), ("loss", "loss.argument")),
     (("loss=null",), ("loss=null", "logistic, margin, softmax")),
     (("training=null",), ("training=null", "default")),
+    (("loss=[1]",), ("loss=[1]", "one of logistic, margin, softmax; a class")),
+    (("loss=[softmax]",), ("loss=[softmax]", "one of logistic, margin, softmax; did")),
+    (("loss=",), ("loss= ", "one of logistic, margin, softmax; a class")),
+    (("loss=''",), ("loss= ", "one of logistic, margin, softmax; a class")),
+    (("loss=???",), ("loss=???", "one of logistic, margin, softmax; a class")),
+    (("optimizer=[]",), ("optimizer=[]", "one of adagrad, adagrad_row, adam, sgd; a class")),
+    (("storage={partitions: 4}",), ("storage={partitions: 4}", "one of cuda, default")),
+    (("training=marius_py.nn:Adam",), ("training=marius_py.nn:Adam", "one of default")),
+    (("experiment=[]",), ("experiment=[]", "demo")),
+    (("experiment=[demo,nope]",), ("experiment=nope", "demo")),
     (("model.dim",), ("model.dim", "key=value")),
     (("=3",), ("=3", "key=value")),
     (("model.dim={",), ("model.dim",)),
@@ -811,6 +833,8 @@ def test_arguments_may_stand_before_their_class_where_a_run_goes_on(tmp_path: Pa
         ("negatives.sampler=marius_py.nn.UniformNegatives", "negatives.sampler=uniform"),
         ("loss=marius_py.nn.LogisticLoss", "loss=logistic"),
         ("optimizer=marius_py.nn.Adam", "optimizer=adam"),
+        ("optimizer=marius_py.nn:Adam", "optimizer=adam"),
+        ("loss= marius_py.nn:MarginLoss", "loss=margin"),
         ("optimizer.name=marius_py.nn.optimizers.SGD", "optimizer.name=sgd"),
     ],
 )

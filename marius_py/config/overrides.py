@@ -32,11 +32,11 @@ VERBATIM = ("input.delimiter", "input.comment")
 
 _FILES_OF_EDGES = ("input.train", "input.valid", "input.test")
 
-_IDENTIFIER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")
+_DOTTED = re.compile(r"[A-Za-z_]\w*([.:][A-Za-z_]\w*)+\Z")
 _CLASS = re.compile(r"[A-Za-z_][\w.:]*\Z")
 _NAMED = re.compile(r"""\{_target_: *(['"]?)(?P<name>[A-Za-z_][\w.:]*)\1\}\Z""")
 _CALL = re.compile(r" *(?P<name>choice|shuffle)\((?P<inside>.*)\) *\Z", re.DOTALL)
-_CHOICE = re.compile(r"[\w./-]+\Z")
+_OF_HYDRA = re.compile(r"[^\[{]*(\$\{|[(,])")
 _QUOTED = re.compile(r"""(['"])(?:\\.|(?!\1)[^\\])*\1\Z""", re.DOTALL)
 _OVERRIDE = re.compile(r"(?P<prefix>\+\+|\+|~|)(?P<key>[^=\s]+?)(?:=(?P<value>.*))?\Z", re.DOTALL)
 
@@ -263,7 +263,7 @@ def _choose(
     group: str, prefix: str, value: str, sweep: bool, folders: Sequence[Path], given: Collection[str]
 ) -> list[str]:
     """Overrides for `group=value`, beside other keys `given`: a file of the group, or a class by its path."""
-    values = [_unquoted(one) for one in _values(value, sweep)]
+    values = [_unquoted(one.strip()) for one in _values(value, sweep)]
     registry = _registry(group)
     options = sorted({name for folder in folders for name in group_options(folder, group)})
     key = "_target_" if group == "loss" else "name"
@@ -274,7 +274,7 @@ def _choose(
     bare = values[0]
     if group == "experiment" and bare == "null":
         return []  # as it is without that word
-    if registry and "." in bare and _IDENTIFIER.match(bare):
+    if registry and _DOTTED.match(bare):
         name = short_name(bare, registry)
         if name != bare:
             return [f"{prefix}{group}={name}"]
@@ -293,6 +293,8 @@ def _choose(
 def _check_choice(group: str, name: str, options: Sequence[str], own: str) -> None:
     """Refuse what is no file of a group; globs and interpolations are hydra's to read.
 
+    Of experiments there may be a list, each on top of those before it.
+
     Args:
         group: its key.
         name: as given.
@@ -302,8 +304,10 @@ def _check_choice(group: str, name: str, options: Sequence[str], own: str) -> No
     Raises:
         ConfigError: there is no such file.
     """
-    if _CHOICE.match(name) and name not in options:
-        raise unknown_choice(group, name, options, own)
+    several = group == "experiment" and name.startswith("[")
+    for one in _values(name[1:-1], True) if several else [name]:
+        if _unquoted(one) not in options and not _OF_HYDRA.match(one):
+            raise unknown_choice(group, one or name, options, own)
 
 
 def _registry(group: str) -> str:
