@@ -45,7 +45,7 @@ from marius_py.config.groups import group_options, groups_of
 from marius_py.config.help import help_text
 from marius_py.config.overrides import job_words, prepare_overrides
 from marius_py.config.regularization import regularization_of, with_penalties
-from marius_py.config.schema import ORDERS
+from marius_py.config.schema import ORDERS, ScheduleConfig
 from marius_py.config.words import words_of
 from marius_py.errors import ConfigError, FormatError
 from marius_py.evaluation.ranking.trained import make_decoder
@@ -1316,6 +1316,72 @@ def test_settings_of_an_evaluation_with_effect_are_taken(
     if not sweep:
         assert compose(EvaluateConfig, ["run=r", *words]).run == "r"
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["optimizer.schedule.floor=0.5"], "optimizer.schedule.floor=0.5 is without effect: optimizer.sch"),
+        (
+            ["optimizer.schedule.reduction=0.1"],
+            "optimizer.schedule.reduction=0.1 is without effect: it is of",
+        ),
+        (
+            ["optimizer.schedule.name=cosine", "optimizer.schedule.patience=3"],
+            "optimizer.schedule.patience=3 is without effect: it is of optimizer.schedule.name=plateau, and "
+            "the run's is cosine",
+        ),
+        (["evaluation.candidates=7"], "evaluation.candidates=7 is without effect: it is of evaluation.mode="),
+        (
+            ["negatives=degree", "negatives.count=1", "negatives.degree_fraction=0.5"],
+            "negatives.degree_fraction=0.5 is without effect: of 1 to a chunk and side, none is drawn by",
+        ),
+    ],
+)
+def test_settings_of_a_run_without_effect_are_named(
+    words: list[str], message: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("marius_py"), "propagate", True)
+    load_config(["graph=g", *words])
+    assert [one.getMessage()[: len(message)] for one in caplog.records] == [message]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["optimizer.schedule.floor=0", "optimizer.schedule.patience=1", "evaluation.candidates=1000"],
+        ["optimizer.schedule.floor=0.5", "optimizer.schedule.name=linear"],
+        ["optimizer.schedule.reduction=0.1", "optimizer.schedule.name=plateau"],
+        ["evaluation.candidates=7", "evaluation=sampled"],
+        ["evaluation.candidates=7", "evaluation.valid.mode=candidates"],
+        ["negatives.degree_fraction=0.5", "negatives.count=1", "negatives.count_tail=2"],
+        *([f"experiment={name}"] for name in group_options(conf_dir(), "experiment")),
+    ],
+)
+def test_settings_of_a_run_with_effect_are_taken(
+    words: list[str],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logging.getLogger("marius_py"), "propagate", True)
+    write_yaml(plain(load_config(["graph=g", *words])), tmp_path / "config.yaml")
+    load_config(words_of(read_yaml(tmp_path / "config.yaml")))
+    assert not caplog.records
+
+
+def test_settings_without_effect_are_told_beside_those_of_the_run_that_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle = TrainConfig(optimizer=OptimizerConfig(schedule=ScheduleConfig(floor=0.5)), graph="g")
+    write_yaml(plain(idle), tmp_path / "config.yaml")
+    monkeypatch.setattr(logging.getLogger("marius_py"), "propagate", True)
+    resumed = [f"output={tmp_path}", "resume=true"]
+    assert load_config(resumed).optimizer.schedule.floor == 0.5
+    load_config([*resumed, "optimizer.schedule.name=cosine"])
+    assert not caplog.records
+    load_config([*resumed, "optimizer.schedule.floor=0.2"])
+    assert "optimizer.schedule.floor=0.2 is without effect" in caplog.text
 
 
 def test_words_of_a_job_are_those_of_its_user() -> None:

@@ -18,7 +18,7 @@ from marius_py.config.evaluate_schema import EvaluateConfig
 from marius_py.config.explain import explain
 from marius_py.config.fields import build
 from marius_py.config.groups import conf_dir, own_groups, refused
-from marius_py.config.overrides import keys_in, prepare_overrides, warn_of_hydra
+from marius_py.config.overrides import keys_in, prepare_overrides, warn_of_hydra, warn_of_idle
 from marius_py.config.prepare_schema import PrepareConfig
 from marius_py.config.saved import as_given, keys_of_file, overlay, saved_settings
 from marius_py.config.schema import TrainConfig
@@ -99,7 +99,10 @@ def config_from(
             defaults = _compose_plain(NAMES[kind], [], config_dir)
             keys = keys_in(overrides) | _chosen_keys(NAMES[kind], overrides, config_dir)
             composed = overlay(as_given(saved), composed, defaults, keys)
-    return build(kind, composed)
+    config = build(kind, composed)
+    if overrides is not None and isinstance(config, TrainConfig):
+        warn_of_idle(config, overrides)
+    return config
 
 
 def _compose_plain(name: str, overrides: Sequence[str], config_dir: str | Path | None) -> dict[str, Any]:

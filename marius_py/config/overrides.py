@@ -9,12 +9,13 @@ import logging
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import is_dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
 from marius_py.config.built_in import short_name
 from marius_py.config.evaluate_schema import EvaluateConfig
-from marius_py.config.fields import Component, keys_of, type_of, unknown_key
+from marius_py.config.fields import Component, default_of, keys_of, type_of, unknown_key
 from marius_py.config.groups import OWN, conf_dir, group_options, groups_of, unknown_choice
 from marius_py.config.schema import TrainConfig
 from marius_py.errors import ConfigError
@@ -119,6 +120,34 @@ def _warn_of_idle(parsed: Sequence[tuple[str, str, str | None]], sweep: bool) ->
         log.warning(
             "candidates=%s is without effect: it is of mode=sampled, and ranks are full", given["candidates"]
         )
+
+
+def warn_of_idle(config: TrainConfig, overrides: Sequence[str]) -> None:
+    """Say which settings of a run that `overrides` give are without effect beside the others.
+
+    What files and saved runs set is for more than one choice of the others, and what is given as the default
+    asks for nothing: neither is told of.
+    """
+    schedule, evaluation, negatives = config.optimizer.schedule, config.evaluation, config.negatives
+    idle: dict[str, str] = {}
+    if schedule.name == "constant":
+        idle["optimizer.schedule.floor"] = "optimizer.schedule.name=constant never goes down to it"
+    if schedule.name != "plateau":
+        why = f"it is of optimizer.schedule.name=plateau, and the run's is {schedule.name}"
+        idle |= dict.fromkeys(("optimizer.schedule.reduction", "optimizer.schedule.patience"), why)
+    if evaluation.mode == "full" and evaluation.valid.mode != "candidates":
+        why = "it is of evaluation.mode=sampled, and ranks of the test are full"
+        if evaluation.valid.mode == "auto":
+            why += "; validation goes by it where evaluation.valid.mode=auto finds those too costly"
+        idle["evaluation.candidates"] = why
+    most = max(one or negatives.count for one in (negatives.count_head, negatives.count_tail))
+    if negatives.sampler.target == "degree" and not round(most * negatives.degree_fraction):
+        idle["negatives.degree_fraction"] = f"of {most} to a chunk and side, none is drawn by degree"
+    given = keys_in(overrides)
+    for key, _, item in keys_of(TrainConfig):
+        value = attrgetter(key)(config)
+        if key in idle and key in given and value != default_of(item):
+            log.warning("%s=%s is without effect: %s", key, value, idle[key])
 
 
 def warn_of_hydra(overrides: Sequence[str], *, sweep: bool = False) -> None:
