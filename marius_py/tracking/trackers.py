@@ -273,9 +273,19 @@ def make_trackers(names: Sequence[str]) -> Trackers:
     """Make trackers by registered name or dotted path.
 
     Raises:
-        ConfigError: an unknown name, a class that is no Tracker or cannot be made, or a library is missing.
+        ConfigError: an unknown name, a class that is no Tracker or cannot be made, a library is missing, or
+        one is there twice.
     """
-    return Trackers([make(Component(name), Tracker, TRACKERS, "trackers", {}) for name in names])
+    made: dict[type[Tracker], Tracker] = {}
+    for name in names:
+        tracker: Tracker = make(Component(name), Tracker, TRACKERS, "trackers", {})
+        if type(tracker) in made:
+            raise ConfigError(
+                f"trackers=[{','.join(names)}] names {name} twice, and both would be told the same: name it "
+                "once"
+            )
+        made[type(tracker)] = tracker
+    return Trackers(list(made.values()))
 
 
 def _library(module: str, package: str) -> Any:

@@ -218,7 +218,16 @@ def test_classes_that_cannot_be_made_are_refused():
 
 
 def test_a_class_is_named_with_a_dot_or_a_colon():
-    assert make_trackers([f"{__name__}:Recorder", f"{__name__}.Recorder"])
+    for name in (f"{__name__}:Recorder", f"{__name__}.Recorder"):
+        assert make_trackers([name])
+
+
+@pytest.mark.parametrize("second", ["csv", "marius_py.tracking.trackers.CsvTracker"])
+def test_a_tracker_is_given_once(tmp_path, second):
+    config = marius_py.TrainConfig(trackers=("csv", second), output=str(tmp_path / "run"))
+    with pytest.raises(ConfigError, match=rf"^trackers=\[csv,{second}\] names {second} twice"):
+        marius_py.train(config)
+    assert not list(tmp_path.iterdir())
 
 
 def _with_store(folder):
