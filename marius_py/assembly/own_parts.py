@@ -98,7 +98,7 @@ def check_loss(config: TrainConfig, loss: Loss, device: torch.device) -> None:
     keep = torch.ones(edges, count, dtype=torch.bool, device=device)
     keep[0, 0] = False
     masks = ((None, ""), (keep, " with a mask")) if config.negatives.mask_known else ((None, ""),)
-    ones = torch.ones(edges, count, device=device)
+    ones = torch.ones(edges, count, device=device, dtype=torch.float32)
     weights = (
         ((None, ""), (ones, ", weighted")) if type(loss).weighted is not Loss.weighted else ((None, ""),)
     )

@@ -134,7 +134,8 @@ def _contrast_by_matrices(
         places = [slice(count + n * edges, count + (n + 1) * edges) for n in range(len(uses))]
         for place, use in zip(places, uses, strict=True):
             loops.ask(*asked, *use, table[place].numpy())
-        known, own = (torch.arange(place.start, place.stop) for place in (places[0], places[-1]))
+        ends = places[0], places[-1]
+        known, own = (torch.arange(end.start, end.stop, device=rows.device) for end in ends)
         questions = _edges(form, given, side, known, own), masks
         loss += _contrast(form, given, side, questions, (table, none), (sums, none), workspace)
         for place, use in zip(places, uses, strict=True):
