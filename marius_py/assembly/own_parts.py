@@ -22,6 +22,7 @@ from marius_py.evaluation.ranking.trained import make_decoder
 from marius_py.machine import memory_with_swap
 from marius_py.memory import with_unit
 from marius_py.nn.decoders import Decoder
+from marius_py.nn.decoders.base import author_of
 from marius_py.nn.initializers import Initializer
 from marius_py.nn.losses import Loss
 from marius_py.nn.optimizers import SparseOptimizer
@@ -99,9 +100,7 @@ def check_loss(config: TrainConfig, loss: Loss, device: torch.device) -> None:
     keep[0, 0] = False
     masks = ((None, ""), (keep, " with a mask")) if config.negatives.mask_known else ((None, ""),)
     ones = torch.ones(edges, count, device=device, dtype=torch.float32)
-    weights = (
-        ((None, ""), (ones, ", weighted")) if type(loss).weighted is not Loss.weighted else ((None, ""),)
-    )
+    weights = ((None, ""), (ones, ", weighted"))[: 1 + (type(loss).weighted is not Loss.weighted)]
     with torch_threads(1):
         for (mask, with_mask), (weight, with_weight) in product(masks, weights):
             what = f"the loss of scores ({edges},) and ({edges}, {count}){with_mask}{with_weight}"
@@ -129,8 +128,7 @@ def check_step(config: TrainConfig, optimizer: SparseOptimizer, dim: int, device
         ConfigError: `delta` fails, or gives no tensors of the shape of rows and state; names
         `optimizer.name`.
     """
-    author = next(cls for cls in type(optimizer).__mro__ if "step" in vars(cls))
-    if author not in (SparseOptimizer, *OPTIMIZERS.values()):
+    if author_of(optimizer, "step") not in (SparseOptimizer, *OPTIMIZERS.values()):
         return  # which may do without `delta`
     state = np.zeros((3, optimizer.state_dim(dim)), np.float32)
     optimizer.init_state(state)

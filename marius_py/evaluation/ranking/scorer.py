@@ -241,11 +241,11 @@ def similarity_of(decoder: object) -> str | None:
     A subclass that overrides `compare` inherits a `similarity` that speaks of its parent's: relying on it
     would rank true answers by one function and candidates by another.
     """
-    if isinstance(decoder, Decoder) and not isinstance(decoder, ClosedFormDecoder):
-        return None  # what it calls so is its own
     if not isinstance(decoder, Decoder):
         similarity: str | None = getattr(decoder, "similarity", None)
         return similarity
+    if not isinstance(decoder, ClosedFormDecoder):
+        return None  # what it calls so is its own
     return declared_similarity(decoder) if written_together(decoder, "compare", "query_into") else None
 
 

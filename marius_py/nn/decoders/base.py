@@ -20,7 +20,7 @@ from marius_py.types import Side
 
 def written_together(decoder: object, *methods: str) -> bool:
     """Whether one class wrote all these methods: a subclass that overrides some no longer fits the others."""
-    return len({_author(decoder, name) for name in methods}) == 1
+    return len({author_of(decoder, name) for name in methods}) == 1
 
 
 def declared_similarity(decoder: object) -> str | None:
@@ -28,14 +28,14 @@ def declared_similarity(decoder: object) -> str | None:
     similarity: str | None = getattr(decoder, "similarity", None)
     if similarity is None:
         return None
-    said = _author(decoder, "__init__" if "similarity" in vars(decoder) else "similarity")
-    wrote = _author(decoder, "compare")
+    said = author_of(decoder, "__init__" if "similarity" in vars(decoder) else "similarity")
+    wrote = author_of(decoder, "compare")
     return None if wrote is not said and issubclass(wrote, said) else similarity
 
 
-def _author(decoder: object, name: str) -> type:
-    """The class that wrote a method or an attribute of classes."""
-    return next(cls for cls in type(decoder).__mro__ if name in vars(cls))
+def author_of(made: object, name: str) -> type:
+    """The class that wrote a method, or an attribute of classes, of an object."""
+    return next(cls for cls in type(made).__mro__ if name in vars(cls))
 
 
 class Decoder(ABC):
