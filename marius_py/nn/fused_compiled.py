@@ -50,16 +50,19 @@ _OBJECTIVES = {
 def can_compile(form: ClosedForm, given: StepInput, workspace: Workspace) -> bool:
     """Whether this module computes such a batch."""
     rows = given.batch.rows
-    if not workspace.compiled or not _is_joined(form.decoder):
-        return False
-    if type(form.objective) not in _OBJECTIVES or rows.device.type != "cpu":
+    if not workspace.compiled or rows.device.type != "cpu" or rows.dtype != torch.float32:
         return False
     if any(one.known is not None for one in given.batch.negatives.values()):
         return False
-    if rows.dtype != torch.float32:
-        return False
     masks = (given.masks.sides[side] for side in given.sides)
-    if any(one.relation.active for one in masks) and not _may_drop_relations(form.decoder):
+    return loops_know(form, drops_relations=any(one.relation.active for one in masks))
+
+
+def loops_know(form: ClosedForm, *, drops_relations: bool) -> bool:
+    """Whether there are loops for a decoder and a loss, with dropout of relations or without."""
+    if not _is_joined(form.decoder) or type(form.objective) not in _OBJECTIVES:
+        return False
+    if drops_relations and not _may_drop_relations(form.decoder):
         return False
     return has_loops(form.decoder.similarity)
 

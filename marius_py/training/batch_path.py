@@ -23,6 +23,7 @@ from marius_py.data.leased_edges import LeasedEdges
 from marius_py.memory import MemoryMeter, array_bytes
 from marius_py.nn.cuda_gradients import contrasted_by
 from marius_py.nn.decoders.base import ClosedFormDecoder
+from marius_py.nn.fused_compiled import loops_know
 from marius_py.nn.fused_contrast import find_closed_form
 from marius_py.nn.known_answers import AnswerTables
 from marius_py.nn.model import LinkPredictionModel
@@ -202,14 +203,14 @@ def _announce_products(execution: Execution, model: LinkPredictionModel) -> None
     if not execution.on_host or execution.precision != "bfloat16":
         return
     similarity = model.decoder.similarity if isinstance(model.decoder, ClosedFormDecoder) else None
-    is_compiled = model.compiled and model.node_dropout == model.relation_dropout == 0
-    if similarity in ("l1", "moduli") or (similarity == "l2" and is_compiled):
+    with product_units("bfloat16"):
+        in_loops = _compared_in_loops(model)
+        is_heeded = rounds_products() or (in_loops == "dot" and rounds_factors())
+    if similarity in ("l1", "moduli") or in_loops == "l2":
         log.info(
             "pipeline.precision=bfloat16: compiled loops compute distances in float32; rounding hides them"
         )
         return
-    with product_units("bfloat16"):
-        is_heeded = rounds_products() or (_is_by_product(model) and rounds_factors())
     if is_heeded:
         log.info("products of scores are those of bfloat16, summed in float32")
     else:
@@ -219,10 +220,12 @@ def _announce_products(execution: Execution, model: LinkPredictionModel) -> None
         )
 
 
-def _is_by_product(model: LinkPredictionModel) -> bool:
-    """Whether compiled loops contrast batches by dot products."""
+def _compared_in_loops(model: LinkPredictionModel) -> str | None:
+    """The similarity by which compiled loops contrast batches; None if PyTorch's operations do."""
     form = find_closed_form(model.decoder, model.loss, model.device.type) if model.fused else None
-    return model.compiled and form is not None and form.decoder.similarity == "dot"
+    if form is None or not model.compiled or not loops_know(form, drops_relations=model.relation_dropout > 0):
+        return None
+    return form.decoder.similarity
 
 
 def _nothing() -> None:

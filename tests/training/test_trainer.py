@@ -17,7 +17,7 @@ from marius_py.data.batch_settings import BatchSettings
 from marius_py.data.plan import spread_spans
 from marius_py.errors import ConfigError, InterruptedRunError, PipelineError, StorageError
 from marius_py.nn.batch import Batch
-from marius_py.nn.decoders import ComplEx, Decoder, DistMult, TransE
+from marius_py.nn.decoders import RESCAL, ComplEx, Decoder, DistMult, TransE
 from marius_py.nn.gradients import Gradients
 from marius_py.nn.initializers import Normal
 from marius_py.nn.known_edges import KnownEdges
@@ -294,10 +294,15 @@ def test_the_log_says_whether_a_processor_multiplies_bfloat16(
     uncompiled.compiled = False
     Setup(replace(INLINE, precision="bfloat16"), model=uncompiled)
     assert "has no units for it" in caplog.text  # PyTorch has none, and loops do not compute these
-    for norm, dropout in (("l2", 0.0), ("l1", 0.0), ("l1", 0.2)):
+    for norm, dropout in (("l2", 0.0), ("l2", 0.2), ("l1", 0.0), ("l1", 0.2)):
         caplog.clear()
         Setup(replace(INLINE, precision="bfloat16"), model=make_model(TransE(DIM, norm), dropout=dropout))
         assert "compute distances in float32" in caplog.text
+    caplog.clear()
+    matrices = make_model(RESCAL(DIM))
+    matrices.relation_dropout = 0.2
+    Setup(replace(INLINE, precision="bfloat16"), model=matrices)
+    assert "has no units for it" in caplog.text  # loops make no queries of matrices after dropout
     caplog.clear()
     Setup(INLINE)
     Setup(replace(INLINE, precision="bfloat16"), quiet=True)  # as a plan measures
