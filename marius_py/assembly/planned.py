@@ -14,6 +14,7 @@ import torch
 from marius_py.assembly.checks import check_components, check_questions, check_validation
 from marius_py.assembly.probes import measure_index, measure_swaps, measure_training
 from marius_py.config import AUTO, TrainConfig, make_components, saved_settings
+from marius_py.data.drawn_ahead import draws_few
 from marius_py.errors import ConfigError
 from marius_py.graph import open_graph
 from marius_py.machine import available_cores, available_memory
@@ -82,7 +83,10 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
         model, batches, graph.num_nodes, device_buffer=config.storage.device == "cuda"
     )
     indexes = batches.reads_known and not is_there
-    index_rate = measure_index(graph, model.compiled) if indexes else math.inf
+    index_rate = math.inf
+    if indexes:
+        ahead = not batches.per_question and draws_few(components.sampler)
+        index_rate = measure_index(graph, model.compiled, drawn_ahead=ahead)
     machine = Machine(
         memory_bytes=_budget(config, model),
         disk_free_bytes=shutil.disk_usage(place).free,

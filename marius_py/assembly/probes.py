@@ -29,6 +29,7 @@ from marius_py.planning.plan import Machine, Plan, index_seconds
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
 from marius_py.storage.protocols import Float32, NodeTable
 from marius_py.training.trainer import Trainer
+from marius_py.types import SIDES
 
 _ROW_BYTES = 256 << 20
 """Rows of a sample: enough that they do not fit in a processor's cache."""
@@ -37,6 +38,8 @@ _MOST_S = 4.0
 """Seconds of epochs after which no further one is measured, where a single batch takes that long."""
 _INDEXED = 500_000
 """Edges that are indexed to see how long that takes: a tenth of a second."""
+_NOT_DRAWN = 16
+"""Resident nodes for each that a step draws: more or fewer change little."""
 _MOST_PARTITIONS = 16
 """Partitions that are swapped at most to see what a swap costs: more of them have hundreds of loads."""
 
@@ -122,18 +125,20 @@ def measure_swaps(
     return max(0.0, added / max(loads, 1))
 
 
-def measure_index(graph: Graph, compiled: bool) -> float:
+def measure_index(graph: Graph, compiled: bool, *, drawn_ahead: bool) -> float:
     """Known edges a second that a core indexes, of a sample of the graph's.
 
     Args:
         compiled: as for `KnownEdges`.
+        drawn_ahead: an index is for the nodes that a step draws, for which a part of all stands here.
     """
+    drawn = np.arange(0, graph.num_nodes, _NOT_DRAWN) if drawn_ahead else None
     with graph.edges() as store:
         edges = store.read_unverified("train", 0, min(store.num_edges("train"), _INDEXED))
     seconds = []
     for _ in range(PROBES):
         started = time.perf_counter()
-        KnownEdges(edges, compiled)
+        KnownEdges(edges, compiled, drawn=None if drawn is None else dict.fromkeys(SIDES, drawn))
         seconds.append(time.perf_counter() - started)
     return len(edges) / statistics.median(seconds)
 

@@ -20,12 +20,13 @@ from marius_py.buffer import PartitionBuffer
 from marius_py.buffer.swap import IOThread
 from marius_py.data.batch_settings import BatchSettings, check_answers
 from marius_py.data.division import Division, PlacedBlock, divide
+from marius_py.data.drawn_ahead import drawn_ahead
 from marius_py.data.leased_edges import LeasedEdges
 from marius_py.data.resident_edges import EdgesAtHand, ResidentEdges
 from marius_py.data.step_edges import EdgeBlock, batch_bounds, read_block
 from marius_py.data.train_edges import HELD_EDGES, TrainEdges
 from marius_py.nn.known_edges import KnownEdges
-from marius_py.nn.negatives import ResidentNodes
+from marius_py.nn.negatives import NegativeSampler, ResidentNodes
 from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.types import Position, Schedule, Step
 
@@ -48,6 +49,7 @@ class BatchSource:
         edges: where train edges come from.
         io: the buffer's I/O thread, on which edges are read ahead.
         settings: batch size, chunks, seed.
+        sampler: draws the batches' negatives.
         degrees: reads (start, stop) → (n,) train degrees; needed where negatives are drawn by them.
         known_on_device: a device finds known edges among the negatives: none are indexed here.
 
@@ -61,6 +63,7 @@ class BatchSource:
         edges: EdgeStore,
         io: IOThread,
         settings: BatchSettings,
+        sampler: NegativeSampler,
         degrees: Callable[[int, int], NDArray[np.int64]] | None = None,
         *,
         known_on_device: bool = False,
@@ -69,6 +72,7 @@ class BatchSource:
         self._edges = TrainEdges(edges, HELD_EDGES)
         self._io = io
         self._settings = settings
+        self._sampler = sampler
         self._degrees = degrees
         self._degree_cumsum: dict[int, NDArray[np.int64]] = {}
         self._counts = self._edges.counts
@@ -127,12 +131,14 @@ class BatchSource:
             else:
                 del ahead  # and with it what is to be masked
             resident = steps[entered].resident
-            known = self._find_known(resident, between, edges)
+            places = self._places(start.epoch, block, len(edges), first_batch, skip)
+            nodes = self._resident_nodes(resident)
+            known = self._find_known(resident, between, edges, nodes, places)
             between = None  # it holds what it needs
             if here is None and then is not None and self._begun is None:
                 future = self._io.submit(self._begin, then, start.epoch + 1)
                 self._begun = start.epoch + 1, future
-            for batch in self._batches(start.epoch, block, edges, first_batch, skip, resident, known):
+            for batch in self._batches(block, edges, places, resident, nodes, known):
                 yield batch
                 if pause(batch.after):
                     return
@@ -140,14 +146,22 @@ class BatchSource:
             self._buffer.timed(self._begun[1])  # the I/O thread does nothing else before
 
     def _find_known(
-        self, resident: tuple[int, ...], between: Edges | None, edges: Edges
+        self,
+        resident: tuple[int, ...],
+        between: Edges | None,
+        edges: Edges,
+        nodes: ResidentNodes,
+        places: Sequence[tuple[Position, slice]],
     ) -> KnownEdges | EdgesAtHand | None:
         """What finds known edges among the negatives of a block, of what was loaded or of its own edges."""
         if self._known is None:
             return None
         if self._known_on_device:
             return self._known.at_hand(resident, between, edges)
-        return self._known.index(resident, between, edges)
+        drawn = None
+        if not self._settings.per_question and not self._known.serves_again(resident, between):
+            drawn = drawn_ahead(self._sampler, self._settings.seed, edges, nodes, places)
+        return self._known.index(resident, between, edges, drawn)
 
     def close(self) -> None:
         """Let go of all edges; nothing is to be run any more."""
@@ -227,28 +241,33 @@ class BatchSource:
         """Bytes of edges read so far, without those that the next epoch begins with."""
         return self._edges.bytes_read - self._begun_bytes
 
+    def _places(
+        self, epoch: int, block: EdgeBlock, num_edges: int, first_batch: int, skip: int
+    ) -> list[tuple[Position, slice]]:
+        """Positions of a block's batches, and which of its edges they have; `skip` of them are done."""
+        bounds = batch_bounds(num_edges, self._settings.batch_size, self._settings.chunks)
+        return [
+            (Position(epoch, block.step, first_batch + number), slice(*bounds[number]))
+            for number in range(skip, len(bounds))
+        ]
+
     def _batches(
         self,
-        epoch: int,
         block: EdgeBlock,
         edges: Edges,
-        first_batch: int,
-        skip: int,
+        places: Sequence[tuple[Position, slice]],
         resident: tuple[int, ...],
+        nodes: ResidentNodes,
         known: KnownEdges | EdgesAtHand | None,
     ) -> Iterator[LeasedEdges]:
-        bounds = batch_bounds(len(edges), self._settings.batch_size, self._settings.chunks)
-        if skip >= len(bounds):
-            return
-        nodes, first_row = self._resident_nodes(resident), self._buffer.first_rows()
-        for number in range(skip, len(bounds)):
-            begin, end = bounds[number]
-            order = first_batch + number
-            done = block.last and number == len(bounds) - 1
+        first_row = self._buffer.first_rows()
+        for here, mine in places:
+            done = block.last and mine.stop == len(edges)
+            epoch, step, order = here
             yield LeasedEdges(
-                edges=edges[begin:end],
-                here=Position(epoch, block.step, order),
-                after=Position(epoch, block.step + 1, 0) if done else Position(epoch, block.step, order + 1),
+                edges=edges[mine],
+                here=here,
+                after=Position(epoch, step + 1, 0) if done else Position(epoch, step, order + 1),
                 nodes=nodes,
                 known=known,
                 first_row=first_row,

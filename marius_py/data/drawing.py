@@ -14,6 +14,7 @@ from marius_py.buffer import PartitionBuffer
 from marius_py.buffer.device import DeviceBuffer
 from marius_py.data.batch_settings import BatchSettings
 from marius_py.data.distinct import DistinctIndex
+from marius_py.data.drawn_ahead import draw_both, is_foreign
 from marius_py.data.drawn_batch import DrawnBatch
 from marius_py.data.edge_batch import EdgeBatch, GroupWeights, Ids
 from marius_py.data.importance import group_shares, group_weights, resident_groups
@@ -25,7 +26,7 @@ from marius_py.nn.known_edges import KnownEdges, own_answers
 from marius_py.nn.negatives import NegativeSampler, ResidentNodes
 from marius_py.pool import Pool
 from marius_py.storage.protocols import Edges
-from marius_py.streams import Purpose, stream, stream_seed
+from marius_py.streams import Purpose, stream_seed
 from marius_py.types import SIDES, Side
 
 
@@ -84,7 +85,7 @@ class BatchDrawing:
         self._shares = None
         if batches.weigh:
             self._shares = group_shares(buffer.store.table.partitioning.num_partitions, buffer.capacity)
-        self._is_foreign = type(sampler).sample.__module__ != NegativeSampler.__module__
+        self._is_foreign = is_foreign(sampler)
         # Their order means nothing. Rows of the host are read and added to faster in the order of memory, and
         # so is a search for known edges; a device does not care. What is another's may change: it is copied.
         self._sorts = self._is_foreign or batches.mask_known or not isinstance(buffer, DeviceBuffer)
@@ -116,13 +117,12 @@ class BatchDrawing:
 
     def _negatives(self, edges: Edges, leased: LeasedEdges) -> tuple[dict[Side, Ids], dict[Side, Ids]]:
         """Corrupted side → (C, K) node ids, and → positions of those that do not count."""
-        rng = stream(self._batches.seed, Purpose.NEGATIVES, *leased.here)
         lent = edges.view()
         lent.flags.writeable = False  # what a sampler wrote there would be trained on
+        both = draw_both(self._sampler, self._batches.seed, lent, leased.nodes, leased.here)
         drawn: dict[Side, Ids] = {}
         dropped: dict[Side, Ids] = {}
-        for side in SIDES:
-            found = self._sampler.sample(lent, leased.nodes, side, rng)
+        for side, found in both.items():
             if self._is_foreign:
                 found = checked(found, len(edges), leased.nodes)
             drawn[side] = np.sort(found, axis=1) if self._sorts else found

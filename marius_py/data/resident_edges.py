@@ -5,12 +5,14 @@ what is masked are all train edges whose two ends are resident: exactly those th
 buffer can make. Buckets stay while their partitions do; a swap reads the 2c − 1 new ones, and the edges that
 run in a step are taken from them. Where they are too many for memory, only those of the block at hand are
 masked. Where a device finds them itself, they are handed on as they are. Few edges are indexed once, all of
-them: no step has to wait for an index of its own.
+them: no step has to wait for an index of its own. An index of a step's own leaves out what none of its edges
+asks, and, where its negatives are known ahead (`drawn_ahead`), what none of them answers.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import cast
 
 import numpy as np
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 from marius_py.data.train_edges import TrainEdges
 from marius_py.nn.known_edges import IdBounds, KnownEdges
 from marius_py.storage.protocols import Edges
-from marius_py.types import Bucket
+from marius_py.types import Bucket, Side
 
 log = logging.getLogger(__name__)
 
@@ -157,15 +159,32 @@ class ResidentEdges:
             self._indexed = None if loaded is None else resident
         return self._at_hand
 
-    def index(self, resident: tuple[int, ...], loaded: Edges | None, own: Edges) -> KnownEdges:
+    def serves_again(self, resident: tuple[int, ...], loaded: Edges | None) -> bool:
+        """Whether an index of what `load` returned is of use beyond the next block."""
+        return self._takes_all or (loaded is not None and len(resident) == len(self._counts))
+
+    def index(
+        self,
+        resident: tuple[int, ...],
+        loaded: Edges | None,
+        own: Edges,
+        drawn: Mapping[Side, NDArray[np.int64]] | None = None,
+    ) -> KnownEdges:
         """Index of what `load` returned for `resident`, or of the block's `own` edges where that is None.
 
         Where these are few of what was loaded, it is for them alone, and the next step needs another.
+
+        Args:
+            resident: partitions in the buffer.
+            loaded: edges between them.
+            own: the block's.
+            drawn: corrupted side → ids among which all negatives of the block are, if they are known and no
+                index `serves_again`: it is for them alone, too.
         """
         threads = min(_MOST_THREADS, torch.get_num_threads())
         if loaded is None:
             self._indexed = self._index = None  # its memory goes to the next one
-            self._index = KnownEdges(own, self._compiled, threads=threads)
+            self._index = KnownEdges(own, self._compiled, threads=threads, drawn=drawn)
             return self._index
         if self._takes_all:
             if self._index is None:
@@ -175,9 +194,10 @@ class ResidentEdges:
         nodes = partitioning.start(min(resident)), partitioning.start(max(resident) + 1) - 1
         within = IdBounds(nodes, self._num_relations)
         share = sum(map(partitioning.size, resident)) / partitioning.num_nodes
-        if len(own) <= len(loaded) * _FEW:
-            self._indexed = None
-            self._index = KnownEdges(loaded, self._compiled, own, within, threads, share)
+        asking = own if len(own) <= len(loaded) * _FEW else None
+        if asking is not None or drawn is not None:
+            self._indexed = self._index = None  # its memory goes to the next one
+            self._index = KnownEdges(loaded, self._compiled, asking, within, threads, share, drawn)
         elif self._indexed != resident or self._index is None:
             self._index = KnownEdges(loaded, self._compiled, within=within, threads=threads, share=share)
             self._indexed = resident

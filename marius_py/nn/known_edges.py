@@ -6,6 +6,7 @@ edges at hand, those of a step, and finds the negatives that make one of them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -51,6 +52,8 @@ class KnownEdges:
         within: bounds of the ids, if they are known; looking them up takes a quarter of the time.
         threads: that share in making the index.
         share: of all nodes, those that the edges lie between, above 0.
+        drawn: corrupted side → (n,) int64 ids, if all negatives will be among these: then nothing else may be
+            asked, nor what questions weigh.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class KnownEdges:
         within: IdBounds | None = None,
         threads: int = 1,
         share: float = 1.0,
+        drawn: Mapping[Side, np.ndarray] | None = None,
     ) -> None:
         self._num_relations = int(edges[:, 1].max(initial=0)) + 1 if within is None else within.num_relations
         nodes = None if within is None else within.nodes
@@ -73,7 +77,7 @@ class KnownEdges:
         self._searched: dict[Side, SearchedAnswers] = {}
         for side in SIDES:
             self._index[side] = group_answers(
-                edges, side, self._num_relations, making, asking, nodes, threads
+                edges, side, self._num_relations, making, asking, nodes, threads, (drawn or {}).get(side)
             )
             if self._compiled is None:
                 self._searched[side] = with_tables(self._index[side])

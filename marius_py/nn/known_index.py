@@ -23,7 +23,7 @@ _SPARSE_IDS = 2
 _TURNING_COST = 4
 """Answers that a search looks at in the time that it takes to turn one round."""
 _SIEVE = 32
-"""Bits for each edge that asks: a question that none asks meets one that is set in some 2 to 3 %."""
+"""Bits for each number: one that is not among them meets a bit that is set in some 2 to 3 %."""
 _KEYS_A_BUCKET = 2
 """Questions for each entry of a directory, at least; at most twice as many, were they spread evenly."""
 _LEAST_SHARE = 1 << 18
@@ -193,6 +193,7 @@ def group_answers(
     asking: np.ndarray | None = None,
     nodes: tuple[int, int] | None = None,
     threads: int = 1,
+    drawn: np.ndarray | None = None,
 ) -> Answers:
     """Sort answers by question and, among those of one question, by id.
 
@@ -204,8 +205,11 @@ def group_answers(
         asking: (B, 3) edges that will ask: most or all of what none of them asks for is left out.
         nodes: no id of a node lies below the first or above the second; None: this is looked up.
         threads: that share in the work of compiled loops.
+        drawn: (n,) ids of which negatives will be: most or all of the other answers are left out.
     """
     known, answering = ends(side)
+    if drawn is not None and compiled is None:
+        edges = edges[np.isin(edges[:, answering], drawn)]
     if asking is not None and compiled is None:
         edges = edges[np.isin(edges[:, known], asking[:, known])]
     anchor, answer = edges[:, known], edges[:, answering]
@@ -223,10 +227,11 @@ def group_answers(
             packed.sort()
             keys, starts, answers = _split(packed, bits)
         else:
-            sieve = _sieve_of(asking, known, num_relations, compiled)
+            asked = None if asking is None else question_of(asking[:, known], asking[:, 1], num_relations)
+            sieves = (*_sieve_of(asked, compiled), *_sieve_of(drawn, compiled))
 
             def group(begin: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-                packed = compiled.pack(edges, known, answering, num_relations, bits, *sieve, begin, stop)
+                packed = compiled.pack(edges, known, answering, num_relations, bits, *sieves, begin, stop)
                 packed = compiled.ordered(packed, bits + questions.bit_length())
                 answers = np.empty(len(packed), index_type(high + 1))
                 return *compiled.split(packed, bits, answers), answers
@@ -275,15 +280,13 @@ def _joined(arrays: list[np.ndarray]) -> np.ndarray:
     return whole
 
 
-def _sieve_of(
-    asking: np.ndarray | None, known: int, num_relations: int, compiled: ModuleType
-) -> tuple[int, np.ndarray]:
-    """What `kernels.numba_index.pack` tells the questions of edges (B, 3) by; None: it takes all."""
-    if asking is None:
+def _sieve_of(numbers: np.ndarray | None, compiled: ModuleType) -> tuple[int, np.ndarray]:
+    """What `kernels.numba_index.pack` tells numbers (n,) int64 by; None: it takes all."""
+    if numbers is None:
         return 0, np.zeros(0, np.uint64)
-    shift = 58 - (_SIEVE * len(asking) >> 6).bit_length()
+    shift = 58 - (_SIEVE * len(numbers) >> 6).bit_length()
     sieve = np.zeros(1 << (58 - shift), np.uint64)
-    compiled.sift(asking, known, num_relations, shift, sieve)
+    compiled.sift(numbers, shift, sieve)
     return shift, sieve
 
 

@@ -129,7 +129,9 @@ class Trainer:
         on_device = finds_known_on_device(
             model, batches, edges.partitioning.num_nodes, device_buffer=settings.device_buffer
         )
-        self._source = BatchSource(self._buffer, edges, self._io, batches, degrees, known_on_device=on_device)
+        self._source = BatchSource(
+            self._buffer, edges, self._io, batches, sampler, degrees, known_on_device=on_device
+        )
         self._accounting = Accounting(
             self._buffer, self._source, self._trace, threaded=settings.mode != "inline"
         )

@@ -13,6 +13,9 @@ from marius_py.buffer import PartitionBuffer
 from marius_py.buffer.swap import IOThread
 from marius_py.data.batch_settings import BatchSettings
 from marius_py.data.batches import BatchSource
+from marius_py.data.drawn_ahead import draw_both
+from marius_py.nn.known_edges import KnownEdges
+from marius_py.nn.negatives import UniformNegatives
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
@@ -50,7 +53,8 @@ class Walk:
         self.buffer = PartitionBuffer(store, c, io)
         self.buffer.fill_store(lambda start, rows, state: rows.fill(0))
         settings = BatchSettings(50, 2, 0, mask_known, spread=True, block_edges=block_edges, compiled=False)
-        self.source = BatchSource(self.buffer, self.edges, io, settings)
+        sampler = UniformNegatives(1, 2)
+        self.source = BatchSource(self.buffer, self.edges, io, settings, sampler)
         self._p, self._c = p, c
 
     def schedule(self, epoch: int, start: tuple[int, ...] | None = None) -> Schedule:
@@ -82,6 +86,36 @@ def walk(p: int = 4, c: int = 2, *, mask_known: bool = False, block_edges: int =
 def many_edges(monkeypatch: pytest.MonkeyPatch) -> None:
     """No edges are so few that they are held in memory."""
     monkeypatch.setattr("marius_py.data.batches.HELD_EDGES", 0)
+
+
+@pytest.mark.parametrize("start", [Position(0, 0, 0), Position(0, 0, 3)])
+@pytest.mark.parametrize(("p", "c", "block_edges"), [(5, 3, 10**6), (4, 4, 10**6), (5, 3, 70)])
+def test_an_index_finds_all_that_a_batch_draws(p: int, c: int, block_edges: int, start: Position) -> None:
+    """Of a block's batches, each with the negatives that its position gives it, whichever it begins with."""
+    with walk(p, c, mask_known=True, block_edges=block_edges) as made:
+        parts = made.edges.partitioning
+        edges = made.edges.read("train")
+        ends = np.stack([parts.locate(edges[:, column])[0] for column in (0, 2)], 1)
+        smaller, all_found = 0, 0
+        order = made.source.run(made.schedule(0), start, lambda position: False)
+        for leased in order:
+            resident = np.flatnonzero(leased.first_row >= 0)
+            between = edges[np.isin(ends, resident).all(axis=1)]
+            known = KnownEdges(between if len(between) <= block_edges else leased.edges, compiled=False)
+            assert isinstance(leased.known, KnownEdges)
+            smaller += leased.known.nbytes < known.nbytes
+            both = draw_both(UniformNegatives(1, 2), 0, leased.edges, leased.nodes, leased.here)
+            for side, negatives in both.items():
+                batch = leased.edges.astype(np.int64)
+                expected = known.false_negatives(batch, negatives, side)
+                found = leased.known.false_negatives(batch, negatives, side)
+                if len(between) <= block_edges:
+                    np.testing.assert_array_equal(found, expected)
+                assert set(expected) <= set(found)
+                all_found += len(found)
+            leased.lease.release()
+        assert all_found
+        assert (smaller > 0) == (p > c)
 
 
 @pytest.mark.parametrize("mask_known", [False, True])

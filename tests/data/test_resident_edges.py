@@ -42,6 +42,49 @@ def test_an_index_for_few_edges_finds_what_one_of_all_finds(share: float, compil
         np.testing.assert_array_equal(found.false_negatives(asked, negatives, side), expected)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("few", [False, True])
+@pytest.mark.parametrize("too_many", [False, True])
+def test_an_index_for_what_is_drawn_finds_what_one_of_all_finds(
+    too_many: bool, few: bool, compiled: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    edges = np.stack([rng.integers(0, size, 60_000) for size in (NODES, 3, NODES)], 1)
+    store = MemoryEdgeStore(Partitioning(NODES, PARTS), edges)
+    known = ResidentEdges(TrainEdges(store, 0), limit=100 if too_many else len(edges), compiled=compiled)
+    resident = (0, 1, 3)
+    loaded = known.load(resident)
+    assert (loaded is None) == too_many
+    assert not known.serves_again(resident, loaded)
+    whole = edges[:20_000] if loaded is None else loaded
+    own = whole[: len(whole) // (5 if few else 1)]
+    if loaded is None:
+        whole = own
+    negatives = {side: np.sort(rng.choice(NODES, (4, 9)), axis=1) for side in SIDES}
+    drawn = {side: ids.ravel() for side, ids in negatives.items()}
+    found = known.index(resident, loaded, own, drawn)
+    all_of_them = known.index(resident, loaded, own)
+    assert found.nbytes < all_of_them.nbytes / 2
+    for side in SIDES:
+        expected = KnownEdges(whole, compiled).false_negatives(own[:200], negatives[side], side)
+        assert len(expected)
+        for index in (found, all_of_them):
+            positions = index.false_negatives(own[:200], negatives[side], side)
+            np.testing.assert_array_equal(positions, expected)
+
+
+def test_an_index_serves_again_where_all_partitions_stay() -> None:
+    edges = np.zeros((100, 3), np.int32)
+    store = MemoryEdgeStore(Partitioning(NODES, PARTS), edges)
+    known = ResidentEdges(TrainEdges(store, 0), limit=100)
+    everything = tuple(range(PARTS))
+    assert known.serves_again(everything, known.load(everything))
+    assert not known.serves_again((0, 1), known.load((0, 1)))
+    assert not ResidentEdges(TrainEdges(store, 0), limit=99).serves_again(everything, None)
+    held = ResidentEdges(TrainEdges(store, 100), limit=100)
+    assert held.serves_again((0, 1), held.load((0, 1)))
+
+
 def test_an_index_of_all_serves_until_a_partition_comes() -> None:
     rng = np.random.default_rng(0)
     edges = np.stack([rng.integers(0, size, 2000) for size in (NODES, 3, NODES)], 1)

@@ -212,6 +212,9 @@ def test_known_edges_are_left_out_and_nothing_else(
                 np.testing.assert_array_equal(mine, one)
             for_these = KnownEdges(known, asking=batch, threads=3)
             np.testing.assert_array_equal(for_these.false_negatives(batch, negatives, side), dropped)
+        for asking in (None, batch):
+            for_drawn = KnownEdges(known, asking=asking, drawn={side: negatives.ravel()})
+            np.testing.assert_array_equal(for_drawn.false_negatives(batch, negatives, side), dropped)
     keep, all_but_own = (
         kept(one, len(batch), negatives) for one in (dropped, own_answers(batch, negatives, side))
     )

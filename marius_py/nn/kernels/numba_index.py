@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from marius_py.nn.kernels.compiling import kernel
+from marius_py.nn.kernels.compiling import inlined, kernel
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _ONE = np.uint64(1)
@@ -17,12 +17,20 @@ _DIGIT = 11
 
 
 @kernel()
-def sift(edges: np.ndarray, known: int, num_relations: int, shift: int, sieve: np.ndarray) -> None:
-    """Set the bits of the questions of edges (E, 3) in a sieve, 1 << (58 - shift) words of uint64."""
-    for i in range(len(edges)):
-        question = np.int64(edges[i, known]) * num_relations + edges[i, 1]
-        place = np.uint64(question) * _GOLDEN >> np.uint64(shift)
+def sift(numbers: np.ndarray, shift: int, sieve: np.ndarray) -> None:
+    """Set the bits of numbers (n,) int64 in a sieve, 1 << (58 - shift) words of uint64."""
+    for number in numbers:
+        place = np.uint64(number) * _GOLDEN >> np.uint64(shift)
         sieve[place >> np.uint64(_WORD)] |= _ONE << (place & np.uint64(63))
+
+
+@inlined
+def _passes(sieve: np.ndarray, shift: int, number: int) -> np.int64:
+    """1 if `sift` has set a number's bit, as it has for a few others, or the sieve is of length 0; else 0."""
+    if len(sieve) == 0:
+        return np.int64(1)
+    place = np.uint64(number) * _GOLDEN >> np.uint64(shift)
+    return np.int64(sieve[place >> np.uint64(_WORD)] >> (place & np.uint64(63)) & _ONE)
 
 
 @kernel()
@@ -34,6 +42,8 @@ def pack(
     bits: int,
     shift: int,
     sieve: np.ndarray,
+    answer_shift: int,
+    answer_sieve: np.ndarray,
     begin: int,
     stop: int,
 ) -> np.ndarray:
@@ -43,6 +53,7 @@ def pack(
         edges: (E, 3) integers. known, answering: columns of the known end and of the one that answers.
         num_relations, bits: bounds of relations and answers, such that 63 bits hold a pair.
         shift, sieve: leave out questions that `sift` has not set, but for a few; of length 0: none.
+        answer_shift, answer_sieve: likewise answers.
         begin, stop: leave out edges whose known end does not lie in [begin, stop).
 
     Returns:
@@ -55,12 +66,8 @@ def pack(
         packed[count] = question << bits | edges[i, answering]
         # Without branches, which would be guessed wrong.
         is_inside = np.int64(begin <= edges[i, known]) & np.int64(edges[i, known] < stop)
-        if len(sieve) == 0:
-            count += is_inside
-        else:
-            place = np.uint64(question) * _GOLDEN >> np.uint64(shift)
-            word = sieve[place >> np.uint64(_WORD)] >> (place & np.uint64(63))
-            count += is_inside & np.int64(word & _ONE)
+        is_wanted = _passes(answer_sieve, answer_shift, edges[i, answering])
+        count += is_inside & is_wanted & _passes(sieve, shift, question)
     return packed[:count]
 
 
