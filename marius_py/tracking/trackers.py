@@ -10,16 +10,18 @@ from __future__ import annotations
 import csv
 import importlib
 import io
+import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any
 
 from marius_py.config import Component
 from marius_py.config.registry import make
 from marius_py.errors import ConfigError
-from marius_py.run_files.names import CHECKPOINT_FOLDER, CSV_FILE
+from marius_py.run_files.names import CHECKPOINT_FOLDER, CSV_FILE, METRICS_FILE
 from marius_py.storage.file_io import replace_file
 from marius_py.storage.node_file import NODES_NAME, read_facts
 
@@ -70,7 +72,8 @@ class CsvTracker(Tracker):
     """RUN/metrics.csv: a line an epoch, and one with the test figures. A resumed run goes on with the file.
 
     A line is appended. Where it brings a figure for which there is no column, the file is replaced by one
-    that has it, empty in the lines before.
+    that has it, empty in the lines before. Epochs of metrics.jsonl that come after its last one are added
+    when a run goes on: the one before ended between their commit and their lines here.
     """
 
     def __init__(self) -> None:
@@ -81,12 +84,22 @@ class CsvTracker(Tracker):
         self._appends = False
 
     def start(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        """Read what a run that is resumed has written."""
+        """Read what a run that is resumed has written, and write what it has not."""
         self._path = folder / CSV_FILE
-        if not self._path.exists():
+        if self._path.exists():
+            self._read(self._path.read_bytes().decode())
+        history = folder / METRICS_FILE
+        if not history.exists():
             return
-        text = self._path.read_bytes().decode()
-        whole = text[: text.rfind("\n") + 1]  # without a last line that a full disk or a kill has cut short
+        lines = map(json.loads, reversed(history.read_text(encoding="utf-8").splitlines()))
+        told = {epoch for epoch, _ in self._taken}
+        missed = list(takewhile(lambda line: str(line["epoch"] + 1) not in told, lines))
+        for line in reversed(missed):
+            self._write(*_told(line))
+
+    def _read(self, text: str) -> None:
+        """Take the lines that are there, but for a last one that a full disk or a kill has cut short."""
+        whole = text[: text.rfind("\n") + 1]
         lines = csv.DictReader(io.StringIO(whole, newline=""), restval="")
         self._columns = list(dict.fromkeys(["epoch", *(lines.fieldnames or ())]))
         self._rows = [{name: row[name] for name in self._columns if name in row} for row in lines]
@@ -234,10 +247,7 @@ class Trackers:
 
     def log(self, line: Mapping[str, Any]) -> None:
         """A line of metrics.jsonl, whose epoch counts from 0; of a sample it is "valid_sampled/mrr", …"""
-        if (line.get("valid") or {}).get("sampled"):
-            line = {("valid_sampled" if name == "valid" else name): value for name, value in line.items()}
-        values = {name: value for name, value in _numbers(flat(line, "/")).items() if name != "epoch"}
-        self._epoch = int(line["epoch"]) + 1
+        self._epoch, values = _told(line)
         self._each("log", self._epoch, values)
 
     def finish(self, result: Mapping[str, Any] | None) -> None:
@@ -308,6 +318,14 @@ def flat(values: Mapping[str, Any], separator: str, prefix: str = "") -> dict[st
         else:
             found[f"{prefix}{key}"] = value
     return found
+
+
+def _told(line: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
+    """The epochs done and the figures of a line of metrics.jsonl, as trackers are told them."""
+    if (line.get("valid") or {}).get("sampled"):
+        line = {("valid_sampled" if name == "valid" else name): value for name, value in line.items()}
+    values = {name: value for name, value in _numbers(flat(line, "/")).items() if name != "epoch"}
+    return int(line["epoch"]) + 1, values
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:

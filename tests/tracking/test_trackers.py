@@ -152,6 +152,21 @@ def test_a_csv_line_that_was_cut_short_is_left_out(tmp_path):
     assert [row["epoch"] for row in _rows(tmp_path)] == ["1", "3"]
 
 
+@pytest.mark.parametrize("kept", [0, 1])
+def test_an_epoch_whose_csv_line_a_kill_prevented_is_made_up_for(tmp_path, kept):
+    given = {**SETTINGS, "trackers": ["csv"], "training.valid_every": 2}
+    with marius_py.train(EDGES, tmp_path / "run", given) as run:
+        history = run.history
+    file = tmp_path / "run" / "metrics.csv"
+    whole = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(whole[: kept + 1]))  # as if it had ended between a commit and the line
+    marius_py.train(EDGES, tmp_path / "run", {"training.epochs": 3}, resume=True).close()
+    rows = _rows(tmp_path / "run")
+    assert [row["epoch"] for row in rows] == ["1", "2", "3", "3"]
+    assert [float(row["loss"]) for row in rows[:2]] == [line["loss"] for line in history]
+    assert [row["valid/mrr"] for row in rows[:2]] == ["", str(history[1]["valid"]["mrr"])]
+
+
 def test_the_csv_file_is_replaced_whole(tmp_path, monkeypatch, caplog):
     trackers = make_trackers(["csv"])
     trackers.start(tmp_path, {})
