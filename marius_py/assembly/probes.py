@@ -155,8 +155,8 @@ def _epoch(
 ) -> tuple[float, int]:
     """Seconds and loads of an epoch on `count` edges of the file, the median of all but the first if it can.
 
-    The first fills buffer and caches; one alone would be what else the machine did just then. No partition is
-    moved: a plan adds what the disk takes for that.
+    The first fills buffer and caches, and may compile loops for tens of seconds; one alone would be what else
+    the machine did just then. No partition is moved: a plan adds what the disk takes for that.
     """
     components = make_components(config)
     model = make_model(config, components, graph, device)
@@ -171,11 +171,15 @@ def _epoch(
     held = MemoryEdgeStore(partitioning, edges)
     lines: list[tuple[float, float]] = []
     nodes = _StillStore(table)
+    started = time.perf_counter()
 
     def on_epoch(line: dict[str, Any]) -> None:
+        nonlocal started
         lines.append((float(line["seconds"]), float(line["loads"])))
         nodes.is_still = True
-        if time.perf_counter() - started > _MOST_S and len(lines) <= PROBES:
+        if model.compiled and len(lines) == 1:
+            started = time.perf_counter()  # what it took says nothing of a batch
+        elif time.perf_counter() - started > _MOST_S and len(lines) <= PROBES:
             begun.interrupt()
 
     trainer = Trainer(
@@ -193,7 +197,6 @@ def _epoch(
     )
     # Not the trainer itself: a circle of it and what it calls would keep its rows until some later time.
     begun = weakref.proxy(trainer)
-    started = time.perf_counter()
     with suppress(InterruptedRunError):
         trainer.train(1 + PROBES)
     if not lines:

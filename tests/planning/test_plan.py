@@ -483,6 +483,23 @@ def test_batches_that_take_seconds_are_measured_once(tmp_path, monkeypatch):
     assert sample.seconds > 0
 
 
+def test_compiling_loops_is_no_part_of_the_rate(tmp_path, monkeypatch):
+    class Compiling(Trainer):
+        def _rates(self):
+            if not self.state.history:
+                time.sleep(0.5)
+            return super()._rates()
+
+    monkeypatch.setattr("marius_py.assembly.probes.Trainer", Compiling)
+    monkeypatch.setattr("marius_py.assembly.probes._MOST_S", 0.1)
+    monkeypatch.setattr("marius_py.parts.is_worth_compiling", lambda *given: True)
+    prepare_arrays(random_edges(500, 4000), tmp_path / "graph", partitions=1)
+    words = ["model.decoder=distmult", "model.dim=16", "negatives.count=8", "training.batch_size=5000"]
+    config = load_config([f"graph={tmp_path / 'graph'}", *words])
+    sample = measure_training(config, open_graph(tmp_path / "graph"), torch.device("cpu"), 128)
+    assert sample.seconds < 0.4
+
+
 def test_command(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("marius_py.assembly.probes._PROBE_S", 0.02)
     prepare_arrays(random_edges(500, 4000), tmp_path / "graph", partitions=4)
