@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -118,6 +119,24 @@ def test_answers_elsewhere_are_estimated(few: bool) -> None:
     assert 1 < several / one < 2.6
     assert many / one == pytest.approx(1.1, abs=0.1)
     assert most / one == pytest.approx(1, abs=0.05)
+
+
+def test_what_questions_of_few_answers_count_is_what_the_readme_says() -> None:
+    """Each answer of n counts as the mean over how many of the n − 1 others are at hand: c of p, if any."""
+    share, most = 0.2, 20
+    edges = np.stack([np.zeros(most), np.zeros(most), np.arange(most)], 1).astype(np.int64)
+    counted = []  # what an answer of a question with so many at hand counts, but for a common factor
+    for at_hand in range(1, most + 1):
+        known = KnownEdges(edges[:at_hand], share=share)
+        counted.append(float(known.question_weights(edges[:1], "tail")[0]) / known._mean_answers["tail"])
+    totals = np.zeros(most + 1)
+    for answers in range(1, most + 1):
+        for others in range(answers):
+            chance = math.comb(answers - 1, others) * share**others * (1 - share) ** (answers - 1 - others)
+            totals[answers] += answers * chance * counted[others]
+    assert totals[1] == pytest.approx(1)
+    assert totals[2:].min() == pytest.approx(1.5, abs=0.05)
+    assert totals[2:].max() == pytest.approx(2.5, abs=0.05)
 
 
 def test_k_vs_all_of_a_whole_graph() -> None:
