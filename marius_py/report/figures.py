@@ -103,9 +103,13 @@ def _epoch_axis(axes: Any, size: int, shown: Literal["extremes", "means"]) -> No
 def _epoch_legend(axes: Any, size: int) -> None:
     """A legend where there is room; above the axes of a long run, as the search for room takes long there."""
     if size > 1:
-        axes.legend(frameon=False, ncols=9, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
+        _legend_above(axes)
     else:
         axes.legend(frameon=False)
+
+
+def _legend_above(axes: Any) -> None:
+    axes.legend(frameon=False, ncols=9, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
 
 
 def loss_figure(history: Sequence[Mapping[str, Any]]) -> Figure:
@@ -163,7 +167,7 @@ def bytes_figure(history: Sequence[Mapping[str, Any]]) -> Figure:
             axes.bar(epochs + shift, values, width=0.4, color=color, label=label)
     _epoch_axis(axes, size, "means")
     axes.set_ylabel("GiB an epoch" if size > 1 else "GiB")
-    _epoch_legend(axes, size)
+    _legend_above(axes)  # bars as high in every epoch leave no room within
     return figure
 
 
@@ -216,8 +220,8 @@ def bands_figure(bands: Sequence[tuple[int, float, int]]) -> Figure:
     figure, axes = new_figure()
     places = range(len(bands))
     axes.bar(places, [mrr for _, mrr, _ in bands], color=COLORS[2], alpha=0.8)
-    axes.set_xticks(places, [f"{bound}+\n({count})" for bound, _, count in bands], fontsize=7)
-    axes.set_xlabel("train degree of the answer (answers)")
+    axes.set_xticks(places, [f"{bound}\n({count})" for bound, _, count in bands], fontsize=7)
+    axes.set_xlabel("train degree of the answer, from a bar's to below its double (answers)")
     axes.set_ylabel("MRR")
     return figure
 

@@ -8,7 +8,14 @@ import pytest
 
 import marius_py
 from marius_py.report import write_report
-from marius_py.report.figures import bytes_figure, loss_figure, metrics_figure, save_figure, speed_figure
+from marius_py.report.figures import (
+    bands_figure,
+    bytes_figure,
+    loss_figure,
+    metrics_figure,
+    save_figure,
+    speed_figure,
+)
 from tests.small_runs import write_run
 
 pytest.importorskip("matplotlib", reason="reports need matplotlib")
@@ -107,3 +114,16 @@ def test_a_legend_of_a_long_run_lies_above_its_axes():
         save_figure(figure, "svg")
         axes = figure.axes[0]
         assert axes.get_legend().get_window_extent().y0 >= axes.get_window_extent().y1 - 1
+
+
+def test_the_legend_of_bytes_covers_no_bar():
+    figure = bytes_figure(make_history(4))
+    save_figure(figure, "svg")
+    axes = figure.axes[0]
+    assert axes.get_legend().get_window_extent().y0 >= axes.get_window_extent().y1 - 1
+
+
+def test_bands_of_degree_do_not_read_as_open_ended():
+    axes = bands_figure([(0, 0.1, 16), (4, 0.2, 31)]).axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["0\n(16)", "4\n(31)"]
+    assert "below its double" in axes.get_xlabel()
