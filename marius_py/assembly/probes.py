@@ -132,13 +132,16 @@ def measure_index(graph: Graph, compiled: bool, *, drawn_ahead: bool) -> float:
         compiled: as for `KnownEdges`.
         drawn_ahead: an index is for the nodes that a step draws, for which a part of all stands here.
     """
-    drawn = np.arange(0, graph.num_nodes, _NOT_DRAWN) if drawn_ahead else None
+    drawn = None
+    if drawn_ahead:
+        every = _NOT_DRAWN * max(1, graph.num_nodes // _INDEXED)  # a step's draws are fewer than its edges
+        drawn = dict.fromkeys(SIDES, np.arange(0, graph.num_nodes, every))
     with graph.edges() as store:
         edges = store.read_unverified("train", 0, min(store.num_edges("train"), _INDEXED))
     seconds = []
     for _ in range(PROBES):
         started = time.perf_counter()
-        KnownEdges(edges, compiled, drawn=None if drawn is None else dict.fromkeys(SIDES, drawn))
+        KnownEdges(edges, compiled, drawn=drawn)
         seconds.append(time.perf_counter() - started)
     return len(edges) / statistics.median(seconds)
 

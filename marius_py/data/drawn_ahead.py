@@ -70,9 +70,10 @@ def drawn_ahead(
     drawn: dict[Side, list[Ids]] = {side: [] for side in SIDES}
     for number, (here, mine) in enumerate(batches):
         both = draw_both(sampler, seed, edges[mine], nodes, here)
-        most = max(ids.size for ids in both.values()) * len(batches)
-        if number == 0 and most > min(_MOST, _FEW * nodes.count):
-            return None
+        if number == 0:
+            expected = max(ids.size for ids in both.values()) * len(batches)
+            if expected > min(_MOST, _FEW * nodes.count):
+                return None
         for side, ids in both.items():
             drawn[side].append(ids.ravel())
     return {side: np.concatenate(ids) for side, ids in drawn.items()}

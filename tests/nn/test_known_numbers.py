@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from marius_py.nn.kernels.host import compiled_index
+from marius_py.nn.known_index import _sieve_of
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5000])
@@ -17,23 +18,32 @@ def test_numbers_in_order(count: int, bits: int) -> None:
     np.testing.assert_array_equal(known.ordered(numbers.copy(), bits), np.sort(numbers))
 
 
-@pytest.mark.parametrize("asking", [0, 1, 700])
-def test_a_sieve_keeps_all_that_is_asked_and_little_else(asking: int) -> None:
+@pytest.mark.parametrize("drawn", [None, 0, 700])
+@pytest.mark.parametrize("asking", [None, 0, 1, 700])
+def test_a_sieve_keeps_all_that_is_asked_and_drawn_and_little_else(
+    asking: int | None, drawn: int | None
+) -> None:
     known = compiled_index()
     assert known is not None
-    rng = np.random.default_rng(asking)
+    rng = np.random.default_rng(7)
     edges = np.stack([rng.integers(0, size, 30_000) for size in (2**30, 7, 2**30)], 1)
-    asked = edges[rng.permutation(len(edges))[:asking]]
-    words = 1 << (32 * asking >> 6).bit_length()
-    sieve, shift = np.zeros(words, np.uint64), 58 - (32 * asking >> 6).bit_length()
-    known.sift(asked, 0, 7, shift, sieve)
-    kept = known.pack(edges, 0, 2, 7, 30, shift, sieve, 0, 2**30)
-    numbers = (edges[:, 0] * 7 + edges[:, 1]) << 30 | edges[:, 2]
-    wanted = np.isin(edges[:, 0] * 7 + edges[:, 1], asked[:, 0] * 7 + asked[:, 1])
+    questions, answers = edges[:, 0] * 7 + edges[:, 1], edges[:, 2]
+
+    def some(numbers: np.ndarray, count: int | None) -> np.ndarray | None:
+        return None if count is None else rng.permutation(numbers)[:count]
+
+    asked, wanted_answers = some(questions, asking), some(answers, drawn)
+    sieves = (*_sieve_of(asked, known), *_sieve_of(wanted_answers, known))
+    kept = known.pack(edges, 0, 2, 7, 30, *sieves, 0, 2**30)
+    numbers = questions << 30 | answers
+    wanted = np.ones(len(edges), np.bool_)
+    for all_of_them, chosen in ((questions, asked), (answers, wanted_answers)):
+        if chosen is not None:
+            wanted &= np.isin(all_of_them, chosen)
     assert np.isin(numbers[wanted], kept).all()
     assert np.isin(kept, numbers).all()
     assert len(kept) - wanted.sum() <= 0.05 * len(edges)
     begin, stop = 2**28, 2**29
-    part = known.pack(edges, 0, 2, 7, 30, shift, sieve, begin, stop)
+    part = known.pack(edges, 0, 2, 7, 30, *sieves, begin, stop)
     anchors = (kept >> 30) // 7
     np.testing.assert_array_equal(part, kept[(anchors >= begin) & (anchors < stop)])
