@@ -39,7 +39,7 @@ _MOST_S = 4.0
 _INDEXED = 500_000
 """Edges that are indexed to see how long that takes: a tenth of a second."""
 _NOT_DRAWN = 16
-"""Resident nodes for each that a step draws: more or fewer change little."""
+"""Nodes for each that a step is taken to draw, at least."""
 _MOST_PARTITIONS = 16
 """Partitions that are swapped at most to see what a swap costs: more of them have hundreds of loads."""
 
@@ -134,7 +134,7 @@ def measure_index(graph: Graph, compiled: bool, *, drawn_ahead: bool) -> float:
     """
     drawn = None
     if drawn_ahead:
-        every = _NOT_DRAWN * max(1, graph.num_nodes // _INDEXED)  # a step's draws are fewer than its edges
+        every = _NOT_DRAWN * max(1, graph.num_nodes // _INDEXED)  # seldom more than its edges
         drawn = dict.fromkeys(SIDES, np.arange(0, graph.num_nodes, every))
     with graph.edges() as store:
         edges = store.read_unverified("train", 0, min(store.num_edges("train"), _INDEXED))

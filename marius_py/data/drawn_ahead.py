@@ -17,7 +17,7 @@ from marius_py.streams import Purpose, stream
 from marius_py.types import SIDES, Position, Side
 
 _FEW = 0.5
-"""Draws of a side, for each resident node, up to which it pays to leave out what is not drawn."""
+"""Draws of a side, for each resident node, up to which what is not drawn is left out: 39 % are drawn then."""
 _MOST = 1 << 22
 """Draws of a side that are made ahead, at most: 32 MiB."""
 
