@@ -47,6 +47,9 @@ _MAX_PAIRS = 1 << 28
 """Scores in a pass: a larger graph is fitted to fewer edges, though not to so few that chance decides."""
 _MAX_STEPS = 20
 _RANGE = (math.log(1e-4), math.log(1e4))
+"""Of log(1/T): beyond lie the fits that have no optimum, to which the log loss falls ever more slowly."""
+_AT_BOUND = 1e-2
+_NO_LOSS = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,8 @@ def fit_temperature(
             raise ConfigError(
                 f"the scores of the {split} edges are not finite; the run in {run.path} diverged"
             )
+        if slope == 0:  # an optimum, or scores that are all alike and suit any T: then 1
+            break
         if slope > 0:
             high = theta
         else:
@@ -121,7 +126,26 @@ def fit_temperature(
         "temperature %.4g fitted to %d %s edges: log loss %.3f, was %.3f",
         math.exp(-theta), task.num_edges, split, loss, before,
     )  # fmt: skip
+    _warn_without_optimum(theta, loss, split)
     return Calibration(math.exp(-theta), loss, before, task.num_edges)
+
+
+def _warn_without_optimum(theta: float, loss: float, split: str) -> None:
+    """Say so where the log loss falls as far as T may go, or to nothing: then no T is the best one."""
+    low, high = _RANGE
+    if theta < low + _AT_BOUND:
+        logger.warning(
+            "no temperature up to %.0f is large enough: the %s edges score hardly higher than other answers, "
+            "and the more equal the probabilities of all answers are, the better they fit",
+            math.exp(-low),
+            split,
+        )
+    elif theta > high - _AT_BOUND or loss < _NO_LOSS:
+        logger.warning(
+            "no temperature is small enough: the %s edges score highest of all answers, and the nearer to 1 "
+            "the probability of a best answer is, the better it fits",
+            split,
+        )
 
 
 def _sample(run: RunReader, split: str, allow_self: bool, seed: int) -> Ids:

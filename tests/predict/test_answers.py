@@ -261,6 +261,23 @@ def test_any_temperature_suits_answers_that_are_all_alike(run):
     run.model.relations.zero_()
     fitted = fit_temperature(run, split="train", allow_self=True)
     assert fitted.log_loss == fitted.log_loss_before == pytest.approx(np.log(40))
+    assert fitted.temperature == 1
+
+
+@pytest.mark.parametrize(
+    ("worst", "said"),
+    [(True, "no temperature up to 10000 is large enough"), (False, "no temperature is small enough")],
+)
+def test_a_fit_without_an_optimum_says_so(tmp_path, monkeypatch, caplog, worst, said):
+    """Answers that score worst of all want equal probabilities; those that score best want 0 and 1."""
+    written = write_run(tmp_path, names=NODES)
+    scores = all_scores(written, "tail")[:, 0]
+    head, tail = np.unravel_index((scores if worst else -scores).argmin(), scores.shape)
+    monkeypatch.setattr(calibration, "_sample", lambda *_: np.array([[head, 0, tail]]))
+    with load(written[0]) as run, caplog.at_level(logging.WARNING, "marius_py"):
+        fitted = fit_temperature(run, allow_self=True)
+    assert said in caplog.text
+    assert fitted.temperature == pytest.approx(1e4, rel=2e-2) if worst else fitted.log_loss < 1e-9
 
 
 @pytest.mark.parametrize("filtered", [False, True])
