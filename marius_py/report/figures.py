@@ -209,6 +209,7 @@ def ranks_figure(ranks: NDArray[np.float64]) -> Figure:
     bins = np.geomspace(1, max(float(np.nanmax(ranks)) + 1, 2), 30)
     axes.hist([ranks[:, 1], ranks[:, 0]], bins=bins, color=COLORS[:2], label=["tails", "heads"])
     axes.set_xscale("log")
+    axes.yaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("rank of the true answer")
     axes.set_ylabel("edges")
     axes.legend(frameon=False)
@@ -226,6 +227,23 @@ def bands_figure(bands: Sequence[tuple[int, float, int]]) -> Figure:
     return figure
 
 
+def _log_ticks(low: float, high: float) -> tuple[list[float], list[str]]:
+    """Places and labels of ticks of a logarithmic axis, at numbers of one digit or else at its ends.
+
+    >>> _log_ticks(1, 40)
+    ([1, 2, 5, 10, 20], ['1', '2', '5', '10', '20'])
+    """
+    places = range(int(np.log10(high) + 1e-9) + 1)
+    ticks: list[float] = []
+    for leading in ((1,), (1, 2, 5), range(1, 10)):
+        numbers = [digit * 10**place for place in places for digit in leading]
+        ticks = [number for number in numbers if low * (1 - 1e-9) <= number <= high * (1 + 1e-9)]
+        if len(ticks) > 2:
+            break
+    ticks = ticks or sorted({low, high})
+    return ticks, [f"{tick:,.10g}" for tick in ticks]
+
+
 def degree_rank_figure(degrees: NDArray[np.int64], ranks: NDArray[np.float64]) -> Figure:
     """Rank of each answer (n,) against its train degree (n,), both logarithmic; the line is the median."""
     figure, axes = new_figure(height=3.6)
@@ -234,14 +252,18 @@ def degree_rank_figure(degrees: NDArray[np.int64], ranks: NDArray[np.float64]) -
     bins = axes.hexbin(x, y, gridsize=(36, 18), bins="log", cmap="Blues", vmin=0.3, mincnt=1, linewidths=0.1)
     most = max(2.0, float(bins.get_array().max()))
     bins.set_clim(0.3, most)
-    figure.colorbar(bins, ax=axes, label="answers").ax.set_ylim(1, most)
+    bar = figure.colorbar(bins, ax=axes, label="answers")
+    bar.ax.set_ylim(1, most)
+    ticks, labels = _log_ticks(1, most)
+    bar.set_ticks(ticks, labels=labels)
+    bar.minorticks_off()
     edges = np.linspace(x.min(), x.max() + 1e-9, 13) if x.size else np.zeros(1)
     band = np.digitize(x, edges)
     middle = [(float(np.mean(x[band == i])), float(np.median(y[band == i]))) for i in np.unique(band)]
     axes.plot(*zip(*middle, strict=True), color=COLORS[1], marker="o", markersize=3, label="median")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.get_major_locator().set_params(integer=True)
-        axis.set_major_formatter(lambda value, _: f"{10**value:,.0f}")
+    for axis, values in ((axes.xaxis, x), (axes.yaxis, y)):
+        ticks, labels = _log_ticks(10 ** values.min(), 10 ** values.max())
+        axis.set_ticks(np.log10(ticks), labels)
     axes.set_xlabel("train degree of the answer + 1")
     axes.set_ylabel("rank of the answer")
     axes.legend(framealpha=0.85, edgecolor="none")

@@ -11,8 +11,10 @@ from marius_py.report import write_report
 from marius_py.report.figures import (
     bands_figure,
     bytes_figure,
+    degree_rank_figure,
     loss_figure,
     metrics_figure,
+    ranks_figure,
     save_figure,
     speed_figure,
 )
@@ -127,3 +129,26 @@ def test_bands_of_degree_do_not_read_as_open_ended():
     axes = bands_figure([(0, 0.1, 16), (4, 0.2, 31)]).axes[0]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["0\n(16)", "4\n(31)"]
     assert "below its double" in axes.get_xlabel()
+
+
+@pytest.mark.parametrize(
+    ("degrees", "ranks"),
+    [([1, 1, 1], [20, 24.5, 30]), ([11], [24.5]), ([0, 3, 11], [1, 2, 3]), ([0, 2000] * 5, [1, 14541] * 5)],
+)
+def test_ticks_of_counts_and_ranks_say_what_they_are_at(degrees, ranks):
+    """Also of a few answers: within a decade six ticks read 2, and a number of answers 2 × 10^0."""
+    figure = degree_rank_figure(np.array(degrees), np.array(ranks, dtype=float))
+    save_figure(figure, "svg")
+    axes, bar = figure.axes
+    for axis, power in ((axes.xaxis, True), (axes.yaxis, True), (bar.yaxis, False)):
+        ticks = [10**tick if power else tick for tick in axis.get_ticklocs()]
+        assert [float(label.get_text().replace(",", "")) for label in axis.get_ticklabels()] == pytest.approx(
+            ticks
+        )
+        assert ticks
+        assert not axis.get_minorticklocs().size
+
+
+def test_edges_of_a_histogram_are_whole():
+    axes = ranks_figure(np.array([[20.0, 28.0], [23.0, 28.0]])).axes[0]
+    assert all(float(tick).is_integer() for tick in axes.get_yticks())
