@@ -1451,3 +1451,32 @@ def test_of_a_key_that_is_given_twice_the_latter_counts():
 def test_settings_cannot_be_removed(word: str) -> None:
     with pytest.raises(ConfigError, match="settings cannot be removed; leave the word out for the default"):
         load_config(["graph=g", word])
+
+
+@pytest.mark.parametrize("key", ["optimizer.lr", "negatives.degree_fraction", "training.regularizer.l2"])
+def test_integers_that_no_float_holds_are_out_of_range(key: str) -> None:
+    """They ended in an OverflowError, which names neither key nor value."""
+    assert re.match(f"{key}=9+ is out of range: it takes a number", _error(f"{key}={'9' * 400}"))
+
+
+@pytest.mark.parametrize("key", ["negatives.count", "evaluation.memory_bytes"])
+def test_integers_that_no_array_holds_are_out_of_range(key: str) -> None:
+    """Of the first the counts failed at once, of the second the validation after the first epochs."""
+    said = f"{key}={2**63} is out of range: it takes an integer at least "
+    assert _error(f"{key}={2**63}").startswith(said)
+    assert _error(f"{key}={2**63}").endswith(", below 2^63")
+    load_config([f"{key}={2**63 - 1}"])
+
+
+@pytest.mark.parametrize(
+    ("word", "takes"),
+    [
+        ("model.decoder=[]", "a name, a dotted path or a mapping with _target_"),
+        ("negatives.sampler=[uniform]", "a name, a dotted path or a mapping with _target_"),
+        ("trackers={a: 1}", "a list of strings"),
+        ("evaluation.ks={a: 1}", "a list of integers at least 1 (ranks)"),
+    ],
+)
+def test_a_list_for_a_mapping_is_refused_in_words_of_the_key(word: str, takes: str) -> None:
+    """Hydra says that it cannot merge DictConfig with ListConfig."""
+    assert _error(word) == f"{word} has the wrong type: it takes {takes}"

@@ -351,6 +351,7 @@ def test_what_is_no_name_is_refused(written, ask, message):
         ({"mode": "sampled", "candidates": 2.5}, r"candidates is 2\.5; allowed: a whole number"),
         ({"mode": "sampled", "candidates": 0}, "candidates is 0; allowed: a whole number from 1"),
         ({"memory_bytes": "1G"}, "memory_bytes is '1G'; allowed: a whole number"),
+        ({"memory_bytes": 10**5000}, r"memory_bytes is 2\^63 or more; allowed: a whole number from 0 to"),
         ({"seed": -1}, "seed is -1; allowed: a whole number from 0"),
         ({"seed": None}, "seed is None; allowed: a whole number from 0"),
         ({"ks": 5}, r"ks is 5; allowed: whole numbers .*such as \[1, 3, 10\]"),

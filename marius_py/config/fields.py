@@ -22,6 +22,8 @@ from marius_py.errors import ConfigError
 T = TypeVar("T")
 
 MEBIBYTE = 2**20
+_NO_INT64 = 2**63
+"""Integers from here on are none that arrays of ids, counts and bytes hold."""
 
 NAME_KEYS = ("_target_", "name")
 """The keys under which a component's mapping may hold its name."""
@@ -399,10 +401,19 @@ def _scalar(value: Any, kind: Any, key: str, hint: Any, item: Field[Any], whole:
         return value
     if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
         raise wrong
-    number = int(value) if kind is int else float(value)
+    number = int(value) if kind is int else _as_float(value)
     if not _in_range(number, item.metadata):
         raise ConfigError(f"{key}={_show(whole)} is out of range: it takes {allowed(hint, item)}")
+    if kind is int and number >= _NO_INT64:
+        raise ConfigError(f"{key}={_show(whole)} is out of range: it takes {allowed(hint, item)}, below 2^63")
     return number
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return math.inf
 
 
 def _in_range(value: float, data: Mapping[str, Any]) -> bool:

@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import is_dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_origin
 
 from marius_py.config.built_in import short_name
 from marius_py.config.evaluate_schema import EvaluateConfig
-from marius_py.config.fields import Component, default_of, keys_of, type_of, unknown_key
+from marius_py.config.fields import Component, allowed, default_of, keys_of, type_of, unknown_key
 from marius_py.config.groups import OWN, conf_dir, group_options, groups_of, unknown_choice
 from marius_py.config.schema import TrainConfig
 from marius_py.errors import ConfigError
@@ -74,6 +74,8 @@ def prepare_overrides(
         if key in seen and key in _FILES_OF_EDGES:
             raise ConfigError(f"{key} is given twice: {seen[key]} and {value}; give one file with all edges")
         seen[key] = value
+        if value is not None and key not in groups_of(kind):
+            _check_shape(kind, key, _values(value, sweep))
         if value is None:
             words.append(prefix + key)
         elif key in groups_of(kind):
@@ -237,6 +239,17 @@ def _check_key(kind: type[Any], key: str) -> None:
     if key in known or any(key.startswith(name + ".") for name in OPEN if kind is TrainConfig):
         return
     raise unknown_key(key, known)
+
+
+def _check_shape(kind: type[Any], key: str, values: Sequence[str]) -> None:
+    """Refuse a list where a class is to be named, and a mapping for a list, which hydra fails to merge."""
+    for name, owner, item in keys_of(kind):
+        if name == key:
+            hint = type_of(owner, item.name)
+            wrong = "[" if hint is Component else "{" if get_origin(hint) is tuple else None
+            for value in values:
+                if wrong is not None and value.startswith(wrong):
+                    raise ConfigError(f"{key}={value} has the wrong type: it takes {allowed(hint, item)}")
 
 
 def _choose_class(key: str, prefix: str, value: str, sweep: bool, has_arguments: bool) -> list[str]:

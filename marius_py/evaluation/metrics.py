@@ -224,9 +224,11 @@ class Metrics:
 
 
 def check_whole(name: str, value: object, low: int = 0) -> int:
-    """The argument `name` as int; ConfigError unless it is a whole number from `low`."""
+    """The argument `name` as int; ConfigError unless it is a whole number from `low` that int64 holds."""
     if not _is_whole(value, low):
         raise ConfigError(f"{name} is {value!r}; allowed: a whole number from {low}")
+    if value >= 1 << 63:  # a number that may have more digits than Python prints
+        raise ConfigError(f"{name} is 2^63 or more; allowed: a whole number from {low} to 2^63 - 1")
     return int(value)
 
 
