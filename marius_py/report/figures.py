@@ -97,7 +97,7 @@ def _steps(axes: Any, epochs: NDArray[np.int64], values: NDArray[np.float64], si
 def _epoch_axis(axes: Any, size: int, shown: Literal["extremes", "means"]) -> None:
     """Name the axis of epochs, and say there what is shown of a group of them."""
     axes.set_xlabel(f"epoch ({shown} of every {size})" if size > 1 else "epoch")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
 
 
 def _epoch_legend(axes: Any, size: int) -> None:

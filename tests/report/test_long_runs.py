@@ -152,3 +152,13 @@ def test_ticks_of_counts_and_ranks_say_what_they_are_at(degrees, ranks):
 def test_edges_of_a_histogram_are_whole():
     axes = ranks_figure(np.array([[20.0, 28.0], [23.0, 28.0]])).axes[0]
     assert all(float(tick).is_integer() for tick in axes.get_yticks())
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 5])
+@pytest.mark.parametrize("figure", FIGURES)
+def test_no_epoch_is_a_fraction(figure, epochs):
+    """Of one epoch the axis had ticks at 0.96 to 1.04."""
+    axes = figure(make_history(epochs)).axes[0]
+    ticks = [tick for tick in axes.get_xticks() if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]]
+    assert ticks
+    assert all(float(tick).is_integer() for tick in ticks)
