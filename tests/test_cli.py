@@ -560,6 +560,9 @@ def test_sweep_of_a_command_that_writes_a_file(
     found = sorted((tmp_path / "runs").glob("sweep-*/*/metrics.json"))
     assert [path.parent.name for path in found] == ["0", "1"]
     assert json.loads(found[0].read_text()) == METRICS
+    capsys.readouterr()
+    assert cli.evaluate(["--help"]) == 0
+    assert "with -m metrics.json in the folder of each job" in " ".join(capsys.readouterr().out.split())
 
 
 def test_jobs_of_a_sweep_do_not_write_over_each_others_files(

@@ -50,7 +50,11 @@ class EvaluateConfig(Checked):
         low=1,
         high=MAX_THREADS,
     )
-    output: str | None = setting(None, "JSON file for the metrics; null = print only", path=True)
+    output: str | None = setting(
+        None,
+        "JSON file for the metrics; null = print only, with -m metrics.json in the folder of each job",
+        path=True,
+    )
 
     def check(self) -> None:
         """A run has to be named; ranks of several would need several files."""
