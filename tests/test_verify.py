@@ -101,6 +101,19 @@ def test_views_that_a_run_is_about_to_write_are_no_news(live: Path) -> None:
     assert [finding.label for finding in verify.verify(live)] == ["DAMAGED"]
 
 
+@pytest.mark.parametrize("change", [{"valid": {"mrr": 0.9}}, {"best_epoch": 2}, 1, None])
+def test_a_last_line_that_no_commit_wrote_is_damage(change: Any, run: Path) -> None:
+    """Only one without its validation is what an interrupted run leaves."""
+    *before, last = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+
+    def labels(line: Any) -> list[str]:
+        (run / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in (*before, line)))
+        return [finding.label for finding in verify.verify(run)]
+
+    assert labels({**last, "best_epoch": None}) == ["note"]
+    assert labels({**last, **change} if isinstance(change, dict) else change) == ["DAMAGED"]
+
+
 @pytest.mark.parametrize("trains", [False, True])
 @pytest.mark.parametrize("stage", ["settings", "nodes", "store"])
 def test_a_run_without_a_commit_has_lost_nothing(

@@ -101,11 +101,15 @@ def _is_behind(name: str, found: Any, meta: Mapping[str, Any], *, live: bool) ->
     if not least <= len(found) <= len(history):
         return False
     pairs = list(zip(found, history, strict=False))
-    blank = dict.fromkeys(VALIDATED)
-    unvalidated = [{**line, **blank} for line, _ in pairs[-1:]]
-    return all(line == wanted for line, wanted in pairs[:-1]) and (
-        not pairs or pairs[-1][0] == pairs[-1][1] or unvalidated == [{**pairs[-1][1], **blank}]
+    return all(line == wanted for line, wanted in pairs[:-1]) and all(
+        line == wanted or _is_unvalidated(line, wanted) for line, wanted in pairs[-1:]
     )
+
+
+def _is_unvalidated(line: Any, wanted: Mapping[str, Any]) -> bool:
+    """Whether an epoch's line is what it was before its validation."""
+    blank = dict.fromkeys(VALIDATED)
+    return isinstance(line, dict) and {**blank, **line} == {**wanted, **blank}
 
 
 def expected_views(meta: Mapping[str, Any] | None) -> dict[str, Any]:
