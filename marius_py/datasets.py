@@ -9,13 +9,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import lzma
 import os
 import tarfile
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from marius_py.errors import FormatError, StorageError
 
@@ -23,6 +26,9 @@ log = logging.getLogger(__name__)
 
 BLOCK_BYTES = 1 << 20
 TIMEOUT_S = 30.0
+
+_DAMAGE = (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError)
+"""What reading a tar archive raises where it is damaged; an OSError with a number is the system's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +40,8 @@ class Dataset:
         url: address of the archive.
         archive: file name of the archive in `folder`.
         folder: where the archive and its files lie.
-        members: split ("train", "valid", "test") → file name inside the archive and in `folder`.
+        members: split ("train", "valid", "test") → file name in `folder`, and of a member of the archive,
+            whose own path may have further folders before it.
         sha256: split → SHA-256 of that file, hexadecimal.
     """
 
@@ -112,27 +119,38 @@ def _download(dataset: Dataset, target: Path, progress: Callable[[int, int | Non
 
 
 def _unpack(dataset: Dataset, archive: Path, paths: Mapping[str, Path]) -> None:
-    """Copy the wanted members out by their last name; nothing in the archive can choose where it lands."""
-    wanted = {path.name: path for path in paths.values()}
+    """Copy out the members whose paths end as is wanted; none can choose where it lands."""
+    wanted = {dataset.members[split]: path for split, path in paths.items()}
     try:
         with tarfile.open(archive, "r:*") as files:
             for member in files:
-                path = wanted.get(member.name.rsplit("/", 1)[-1])
-                source = files.extractfile(member) if path is not None and member.isfile() else None
-                if path is None or source is None:
+                name = next((name for name in wanted if f"/{member.name}".endswith(f"/{name}")), None)
+                source = files.extractfile(member) if name is not None and member.isfile() else None
+                if name is None or source is None:
                     continue
-                part = _part_of(path)
-                with source, part.open("wb") as sink:
-                    while block := source.read(BLOCK_BYTES):
-                        sink.write(block)
-                os.replace(part, path)
-                del wanted[path.name]
-    except (tarfile.TarError, EOFError, OSError) as error:
+                with source:
+                    _copy_out(source, wanted.pop(name))
+    except _DAMAGE as error:
         if isinstance(error, OSError) and error.errno:
             raise StorageError(f"unpacking {archive} failed: {error}") from error
-        raise FormatError(f"{archive} cannot be unpacked ({error}); remove it and run again") from error
+        reason = str(error).partition("\n")[0].rstrip(":")  # below it: what each compression said
+        raise FormatError(f"{archive} cannot be unpacked ({reason}); remove it and run again") from error
     if wanted:
         raise FormatError(f"{archive} lacks {', '.join(sorted(wanted))}; remove it and run again")
+
+
+def _copy_out(source: IO[bytes], path: Path) -> None:
+    """Write a member to its place, where it appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = _part_of(path)
+    try:
+        with part.open("wb") as sink:
+            while block := source.read(BLOCK_BYTES):
+                sink.write(block)
+        os.replace(part, path)
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
 
 
 def _sha256(path: Path) -> str:

@@ -6,13 +6,14 @@ import errno
 import hashlib
 import io
 import os
+import random
 import tarfile
 from pathlib import Path
 
 import pytest
 
 from marius_py.datasets import Dataset, fetch
-from marius_py.errors import StorageError
+from marius_py.errors import FormatError, StorageError
 
 
 def test_a_full_disk_is_no_damaged_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,3 +63,46 @@ def test_two_that_fetch_at_once_write_files_of_their_own(
 
     assert fetch(dataset, other)["train"].read_bytes() == b""
     assert sorted(path.name for path in dataset.folder.iterdir()) == ["set.tar", "train.txt"]
+
+
+def _archive(folder: Path, compression: str, files: dict[str, bytes]) -> Path:
+    path = folder / "set.tar"
+    with tarfile.open(path, f"w:{compression}") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+def _set(folder: Path, members: dict[str, str], files: dict[str, bytes]) -> Dataset:
+    sha256 = {split: hashlib.sha256(files[name]).hexdigest() for split, name in members.items()}
+    return Dataset("Set", "", "set.tar", folder, members, sha256)
+
+
+@pytest.mark.parametrize("compression", ["", "gz", "bz2", "xz"])
+def test_a_damaged_archive_is_refused_in_one_line(compression: str, tmp_path: Path) -> None:
+    """Or unpacked whole, where what is damaged is no part of the file."""
+    files = {"train.txt": bytes(random.Random(0).choices(b"abcdefgh", k=20_000))}
+    path = _archive(tmp_path, compression, files)
+    whole, said = path.read_bytes(), []
+    for place in range(0, len(whole), 97):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+        try:
+            fetch(_set(tmp_path, {"train": "train.txt"}, files))
+        except FormatError as error:
+            said.append(str(error))
+        (tmp_path / "train.txt").unlink(missing_ok=True)
+        assert list(tmp_path.iterdir()) == [path]
+    assert len(said) * 97 > len(whole) // 2
+    assert "\n" not in "".join(said)
+
+
+def test_a_name_with_folders_is_that_of_the_archive(tmp_path: Path) -> None:
+    """Two splits may have the same last name; another folder's file of that name is none of them."""
+    files = {f"set/{name}/edges.txt": name.encode() for name in ("other", "train", "test")}
+    members = {split: f"{split}/edges.txt" for split in ("train", "test")}
+    _archive(tmp_path, "gz", files)
+    wanted = {name.removeprefix("set/"): content for name, content in files.items()}
+    paths = fetch(_set(tmp_path, members, wanted))
+    assert {split: path.read_text() for split, path in paths.items()} == {"train": "train", "test": "test"}
