@@ -289,6 +289,11 @@ def _check_target(target: Path, overwrite: bool) -> None:
                     "(in Python overwrite=True)"
                 )
             _check_replaceable(target)
+            if os.path.samefile(target, os.curdir):  # which would be one that is gone, to whoever is in it
+                raise ConfigError(
+                    f"output: {target} is the current folder, whose place no other can take; choose another "
+                    "name"
+                )
 
 
 def _check_replaceable(folder: Path) -> None:

@@ -305,17 +305,19 @@ def remove(path: Path) -> None:
 
 
 def check_file_name(target: Path | str, named: str) -> None:
-    """Refuse a name that ends in a slash, as a folder's does; a Path made of it has lost that.
+    """Refuse what cannot be a file's name: none, or one that ends in a slash, which a Path of it has lost.
 
     Args:
         target: as the caller gave it.
         named: the same with its key or flag, such as "output=m.json".
 
     Raises:
-        ConfigError: it ends so.
+        ConfigError: it is empty or the current folder, or ends so.
     """
     if os.fspath(target).endswith(os.sep):
         raise ConfigError(f"{named} ends in a slash, as a folder does; give the name of a file")
+    if not Path(target).name:  # of which no file beside it could be named
+        raise ConfigError(f"{named} is the current folder, or empty; give the name of a file")
 
 
 def check_target(target: Path | str, named: str) -> None:

@@ -145,6 +145,9 @@ def test_bad_arguments(tmp_path, written):
         export(folder, tmp_path, "tsv")
     with pytest.raises(ConfigError, match=f"output={tmp_path}/new/ ends in a slash, as a folder does"):
         export(folder, f"{tmp_path}/new/", "tsv")
+    for name in ("", "."):
+        with pytest.raises(ConfigError, match=f"output={name} is the current folder, or empty"):
+            export(folder, name, "tsv")
     with pytest.raises(ConfigError, match="block_bytes"):
         export(folder, tmp_path / "v.npy", block_bytes=0)
     with pytest.raises(ConfigError, match=r"aaa… is too long for the name of a file"):

@@ -242,6 +242,10 @@ def test_only_what_an_export_wrote_is_replaced(tmp_path, monkeypatch, format):
     assert export(folder, tmp_path / "link", format, overwrite=True) == [tmp_path / "link"]
     assert (tmp_path / "link").is_symlink()
     assert sorted(path.name for path in mine.iterdir()) == before
+    monkeypatch.chdir(mine)
+    with pytest.raises(ConfigError, match="is the current folder, whose place no other can take"):
+        export(folder, ".", format, overwrite=True)
+    assert sorted(os.listdir()) == before
 
 
 @pytest.mark.parametrize("format", ["npy", "pbg"])
