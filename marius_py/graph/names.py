@@ -50,6 +50,7 @@ def write_names(path: Path, data_type: Any, blocks: Iterable[Any]) -> str:
             compression_level=1,
             use_dictionary=False,
             write_statistics=False,
+            write_page_checksum=True,
         ) as writer:
             for block in blocks:
                 _update(digest, block)
@@ -139,7 +140,7 @@ class _NameTable:
         if not path.is_file():
             raise StorageError(f"{path} is missing; prepare the graph again")
         try:
-            self._file = pq.ParquetFile(path)
+            self._file = pq.ParquetFile(path, page_checksum_verification=True)
         except (pa.ArrowException, OSError) as error:
             raise self._failed(error) from error
 

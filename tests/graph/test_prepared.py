@@ -197,6 +197,22 @@ def test_verify_names_damaged_files(tmp_path: Path, name: str) -> None:
     assert [one.problem for one in verify_graph(graph.path)] == [f"{path} is missing"]
 
 
+def test_names_of_a_damaged_file_are_refused_or_the_same(tmp_path: Path) -> None:
+    edges = [(f"node {i}", f"rel {i % 3}", f"node {i * 7 % 40}") for i in range(40)]
+    (tmp_path / "e.tsv").write_text("".join("\t".join(edge) + "\n" for edge in edges))
+    graph = prepare(tmp_path / "e.tsv", tmp_path / "g", split=(1, 0, 0))
+    for name, read in (("nodes.parquet", graph.node_names), ("relations.parquet", graph.relation_names)):
+        whole, path, refused = read(), graph.path / name, 0
+        content = path.read_bytes()
+        for place in range(len(content)):
+            path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+            try:
+                assert read() == whole
+            except StorageError:
+                refused += 1
+        assert refused > len(content) // 2
+
+
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.EACCES, errno.EIO])
 @pytest.mark.parametrize("name", ["graph.json", "edges.h5", "nodes.parquet", "relations.parquet"])
 def test_a_file_that_may_not_be_read_is_not_called_damaged(
