@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from marius_py.errors import FormatError
-from marius_py.prepare.columns import Columns
+from marius_py.prepare.columns import Columns, elsewhere
 
 _SHOWN = 120
 _BYTE = re.compile(r"\\\\|\\udc([89a-f][0-9a-f])")
@@ -95,7 +95,10 @@ def _split_quoted(text: str, separator: str, where: str) -> list[str]:
         at += 1
 
 
-_QUOTE_HINT = "enclose the cell in quotes and write each inner quote twice, or read with quoting=false"
+_QUOTE_HINT = (
+    "enclose the cell in quotes and write each inner quote twice; if quotes are letters here, set "
+    f"input.quoting=false {elsewhere('quoting', 'write a .tsv file')}"
+)
 
 
 def _quoted_cell(text: str, at: int, where: str) -> tuple[str, int]:

@@ -130,8 +130,11 @@ def test_quotes_are_ordinary_characters_where_quoting_is_off(tmp_path: Path) -> 
 )
 def test_misplaced_quotes_are_errors(tmp_path: Path, row: bytes, text: str) -> None:
     path = put(tmp_path, b"x,r,y\n\nx,r,z\n" + row + b"\n", "e.csv")
-    with pytest.raises(FormatError, match=rf"e\.csv, line 4: .*{text}"):
+    with pytest.raises(FormatError, match=rf"e\.csv, line 4: .*{text}") as error:
         read(path)
+    (setting,) = re.findall(r"set (\S+)", str(error.value))
+    words = [f"input.train={path}", f"output={tmp_path / 'g'}", "input.split=[1,0,0]", setting]
+    assert cli.prepare(words) == 0
 
 
 @pytest.mark.parametrize("block_bytes", [3, 1 << 20])
