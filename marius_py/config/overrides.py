@@ -243,13 +243,15 @@ def _check_key(kind: type[Any], key: str) -> None:
 
 def _check_shape(kind: type[Any], key: str, values: Sequence[str]) -> None:
     """Refuse a list where a class is to be named, and a mapping for a list, which hydra fails to merge."""
-    for name, owner, item in keys_of(kind):
-        if name == key:
-            hint = type_of(owner, item.name)
-            wrong = "[" if hint is Component else "{" if get_origin(hint) is tuple else None
-            for value in values:
-                if wrong is not None and value.startswith(wrong):
-                    raise ConfigError(f"{key}={value} has the wrong type: it takes {allowed(hint, item)}")
+    found = next(((owner, item) for name, owner, item in keys_of(kind) if name == key), None)
+    if found is None:  # an argument of a class
+        return
+    owner, item = found
+    hint = type_of(owner, item.name)
+    wrong = "[" if hint is Component else "{" if get_origin(hint) is tuple else None
+    for value in values:
+        if wrong is not None and value.startswith(wrong):
+            raise ConfigError(f"{key}={value} has the wrong type: it takes {allowed(hint, item)}")
 
 
 def _choose_class(key: str, prefix: str, value: str, sweep: bool, has_arguments: bool) -> list[str]:

@@ -49,7 +49,9 @@ _MAX_STEPS = 20
 _RANGE = (math.log(1e-4), math.log(1e4))
 """Of log(1/T): beyond lie the fits that have no optimum, to which the log loss falls ever more slowly."""
 _AT_BOUND = 1e-2
+"""How near to a bound log(1/T) has come where it was on its way beyond: halving the way takes it so far."""
 _NO_LOSS = 1e-9
+"""Log loss below which it is nothing, for every edge's answer has a probability of 1."""
 
 
 @dataclass(frozen=True, slots=True)
