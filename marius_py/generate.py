@@ -22,6 +22,7 @@ from marius_py.graph import Graph
 from marius_py.prepare import ProgressHook, prepare_arrays
 from marius_py.storage.edge_writer import edge_dtype
 from marius_py.streams import Purpose, stream
+from marius_py.whole import MAX_INT64, is_whole
 
 BLOCK_ROWS = 1 << 20
 GROUP_SIZE = 10
@@ -123,7 +124,7 @@ def rmat_edges(
     Raises:
         ConfigError: a size out of range, or shares that are no chances.
     """
-    _check_sizes(num_nodes, num_relations, num_edges)
+    num_nodes, num_relations, num_edges = _checked_sizes(num_nodes, num_relations, num_edges)
     if len(shares) != 4 or min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
         raise ConfigError(f"shares is {shares}; give four chances that add up to 1")
     levels = (num_nodes - 1).bit_length()
@@ -143,7 +144,7 @@ class _Planted:
     """The planted graph's fixed facts, and its blocks by number."""
 
     def __init__(self, num_nodes: int, num_relations: int, num_edges: int, seed: int, noise: float) -> None:
-        _check_sizes(num_nodes, num_relations, num_edges)
+        num_nodes, num_relations, _ = _checked_sizes(num_nodes, num_relations, num_edges)
         if not 0 <= noise <= 1:
             raise ConfigError(f"noise is {noise}; allowed: 0 to 1")
         self._num_nodes, self._seed, self._noise = num_nodes, seed, noise
@@ -198,7 +199,7 @@ def _folded(ids: NDArray[np.int64], levels: int, num_nodes: int) -> NDArray[np.i
 def _first_of_each(edges: NDArray[np.integer]) -> NDArray[np.int64]:
     """Ascending positions at which an edge comes for the first time."""
     spans = [int(top) + 1 for top in edges.max(axis=0)]
-    if spans[0] * spans[1] * spans[2] < 1 << 63:
+    if spans[0] * spans[1] * spans[2] <= MAX_INT64:
         keys = (edges[:, 0].astype(np.int64) * spans[1] + edges[:, 1]) * spans[2] + edges[:, 2]
         first = np.unique(keys, return_index=True)[1]
     else:
@@ -206,8 +207,9 @@ def _first_of_each(edges: NDArray[np.integer]) -> NDArray[np.int64]:
     return np.sort(first)
 
 
-def _check_sizes(num_nodes: int, num_relations: int, num_edges: int) -> None:
+def _checked_sizes(num_nodes: int, num_relations: int, num_edges: int) -> tuple[int, int, int]:
     sizes = {"num_nodes": (num_nodes, 2), "num_relations": (num_relations, 1), "num_edges": (num_edges, 1)}
     for name, (value, least) in sizes.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < least or value > 1 << 40:
+        if not is_whole(value, least, 1 << 40):
             raise ConfigError(f"{name} is {value!r}; allowed: a whole number from {least} to 2^40")
+    return int(num_nodes), int(num_relations), int(num_edges)

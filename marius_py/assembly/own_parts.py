@@ -29,6 +29,7 @@ from marius_py.nn.optimizers import SparseOptimizer
 from marius_py.nn.registry import DECODERS, INITIALIZERS, LOSSES, OPTIMIZERS
 from marius_py.pipeline.execution import torch_threads
 from marius_py.types import SIDES, Side
+from marius_py.whole import is_whole
 
 _NEGATIVES = 512
 """Of the scores that a loss is tried with, where their number is the buffer's."""
@@ -71,7 +72,7 @@ def check_rows(config: TrainConfig, components: Components) -> None:
     if type(components.initializer) in INITIALIZERS.values() and type(decoder) not in DECODERS.values():
         name = f"model.decoder={config.model.decoder.target}"
     for fill, width in ((decoder.init_rows, decoder.dim), (decoder.init_relations, decoder.relation_dim)):
-        if not _is_width(width):
+        if not is_whole(width, 0):
             continue  # of which `check_decoder` tells
         needed, free = 3 * width * _FLOAT_BYTES, memory_with_swap()
         if needed > free:
@@ -233,7 +234,7 @@ def _check_scores(
         ConfigError: it fails, or gives tensors of another shape or type.
     """
     chunks, dim, width = 2, decoder.dim, decoder.relation_dim
-    if not _is_width(width):
+    if not is_whole(width, 0):
         raise ConfigError(
             f"{name}: relation_dim is {width!r}; it must be a whole number of floats, 0 for none"
         )
@@ -278,10 +279,6 @@ def _failing(what: str) -> Iterator[None]:
         raise ConfigError(f"{what} fails: {type(error).__name__}: {error}") from error
 
 
-def _is_width(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= 0)
-
-
 def check_state(config: TrainConfig, components: Components) -> None:
     """Refuse an optimizer whose state has no width, or cannot be begun.
 
@@ -292,7 +289,7 @@ def check_state(config: TrainConfig, components: Components) -> None:
     for dim in (components.decoder.dim, components.decoder.relation_dim):
         with _failing(f"optimizer.name={config.optimizer.name}: state_dim({dim})"):
             width = components.optimizer.state_dim(dim)
-        if not _is_width(width):
+        if not is_whole(width, 0):
             raise ConfigError(
                 f"optimizer.name={config.optimizer.name}: state_dim({dim}) is {width!r}; it must be a whole "
                 "number of floats, 0 for no state"

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from marius_py.errors import ConfigError
 from marius_py.evaluation.rank_files import Names, write_ranks
 from marius_py.evaluation.ranking.ranker import Counts
 from marius_py.types import SIDES
+from marius_py.whole import MAX_INT64, is_whole
 
 PROTOCOL = "filtered, all entities, realistic ties"
 SAMPLED = "sampled"
@@ -225,9 +226,9 @@ class Metrics:
 
 def check_whole(name: str, value: object, low: int = 0) -> int:
     """The argument `name` as int; ConfigError unless it is a whole number from `low` that int64 holds."""
-    if not _is_whole(value, low):
+    if not is_whole(value, low):
         raise ConfigError(f"{name} is {value!r}; allowed: a whole number from {low}")
-    if value >= 1 << 63:  # a number that may have more digits than Python prints
+    if value > MAX_INT64:  # a number that may have more digits than Python prints
         raise ConfigError(f"{name} is 2^63 or more; allowed: a whole number from {low} to 2^63 - 1")
     return int(value)
 
@@ -235,13 +236,9 @@ def check_whole(name: str, value: object, low: int = 0) -> int:
 def check_ks(ks: Iterable[int]) -> tuple[int, ...]:
     """Ascending distinct ks of Hits@k; ConfigError unless they are positive integers."""
     values = list(ks) if isinstance(ks, Iterable) else []
-    if not values or not all(_is_whole(k, 1) for k in values):
+    if not values or not all(is_whole(k, 1) for k in values):
         raise ConfigError(f"ks is {values or ks!r}; allowed: whole numbers of at least 1, such as [1, 3, 10]")
     return tuple(sorted({int(k) for k in values}))
-
-
-def _is_whole(value: object, low: int) -> TypeGuard[int | np.integer]:
-    return not isinstance(value, bool) and isinstance(value, (int, np.integer)) and bool(value >= low)
 
 
 def categorize(tails_per_head: NDArray[np.float64], heads_per_tail: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -30,6 +30,7 @@ from marius_py.importing.mappings import check_delimiter, mapping_file, read_map
 from marius_py.importing.runs import DEFAULT_MEMORY_BYTES, PeerModel, write_run
 from marius_py.prepare import prepare_arrays
 from marius_py.prepare.progress import ProgressHook
+from marius_py.whole import is_whole
 
 CONFIG_NAME = "config.json"
 PHASE_EPSILON = 2.0
@@ -261,7 +262,7 @@ def read_config(path: Path) -> TrainedWith:
 
     def whole(*keys: str) -> int | None:
         key, value = first(*keys)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        if value is not None and not is_whole(value, 1):
             raise FormatError(f"{path}: {key} is {shown(value)}; allowed: a whole number from 1")
         return value
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from marius_py.errors import ConfigError, FormatError, MissingPathError
 from marius_py.importing.files import check_folder, finite, read_count, read_json, shown
+from marius_py.whole import is_whole
 
 CONFIG_NAME = "config.json"
 RELATION_COUNT = "dynamic_rel_count.txt"
@@ -177,7 +178,7 @@ class _Reader:
         return value
 
     def whole(self, value: Any, key: str) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if not is_whole(value, 1):
             raise self._wrong(key, value, "a whole number from 1")
         return value
 

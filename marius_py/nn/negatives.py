@@ -14,6 +14,7 @@ import numpy as np
 
 from marius_py.errors import ConfigError
 from marius_py.types import Side
+from marius_py.whole import is_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +152,10 @@ class UniformNegatives(NegativeSampler):
         }
         of_sides = {f"count_{side}": number for side, number in self.counts.items()}
         for key, value in {"count": count, "chunks": chunks, **of_sides}.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            if not is_whole(value, 1):
                 raise ConfigError(f"negatives.{key} is {value!r}; it must be a whole number, at least 1")
-        self.chunks = chunks
+        self.counts = {side: int(number) for side, number in self.counts.items()}
+        self.chunks = int(chunks)
         self.reads_edges = type(self).sample.__module__ != __name__  # a subclass elsewhere may
 
     def sample(

@@ -22,6 +22,7 @@ from marius_py.evaluation.ranking.scorer import ModelScorer
 from marius_py.predict.topk import TILE_CANDIDATES, Float64, TopK, top_k
 from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.types import SPLITS, Progress, Side
+from marius_py.whole import MAX_INT64, is_whole
 
 if TYPE_CHECKING:
     from marius_py.run_files.reader import RunReader
@@ -35,18 +36,18 @@ _ENTRY_BYTES = 64
 
 def check_k(k: int) -> int:
     """Refuse a k below 1 with a ConfigError."""
-    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
+    if not is_whole(k, 1):
         raise ConfigError(f"k is {k!r}; allowed: a whole number, 1 or more")
     return int(k)
 
 
 def check_memory(memory_bytes: int) -> int:
     """Refuse a budget that is no number, below 16 MiB or of 2^63 bytes or more with a ConfigError."""
-    if isinstance(memory_bytes, bool) or not isinstance(memory_bytes, (int, np.integer)):
+    if not is_whole(memory_bytes, 0):
         raise ConfigError(f"memory is {memory_bytes!r}; allowed: a whole number of bytes, 16 MiB or more")
     if memory_bytes < MIN_MEMORY_BYTES:
         raise ConfigError(f"memory is {memory_bytes} bytes; allowed: {MIN_MEMORY_BYTES} (16 MiB) or more")
-    if memory_bytes >= 1 << 63:  # a number that may have more digits than Python prints
+    if memory_bytes > MAX_INT64:  # a number that may have more digits than Python prints
         raise ConfigError(f"memory is 2^63 bytes or more; allowed: {MIN_MEMORY_BYTES} (16 MiB) to 2^63 - 1")
     return memory_bytes
 

@@ -24,6 +24,7 @@ from marius_py.prepare.progress import ProgressHook, silent
 from marius_py.prepare.sources import open_source
 from marius_py.prepare.splitting import GivenSplits, RandomSplits, check_shares, random_counts
 from marius_py.types import MAX_PARTITIONS, MAX_SEED, SPLITS
+from marius_py.whole import is_whole
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ def prepare(
         file, line and content. StorageError: reading or writing failed. Nothing is then left at `output`.
     """
     report = progress or silent
-    check_arguments(partitions, seed)
+    partitions, seed = checked_arguments(partitions, seed)
     shares = DEFAULT_SPLIT if split is None else split
     check_output(Path(output), overwrite)
     output = Path(output).absolute()  # the current folder may be another one at the end
@@ -132,12 +133,13 @@ def prepare(
     return open_graph(output)
 
 
-def check_arguments(partitions: int | None, seed: int) -> None:
-    """Refuse a number of partitions or a seed out of range with a ConfigError."""
-    if partitions is not None and not _is_whole(partitions, 1, MAX_PARTITIONS):
+def checked_arguments(partitions: int | None, seed: int) -> tuple[int | None, int]:
+    """The number of partitions and the seed as Python's integers; ConfigError if one is out of range."""
+    if partitions is not None and not is_whole(partitions, 1, MAX_PARTITIONS):
         raise ConfigError(f"partitions is {partitions!r}; allowed: a whole number from 1 to {MAX_PARTITIONS}")
-    if not _is_whole(seed, 0, MAX_SEED):
+    if not is_whole(seed, 0, MAX_SEED):
         raise ConfigError(f"seed is {seed!r}; allowed: a whole number from 0 to 2^63 - 1")
+    return None if partitions is None else int(partitions), int(seed)
 
 
 def check_given_splits(split: object, undirected: bool, valid: object, test: object) -> None:
@@ -153,10 +155,6 @@ def check_given_splits(split: object, undirected: bool, valid: object, test: obj
             "undirected is for a random split, which it keeps from parting an edge and its reverse: leave it "
             "out, or valid and test"
         )
-
-
-def _is_whole(value: object, low: int, high: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def partitioning_for(num_nodes: int, partitions: int | None) -> Partitioning:

@@ -19,8 +19,8 @@ from marius_py.errors import ConfigError, FormatError
 from marius_py.graph import Graph, open_graph
 from marius_py.prepare.api import (
     DEFAULT_SPLIT,
-    check_arguments,
     check_given_splits,
+    checked_arguments,
     choose_splits,
     partitioning_for,
 )
@@ -32,6 +32,7 @@ from marius_py.prepare.progress import ProgressHook, silent
 from marius_py.prepare.splitting import check_shares
 from marius_py.storage.edge_writer import BLOCK_ROWS, edge_dtype
 from marius_py.types import SPLITS
+from marius_py.whole import is_whole
 
 EdgeBlocks = NDArray[np.integer] | Iterable[NDArray[np.integer]]
 """One array of edges, or blocks of them that are read once."""
@@ -86,7 +87,7 @@ def prepare_arrays(
         or a number out of range. StorageError: reading or writing failed. Nothing is then left at `output`.
     """
     report = progress or silent
-    check_arguments(partitions, seed)
+    partitions, seed = checked_arguments(partitions, seed)
     shares = DEFAULT_SPLIT if split is None else split
     check_shares(shares)
     check_output(Path(output), overwrite)
@@ -237,7 +238,7 @@ def _names(names: Sequence[str] | None, key: str) -> Any | None:
 def _limit(count: int | None, names: Any | None, key: str) -> int | None:
     if count is None:
         return None if names is None else len(names)
-    if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
+    if not is_whole(count, 1):
         raise ConfigError(f"{key} is {count!r}; allowed: a whole number from 1")
     if names is not None and len(names) != count:
         raise ConfigError(f"{key} is {count}, but {len(names)} names were given")

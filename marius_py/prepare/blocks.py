@@ -15,12 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from marius_py.errors import FormatError
+from marius_py.whole import MAX_INT64
 
 NameKind = Literal["text", "integer"]
 
 ROLES = ("head", "relation", "tail")
-
-_LARGEST = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ def name_column(column: Any, kind: NameKind, role: str, path: Path, first_row: i
         row = first_row + pc.index(column.is_null(), True).as_py()
         raise FormatError(f"{path}, row {row}: the {role} is null; every edge needs one")
     if kind == "integer" and pa.types.is_uint64(column.type):
-        place = pc.index(pc.greater(column, pa.scalar(_LARGEST, pa.uint64())), True).as_py()
+        place = pc.index(pc.greater(column, pa.scalar(MAX_INT64, pa.uint64())), True).as_py()
         if place >= 0:
             raise FormatError(
                 f"{path}, row {first_row + place}: the {role} is {column[place]}; integer names go up to "

@@ -24,7 +24,7 @@ from marius_py.errors import ConfigError, FormatError
 from marius_py.graph import Graph, open_graph
 from marius_py.graph.names import ROW_GROUP
 from marius_py.partitioning import Partitioning
-from marius_py.prepare.api import check_arguments, check_edges
+from marius_py.prepare.api import check_edges, checked_arguments
 from marius_py.prepare.blocks import NameKind
 from marius_py.prepare.columns import is_whole_number
 from marius_py.prepare.dictionary import EdgeSpill, Ingest
@@ -137,7 +137,7 @@ def extend_graph(
         graph has none.
     """
     report = progress or silent
-    check_arguments(None, seed)
+    _, seed = checked_arguments(None, seed)
     old = graph if isinstance(graph, Graph) else open_graph(graph)
     if os.path.realpath(output) == os.path.realpath(old.path):
         raise ConfigError(f"output={output} is the graph that is extended; choose another folder")

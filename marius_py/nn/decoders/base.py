@@ -16,6 +16,7 @@ from marius_py.arrays import is_float32
 from marius_py.errors import ConfigError
 from marius_py.nn.initializers import Initializer
 from marius_py.types import Side
+from marius_py.whole import is_whole
 
 
 def written_together(decoder: object, *methods: str) -> bool:
@@ -55,9 +56,9 @@ class Decoder(ABC):
     """True if a row is a complex vector, real parts in its first half, imaginary parts in the second."""
 
     def __init__(self, dim: int) -> None:
-        if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
+        if not is_whole(dim, 1):
             raise ConfigError(f"model.dim is {dim!r}; it must be a whole number of floats, at least 1")
-        self.dim = dim
+        self.dim = int(dim)
 
     @property
     def relation_dim(self) -> int:

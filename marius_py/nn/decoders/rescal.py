@@ -10,6 +10,7 @@ from marius_py.errors import ConfigError
 from marius_py.nn.decoders.base import ClosedFormDecoder
 from marius_py.nn.initializers import Initializer
 from marius_py.types import Side
+from marius_py.whole import is_whole
 
 
 class RESCAL(ClosedFormDecoder):
@@ -34,11 +35,11 @@ class RESCAL(ClosedFormDecoder):
     def __init__(self, dim: int, block: int | None = None) -> None:
         super().__init__(dim)
         size = dim if block is None else block
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1 or dim % size:
+        if not is_whole(size, 1) or dim % size:
             raise ConfigError(
                 f"model.decoder.block is {block!r}; it must be a whole number that divides model.dim={dim}"
             )
-        self.block = size
+        self.block = int(size)
 
     @property
     def relation_dim(self) -> int:
