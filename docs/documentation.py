@@ -16,9 +16,10 @@ from pathlib import Path
 from unittest import mock
 
 from marius_py import config
-from marius_py.config.fields import allowed, default_of, keys_of, type_of
+from marius_py.config.fields import default_of, keys_of, type_of
 from marius_py.config.groups import conf_dir, group_options, groups_of
 from marius_py.config.help import shown
+from marius_py.config.values import allowed
 from marius_py.errors import ConfigError
 
 PLACEHOLDER = re.compile(r"^\{(settings|groups|help) ([\w-]+)\}$", re.MULTILINE)

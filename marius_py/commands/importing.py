@@ -11,7 +11,7 @@ from marius_py.commands.common import parse_bytes
 from marius_py.commands.console import say
 from marius_py.commands.progress import Bars
 from marius_py.commands.settings import add_settings, flag, read_settings, seed_of, whole
-from marius_py.config.fields import suggest
+from marius_py.config.near import suggest
 from marius_py.errors import ConfigError
 from marius_py.types import MAX_PARTITIONS
 

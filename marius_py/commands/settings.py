@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from marius_py.config.fields import suggest
+from marius_py.config.near import suggest
 from marius_py.errors import ConfigError
 from marius_py.types import MAX_SEED
 

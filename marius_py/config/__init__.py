@@ -2,7 +2,7 @@
 
 from marius_py.config.compose import compose, config_from, load_config
 from marius_py.config.evaluate_schema import EvaluateConfig
-from marius_py.config.fields import Component, build, plain
+from marius_py.config.fields import Component
 from marius_py.config.groups import conf_dir
 from marius_py.config.prepare_schema import DatasetConfig, InputConfig, PrepareConfig
 from marius_py.config.registry import Components, make_components, make_regularizers
@@ -24,6 +24,7 @@ from marius_py.config.schema import (
     check_buffer,
     check_order,
 )
+from marius_py.config.sections import build, plain
 from marius_py.config.words import NOTES, words_of
 
 __all__ = [

@@ -16,12 +16,12 @@ from typing import Any, TypeVar, cast
 
 from marius_py.config.evaluate_schema import EvaluateConfig
 from marius_py.config.explain import explain
-from marius_py.config.fields import build
 from marius_py.config.groups import conf_dir, own_groups, refused
 from marius_py.config.overrides import keys_in, prepare_overrides, warn_of_hydra, warn_of_idle
 from marius_py.config.prepare_schema import PrepareConfig
 from marius_py.config.saved import as_given, keys_of_file, overlay, saved_settings
 from marius_py.config.schema import TrainConfig
+from marius_py.config.sections import build
 from marius_py.errors import ConfigError
 
 T = TypeVar("T", TrainConfig, EvaluateConfig, PrepareConfig)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from marius_py.config.fields import MEBIBYTE, Checked, setting
+from marius_py.config.fields import MEBIBYTE, setting
+from marius_py.config.sections import Checked
 from marius_py.errors import ConfigError
 from marius_py.types import MAX_SEED, MAX_THREADS
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from marius_py.config.explain import explain
-from marius_py.config.fields import suggest
+from marius_py.config.near import suggest
 from marius_py.config.prepare_schema import PrepareConfig
 from marius_py.config.saved import read_yaml
 from marius_py.config.schema import TrainConfig

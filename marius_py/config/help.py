@@ -10,8 +10,9 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from marius_py.config.fields import Component, allowed, default_of, keys_of, type_of
+from marius_py.config.fields import Component, default_of, keys_of, type_of
 from marius_py.config.groups import OWN, conf_dir, group_options, groups_of
+from marius_py.config.values import allowed
 
 WIDTH = 100
 """Columns of the text."""

@@ -15,9 +15,11 @@ from typing import Any, cast, get_origin
 
 from marius_py.config.built_in import short_name
 from marius_py.config.evaluate_schema import EvaluateConfig
-from marius_py.config.fields import Component, allowed, default_of, keys_of, type_of, unknown_key
+from marius_py.config.fields import Component, default_of, keys_of, type_of
 from marius_py.config.groups import OWN, conf_dir, group_options, groups_of, unknown_choice
+from marius_py.config.near import unknown_key
 from marius_py.config.schema import TrainConfig
+from marius_py.config.values import allowed
 from marius_py.errors import ConfigError
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from marius_py.config.fields import Checked, section, setting
+from marius_py.config.fields import section, setting
+from marius_py.config.sections import Checked
 from marius_py.errors import ConfigError
 from marius_py.types import MAX_PARTITIONS, MAX_SEED
 

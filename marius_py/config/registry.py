@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
-from marius_py.config.fields import Component, default_of, suggest
+from marius_py.config.fields import Component, default_of
+from marius_py.config.near import suggest
 from marius_py.config.regularization import regularization_of
 from marius_py.config.schema import TrainConfig
 from marius_py.errors import ConfigError, MariusError

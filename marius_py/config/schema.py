@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from marius_py.config import rates
-from marius_py.config.fields import MEBIBYTE, Checked, Component, section, setting
+from marius_py.config.fields import MEBIBYTE, Component, section, setting
+from marius_py.config.sections import Checked
 from marius_py.errors import ConfigError
 from marius_py.types import MAX_PARTITIONS, MAX_SEED, MAX_THREADS
 
