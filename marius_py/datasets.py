@@ -11,11 +11,12 @@ import hashlib
 import logging
 import lzma
 import os
+import shutil
 import tarfile
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -84,17 +85,24 @@ def fetch(dataset: Dataset, progress: Callable[[int, int | None], None] | None =
     return paths
 
 
-def _part_of(path: Path) -> Path:
-    """Where this process writes a file that is to come to `path`."""
-    return path.with_name(f"{path.name}.{os.getpid()}.part")
+@contextlib.contextmanager
+def _appearing(path: Path) -> Iterator[IO[bytes]]:
+    """Give a file to write that appears at `path` whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as sink:
+            yield sink
+        os.replace(part, path)
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
 
 
 def _download(dataset: Dataset, target: Path, progress: Callable[[int, int | None], None] | None) -> None:
-    part = _part_of(target)
     log.info("fetching %s from %s", dataset.name, dataset.url)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with urllib.request.urlopen(dataset.url, timeout=TIMEOUT_S) as source, part.open("wb") as sink:
+        with _appearing(target) as sink, urllib.request.urlopen(dataset.url, timeout=TIMEOUT_S) as source:
             length = source.headers.get("Content-Length")
             total = int(length) if length else None
             done = 0
@@ -103,9 +111,8 @@ def _download(dataset: Dataset, target: Path, progress: Callable[[int, int | Non
                 done += len(block)
                 if progress is not None:
                     progress(done, total)
-        if total is not None and done != total:
-            raise urllib.error.URLError(f"only {done} of {total} bytes arrived")
-        os.replace(part, target)
+            if total is not None and done != total:
+                raise urllib.error.URLError(f"only {done} of {total} bytes arrived")
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         raise StorageError(
@@ -113,9 +120,6 @@ def _download(dataset: Dataset, target: Path, progress: Callable[[int, int | Non
             f"that file elsewhere and put it at {target}, or put {', '.join(dataset.members.values())} into "
             f"{target.parent}, then run the command again"
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
 
 
 def _unpack(dataset: Dataset, archive: Path, paths: Mapping[str, Path]) -> None:
@@ -128,8 +132,9 @@ def _unpack(dataset: Dataset, archive: Path, paths: Mapping[str, Path]) -> None:
                 source = files.extractfile(member) if name is not None and member.isfile() else None
                 if name is None or source is None:
                     continue
-                with source:
-                    _copy_out(source, wanted.pop(name))
+                with source, _appearing(wanted[name]) as sink:
+                    shutil.copyfileobj(source, sink, BLOCK_BYTES)
+                del wanted[name]
     except _DAMAGE as error:
         if isinstance(error, OSError) and error.errno:
             raise StorageError(f"unpacking {archive} failed: {error}") from error
@@ -137,20 +142,6 @@ def _unpack(dataset: Dataset, archive: Path, paths: Mapping[str, Path]) -> None:
         raise FormatError(f"{archive} cannot be unpacked ({reason}); remove it and run again") from error
     if wanted:
         raise FormatError(f"{archive} lacks {', '.join(sorted(wanted))}; remove it and run again")
-
-
-def _copy_out(source: IO[bytes], path: Path) -> None:
-    """Write a member to its place, where it appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = _part_of(path)
-    try:
-        with part.open("wb") as sink:
-            while block := source.read(BLOCK_BYTES):
-                sink.write(block)
-        os.replace(part, path)
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
 
 
 def _sha256(path: Path) -> str:
