@@ -310,6 +310,7 @@ def _allocate(file: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtyp
     creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     creation.set_layout(h5py.h5d.CONTIGUOUS)
+    creation.set_obj_track_times(False)  # the same edges make the same bytes
     space = h5py.h5s.create_simple(shape)
     h5py.h5d.create(file.id, name.encode(), h5py.h5t.py_create(dtype), space, creation)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -48,6 +49,17 @@ def random_rows(count: int, seed: int = 0, nodes: int = 60, relations: int = 4) 
         strict=True,
     )
     return [(f"node {h}", f"rel {r}", f"node {t}") for h, r, t in rows]
+
+
+def test_the_same_input_makes_the_same_bytes(tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "edges.tsv", random_rows(200))
+    first = prepare(rows, tmp_path / "first", partitions=4)
+    time.sleep(1.1)  # HDF5 notes whole seconds
+    second = prepare(rows, tmp_path / "second", partitions=4)
+    names = sorted(path.name for path in first.path.iterdir())
+    assert names == sorted(path.name for path in second.path.iterdir()) != []
+    for name in names:
+        assert (first.path / name).read_bytes() == (second.path / name).read_bytes(), name
 
 
 def test_given_splits_keep_every_edge_and_name(tmp_path: Path) -> None:
