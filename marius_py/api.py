@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from marius_py.assembly import build
+from marius_py.assembly.folder import named, run_folder
 from marius_py.assembly.interrupts import Interrupts
 from marius_py.assembly.joint import Passing
 from marius_py.config import EvaluateConfig, TrainConfig, compose, load_config, words_of
@@ -88,7 +89,7 @@ def train(
     if not prepares:
         return _trained(config, watcher)
     build.check(config)
-    with build.named(config) as config, _prepared(graph, build.run_folder(config)) as place:
+    with named(config) as config, _prepared(graph, run_folder(config)) as place:
         return _trained(replace(config, graph=str(place)), watcher)
 
 

@@ -8,11 +8,8 @@ checked before any data is opened.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +18,15 @@ import torch
 from marius_py.assembly.checks import (
     check_capacity,
     check_components,
-    check_room,
     check_validation,
     hint_at_margin,
     warn_of_warmup,
 )
+from marius_py.assembly.folder import named, run_folder
 from marius_py.assembly.joint import Joint
 from marius_py.assembly.joint import Watcher as Watcher  # others name it build.Watcher
 from marius_py.assembly.planned import resolve_auto
+from marius_py.assembly.store import committed_meta, open_store
 from marius_py.config import (
     Components,
     TrainConfig,
@@ -39,43 +37,34 @@ from marius_py.config import (
     with_penalties,
     write_yaml,
 )
-from marius_py.errors import MariusError, MissingPathError, StorageError
+from marius_py.errors import MariusError, MissingPathError
 from marius_py.generate import planted_graph
 from marius_py.graph import Graph, open_graph
 from marius_py.machine import available_cores
 from marius_py.parts import (
     DEMO_PARTITIONS,
-    automatic_capacity,
-    check_resumable,
     edges_of,
     identity,
     log_memory,
     make_model,
     number_of,
     partitioning_of,
-    spare_slots,
     training_device,
 )
 from marius_py.pipeline.execution import torch_threads
 from marius_py.pipeline.runner import stage_of
 from marius_py.pipeline.watchdog import Watchdog
 from marius_py.resuming.resume import (
-    EPOCH_META,
-    EpochSettings,
     check_begun,
     check_content,
-    check_epochs,
     check_free,
-    check_spare_slots,
     claimed,
-    log_changes,
     plain_json,
     record,
     record_settings,
 )
 from marius_py.resuming.snapshots import best_epoch, best_snapshot
 from marius_py.run_files.names import (
-    CHECKPOINT_FOLDER,
     CONFIG_FILE,
     CONFIG_META,
     DEMO_GRAPH,
@@ -91,13 +80,6 @@ from marius_py.run_files.results import (
     write_json,
 )
 from marius_py.run_state import validations_of
-from marius_py.storage.files import remove
-from marius_py.storage.hdf5_nodes import (
-    create_node_store,
-    has_commit,
-    open_node_store,
-)
-from marius_py.storage.hdf5_store import Hdf5PartitionStore
 from marius_py.storage.protocols import NodeTable
 from marius_py.validation import VALIDATION_META, chance_of, decline_of, plan_validation
 
@@ -279,123 +261,3 @@ def resolved(config: TrainConfig, folder: Path, graph: Graph) -> dict[str, Any]:
         "output": str(folder),
         "graph": str(graph.path.absolute()) if config.graph else None,
     }
-
-
-@contextmanager
-def named(config: TrainConfig) -> Iterator[TrainConfig]:
-    """`config` with a run folder; one named by the time goes again where nothing comes into it."""
-    if config.output is not None:
-        yield config
-        return
-    folder = run_folder(config)
-    try:
-        yield replace(config, output=str(folder))
-    finally:
-        with suppress(OSError):  # it has content, as a rule
-            folder.rmdir()
-
-
-def run_folder(config: TrainConfig) -> Path:
-    """The run folder, which need not exist yet; without `output` one is made, of which the name is the time.
-
-    Raises:
-        StorageError: it cannot be made.
-    """
-    if config.output is not None:
-        return Path(config.output).absolute()
-    folder = first = Path("runs", datetime.now().strftime("%Y-%m-%d_%H-%M-%S")).absolute()
-    numbers = count(2)
-    try:
-        first.parent.mkdir(exist_ok=True)
-        while True:
-            try:
-                folder.mkdir()
-            except FileExistsError:  # another run's of this second
-                folder = first.with_name(f"{first.name}-{next(numbers)}")
-            else:
-                return folder
-    except OSError as error:
-        raise StorageError(
-            f"the run folder {folder} cannot be made: {error.strerror}; give output=RUN"
-        ) from error
-
-
-# ---------------------------------------------------------------------- store and trainer
-
-
-def open_store(
-    config: TrainConfig,
-    folder: Path,
-    graph: Graph,
-    table: NodeTable,
-    relation_bytes: int,
-    meta: Mapping[str, Any],
-) -> tuple[Hdf5PartitionStore, int]:
-    """Create the run's node store, or open the committed one that is resumed.
-
-    Args:
-        config: settings.
-        folder: the run folder, claimed.
-        graph: what is trained on.
-        table: shape of the node table.
-        relation_bytes: of the relations and their optimizer state.
-        meta: `identity` and the settings, as they are committed.
-
-    Returns:
-        The store, open, and the buffer's capacity.
-
-    Raises:
-        ConfigError: the run was made with settings or a graph that cannot change, or has more epochs already,
-        or the buffer cannot be had; nothing is written then.
-    """
-    nodes = folder / CHECKPOINT_FOLDER
-    if not (config.resume and has_commit(nodes)):
-        capacity = capacity_of(config, graph, table, relation_bytes, {})
-        spare = spare_slots(config, table, capacity)
-        write_yaml(meta[CONFIG_META], folder / CONFIG_FILE)  # a run that is killed now begins anew with these
-        try:
-            return create_node_store(nodes, table, spare_slots=spare), capacity
-        except BaseException:
-            remove(folder / CONFIG_FILE)
-            raise
-    store = open_node_store(nodes)
-    try:
-        committed = committed_meta(store)
-        check_resumable(committed, meta, folder)
-        check_epochs(committed, config.training.epochs, folder)
-        capacity = capacity_of(config, graph, table, relation_bytes, committed)
-        check_spare_slots(store, capacity)
-        log_changes(committed.get(CONFIG_META, {}), meta[CONFIG_META])
-    except BaseException:
-        store.close()
-        raise
-    return store, capacity
-
-
-def capacity_of(
-    config: TrainConfig, graph: Graph, table: NodeTable, relation_bytes: int, committed: Mapping[str, Any]
-) -> int:
-    """The buffer's capacity: as asked for, else as many as fit, and no more than before in a resumed run.
-
-    Args:
-        config: settings.
-        graph: what is trained on.
-        table: shape of the node table.
-        relation_bytes: of the relations and their optimizer state.
-        committed: meta of the run's last commit; empty before the first.
-
-    Raises:
-        ConfigError: such a buffer cannot be had; see `check_room`.
-    """
-    capacity = number_of(config, "capacity")
-    if capacity is None:
-        capacity = automatic_capacity(table, relation_bytes, config.storage.device)
-        if EPOCH_META in committed:
-            capacity = min(capacity, EpochSettings.from_meta(committed[EPOCH_META]).capacity)
-    check_room(config, graph, table, capacity)
-    return capacity
-
-
-def committed_meta(store: Hdf5PartitionStore) -> Mapping[str, Any]:
-    """Metadata of the last commit; empty before the first."""
-    return store.meta or {}

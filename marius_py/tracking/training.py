@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from marius_py.assembly import build
+from marius_py.assembly.folder import named, run_folder
 from marius_py.assembly.joint import Passing
 from marius_py.config import TrainConfig, plain
 from marius_py.tracking.trackers import Trackers, make_trackers
@@ -22,7 +23,7 @@ def train(config: TrainConfig, watcher: build.Watcher | None = None) -> dict[str
     if not config.trackers:
         return build.train(config, watcher)
     trackers = make_trackers(config.trackers)
-    with build.named(config) as config:
+    with named(config) as config:
         tracked = _Tracked(watcher, trackers, config)
         result: dict[str, Any] | None = None
         try:
@@ -47,7 +48,7 @@ class _Tracked(Passing):
         super().on_start(trainer, num_edges, epochs_done)
         if not self.started:  # a run that ends an epoch of other settings first makes two trainers
             self.started = True
-            self._trackers.start(build.run_folder(self._config), plain(self._config), epochs_done)
+            self._trackers.start(run_folder(self._config), plain(self._config), epochs_done)
 
     def on_epoch(self, line: Mapping[str, Any]) -> None:
         """Pass on and log."""

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from marius_py.assembly import build
+from marius_py.assembly import folder
 from marius_py.assembly.build import train, warn_of_decline
+from marius_py.assembly.folder import run_folder
 from marius_py.assembly.planned import plan
 from marius_py.config import EvaluateConfig, TrainConfig, compose, load_config
 from marius_py.errors import ConfigError, StorageError
@@ -50,7 +51,7 @@ def test_runs_of_one_second_have_folders_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(build, "datetime", Noon)
+    monkeypatch.setattr(folder, "datetime", Noon)
     small = ["device=cpu", "model.dim=4", "training.epochs=1", "training.valid_every=0"]
     small += ["negatives.count=4", "pipeline.mode=inline", "pipeline.compute_threads=1"]
     (tmp_path / "edges.tsv").write_text("".join(f"a{i}\tr\ta{i + 1}\n" for i in range(30)))
@@ -59,7 +60,7 @@ def test_runs_of_one_second_have_folders_of_their_own(
     noon = tmp_path / "runs" / "2026-07-01_12-00-00"
     assert runs == [noon, noon.with_name(f"{noon.name}-2")]
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(build.run_folder, [TrainConfig()] * 8))
+        found = list(pool.map(run_folder, [TrainConfig()] * 8))
     assert {path.name for path in found} == {f"{noon.name}-{number}" for number in range(3, 11)}
     with pytest.raises(ConfigError, match=r"storage\.capacity=9"):
         train(load_config(["graph=graph", *small, "storage.capacity=9"]))

@@ -61,8 +61,8 @@ def test_a_run_that_was_killed_before_its_first_commit_begins_anew_as_it_was(
 ) -> None:
     """Its settings are there before anything else, so that it does not become a demo."""
     program = (
-        "import os, sys; from marius_py import cli; from marius_py.assembly import build\n"
-        "build.create_node_store = lambda *given, **named: os._exit(9)\n"
+        "import os, sys; from marius_py import cli; from marius_py.assembly import store\n"
+        "store.create_node_store = lambda *given, **named: os._exit(9)\n"
         "cli.train(sys.argv[1:])"
     )
     run = tmp_path / "run"
