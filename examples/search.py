@@ -94,6 +94,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=9, help="of each run")
     options = parser.parse_args()
     graph = options.graph
+    if (options.output / "0").exists():
+        parser.error(f"--output {options.output} holds runs of a search: give another folder, or remove it")
     if graph is None:
         graph = options.output / "graph"
         planted_graph(graph, num_nodes=500, num_relations=8, num_edges=6000, overwrite=True)

@@ -79,3 +79,13 @@ def test_search_ends_with_the_best_settings(tmp_path: Path) -> None:
     subprocess.run(train, cwd=tmp_path, capture_output=True, timeout=280, check=True)
     lines = [json.loads(line) for line in (tmp_path / "again" / "metrics.jsonl").read_text().splitlines()]
     assert f"{max(line['valid']['mrr'] for line in lines if line.get('valid')):.4f}" == best[1]
+
+
+def test_a_search_does_not_begin_among_the_runs_of_another(tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="the search needs optuna: pip install 'marius_py[optuna]'")
+    (tmp_path / "run" / "0").mkdir(parents=True)
+    command = [sys.executable, str(EXAMPLES / "search.py"), "--output", "run"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 2
+    assert "error: --output run holds runs of a search: give another folder" in done.stderr
+    assert not (tmp_path / "run" / "graph").exists()
