@@ -115,6 +115,12 @@ def test_done(runs: list[TrainConfig], capsys: pytest.CaptureFixture[str], tmp_p
         (OSError(errno.ENOSPC, "No space left on device"), 1, "reading or writing: No space left on device"),
         (OSError("surprise"), 1, "unexpected OSError: surprise"),
         (SystemExit(0), 1, "unexpected SystemExit: 0"),
+        (type("PanicException", (BaseException,), {})("index"), 1, "unexpected PanicException: index"),
+        (
+            type("Mute", (Exception,), {"__str__": lambda _: 1 / 0})(),
+            1,
+            "unexpected Mute: its text cannot be had",
+        ),
     ],
 )
 def test_failures_end_with_one_line_and_their_code(

@@ -146,7 +146,7 @@ def _outcome(run: Callable[[], None]) -> int:
         return _report(error, FAILED)
     except BrokenPipeError as error:
         return _report(error, FAILED, "the output was closed")
-    except (Exception, SystemExit) as error:  # of a user's class; flags and help have had theirs
+    except BaseException as error:  # of a user's class, or of Rust; flags and help have had theirs
         return _report(error, FAILED, told(error))
     return OK
 
@@ -189,7 +189,11 @@ def told(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:  # a full disk, a name too long: no defect of ours
         where = "reading or writing" if error.filename is None else error.filename
         return f"{where}: {error.strerror}"
-    return f"unexpected {type(error).__name__}: {error}"
+    try:
+        said = str(error)
+    except Exception as failure:  # a class of a user's may fail at that too
+        said = f"its text cannot be had ({type(failure).__name__})"
+    return f"unexpected {type(error).__name__}: {said}"
 
 
 def _report(error: BaseException, code: int, text: str | None = None) -> int:
