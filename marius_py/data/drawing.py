@@ -88,8 +88,7 @@ class BatchDrawing:
         self._is_foreign = is_foreign(sampler)
         # Their order means nothing. Rows of the host are read and added to faster in the order of memory, and
         # so is a search for known edges; a device does not care. What is another's may change: it is copied.
-        is_order_of_use = batches.mask_known or not isinstance(buffer, DeviceBuffer)
-        self._sorts = self._is_foreign or (is_order_of_use and not sampler.ascends)
+        self._sorts = self._is_foreign or batches.mask_known or not isinstance(buffer, DeviceBuffer)
         self._distinct = Pool(lambda: DistinctIndex(buffer.num_rows, compiled=batches.compiled))
 
     def draw(self, leased: LeasedEdges) -> EdgeBatch | DrawnBatch:

@@ -53,18 +53,7 @@ class ResidentNodes:
 
     def uniform(self, rng: np.random.Generator, size: int) -> np.ndarray:
         """Draw (size,) int64 ids, each resident node equally likely, with replacement."""
-        return self._at(rng.integers(0, self.count, size, dtype=np.int64))
-
-    def spread(self, rng: np.random.Generator, chunks: int, count: int) -> np.ndarray:
-        """Draw (chunks, count) int64 ids, each resident node equally likely, spread evenly (`spread_places`).
-
-        Returns:
-            Ids, ascending in each chunk.
-        """
-        return self._at(spread_places(rng, self.count, chunks, count))
-
-    def _at(self, place: np.ndarray) -> np.ndarray:
-        """Ids of int64 places among the resident nodes, 0 to count - 1; `place` may be changed."""
+        place: np.ndarray = rng.integers(0, self.count, size, dtype=np.int64)
         offsets = self.starts - self._ends + self.sizes
         if (offsets == offsets[0]).all():  # one range after another, as where all partitions are resident
             place += offsets[0]
@@ -80,74 +69,23 @@ class ResidentNodes:
         Raises:
             ConfigError: built without degrees, as for a sampler that does not set `needs_degrees`.
         """
-        total = self._degrees_in_all()
-        if total == 0:
-            return self.uniform(rng, size)
-        return self._at_degree(rng.integers(0, total, size, dtype=np.int64))
-
-    def spread_by_degree(self, rng: np.random.Generator, chunks: int, count: int) -> np.ndarray:
-        """Draw (chunks, count) int64 ids as `by_degree`, but spread evenly (`spread_places`).
-
-        Returns:
-            Ids, ascending in each chunk.
-        """
-        total = self._degrees_in_all()
-        if total == 0:
-            return self.spread(rng, chunks, count)
-        return self._at_degree(spread_places(rng, total, chunks, count))
-
-    def _degrees_in_all(self) -> int:
-        if self._degree_ends is None:
+        if self.degree_cumsum is None or self._degree_ends is None:
             raise ConfigError(
                 "negatives.sampler draws by_degree, but the graph's degrees were not loaded: set "
                 "needs_degrees = True on the sampler's class"
             )
-        return int(self._degree_ends[-1]) if len(self._degree_ends) else 0
-
-    def _at_degree(self, place: np.ndarray) -> np.ndarray:
-        """Ids of int64 places among the ends of edges of the resident nodes, node after node."""
-        assert self.degree_cumsum is not None  # `_degrees_in_all` has seen them
-        assert self._degree_ends is not None
+        total = int(self._degree_ends[-1]) if len(self._degree_ends) else 0
+        if total == 0:
+            return self.uniform(rng, size)
+        place = rng.integers(0, total, size, dtype=np.int64)
         part = np.searchsorted(self._degree_ends, place, side="right")
-        ids = np.empty(place.shape, np.int64)
-        for index, sums in enumerate(self.degree_cumsum):
-            mine = part == index
+        ids = np.empty(size, np.int64)
+        for index in range(len(self.sizes)):
+            mine = np.flatnonzero(part == index)
+            sums = self.degree_cumsum[index]
             before = self._degree_ends[index] - (sums[-1] if len(sums) else 0)
             ids[mine] = np.searchsorted(sums, place[mine] - before, side="right") + self.starts[index]
         return ids
-
-
-def spread_places(rng: np.random.Generator, total: int, chunks: int, count: int) -> np.ndarray:
-    """Draw (chunks, count) places from 0 to total - 1, each equally likely, spread evenly over all of them.
-
-    One place is drawn of each of chunks · count equal parts of a circle of all places (systematic sampling;
-    Madow and Madow, 1944). Where the parts begin is drawn as well, and which of `chunks` parts in a row is
-    which chunk's. In all chunks together a place then comes as often as any other to within two, and in one
-    chunk seldom twice if there are many more places than draws. As many draws with replacement as there are
-    places would leave out a third of these and repeat others.
-
-    Args:
-        rng: where draws come from.
-        total: places, at least 1.
-        chunks, count: C and K, at least 1.
-
-    Returns:
-        Places (C, K) int64, ascending in each chunk.
-    """
-    part = rng.integers(0, chunks, count) + np.arange(chunks)[:, None]  # (C, K) of `chunks` parts in a row …
-    np.subtract(part, chunks, out=part, where=part >= chunks)
-    part += np.arange(0, chunks * count, chunks)  # … and of all
-    point = rng.random((chunks, count))
-    point += part
-    point += rng.random()
-    point *= total / (chunks * count)
-    places = point.astype(np.int64)
-    chunk = int(part[:, -1].argmax())
-    if places[chunk, -1] >= total:  # the last part alone reaches beyond the end of the circle
-        places[chunk] = np.roll(places[chunk], 1)
-        places[chunk, 0] -= total
-    np.minimum(places, total - 1, out=places)  # the float may have been rounded to it
-    return places
 
 
 class NegativeSampler(ABC):
@@ -156,13 +94,11 @@ class NegativeSampler(ABC):
     A subclass that needs `ResidentNodes.by_degree` sets `needs_degrees`; one whose negatives always hold the
     edges' own answers sets `holds_answers`, and these are then left out even where known edges are not. One
     that asks of a batch's edges but how many they are clears `reads_edges`: they may be of any integer type.
-    One of this package whose ids ascend in each chunk sets `ascends`, which saves sorting them.
     """
 
     needs_degrees: bool = False
     holds_answers: bool = False
     reads_edges: bool = True
-    ascends: bool = False
 
     @abstractmethod
     def sample(
@@ -195,7 +131,7 @@ def chunks_of(batch: int, chunks: int) -> int:
 
 
 class UniformNegatives(NegativeSampler):
-    """Negatives drawn uniformly from resident nodes, evenly spread over them (`spread_places`).
+    """Negatives drawn uniformly from resident nodes, with replacement.
 
     Args:
         count: negatives K a chunk and side, at least 1.
@@ -210,25 +146,23 @@ class UniformNegatives(NegativeSampler):
         count_head: int | None = None,
         count_tail: int | None = None,
     ) -> None:
-        self.counts: dict[Side, int] = {
-            "head": count if count_head is None else count_head,
-            "tail": count if count_tail is None else count_tail,
-        }
-        of_sides = {f"count_{side}": number for side, number in self.counts.items()}
-        for key, value in {"count": count, "chunks": chunks, **of_sides}.items():
+        head = count if count_head is None else count_head
+        tail = count if count_tail is None else count_tail
+        given = {"count": count, "chunks": chunks, "count_head": head, "count_tail": tail}
+        for key, value in given.items():
             if not is_whole(value, 1):
                 raise ConfigError(f"negatives.{key} is {value!r}; it must be a whole number, at least 1")
-        self.counts = {side: int(number) for side, number in self.counts.items()}
+        self.counts: dict[Side, int] = {"head": int(head), "tail": int(tail)}
         self.chunks = int(chunks)
         self.reads_edges = type(self).sample.__module__ != __name__  # a subclass elsewhere may
-        self.ascends = not self.reads_edges
 
     def sample(
         self, edges: np.ndarray, resident: ResidentNodes, side: Side, rng: np.random.Generator
     ) -> np.ndarray:
         """Draw (C, K) int64 ids."""
         chunks = chunks_of(len(edges), self.chunks)
-        return resident.spread(rng, chunks, self.counts[side])
+        count = self.counts[side]
+        return resident.uniform(rng, chunks * count).reshape(chunks, count)
 
 
 class DegreeNegatives(UniformNegatives):
@@ -254,7 +188,6 @@ class DegreeNegatives(UniformNegatives):
             raise ConfigError(f"negatives.degree_fraction is {degree_fraction!r}; it must lie in [0, 1]")
         self.degree_fraction = float(degree_fraction)
         self.needs_degrees = any(round(one * self.degree_fraction) > 0 for one in self.counts.values())
-        self.ascends = self.ascends and not self.needs_degrees
 
     def sample(
         self, edges: np.ndarray, resident: ResidentNodes, side: Side, rng: np.random.Generator
@@ -263,12 +196,10 @@ class DegreeNegatives(UniformNegatives):
         chunks = chunks_of(len(edges), self.chunks)
         count = self.counts[side]
         by_degree = round(count * self.degree_fraction)
-        if not by_degree:
-            return resident.spread(rng, chunks, count)
-        popular = resident.spread_by_degree(rng, chunks, by_degree)
-        if by_degree == count:
-            return popular
-        return np.concatenate([popular, resident.spread(rng, chunks, count - by_degree)], axis=1)
+        parts = [resident.uniform(rng, chunks * (count - by_degree)).reshape(chunks, -1)]
+        if by_degree:
+            parts.insert(0, resident.by_degree(rng, chunks * by_degree).reshape(chunks, by_degree))
+        return np.concatenate(parts, axis=1)
 
 
 class AllNegatives(NegativeSampler):
@@ -279,7 +210,6 @@ class AllNegatives(NegativeSampler):
     """
 
     holds_answers = True
-    ascends = True
 
     def sample(
         self, edges: np.ndarray, resident: ResidentNodes, side: Side, rng: np.random.Generator

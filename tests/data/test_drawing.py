@@ -13,18 +13,10 @@ from marius_py.data.batch_settings import BatchSettings
 from marius_py.data.drawing import BatchDrawing, checked
 from marius_py.data.leased_edges import LeasedEdges
 from marius_py.errors import ConfigError
-from marius_py.nn.negatives import (
-    AllNegatives,
-    DegreeNegatives,
-    NegativeSampler,
-    ResidentNodes,
-    UniformNegatives,
-)
+from marius_py.nn.negatives import NegativeSampler, ResidentNodes, UniformNegatives
 from marius_py.types import Position, Side
 
-RESIDENT = ResidentNodes(  # 0 to 4, 20 to 29
-    starts=np.array([0, 20]), sizes=np.array([5, 10]), degree_cumsum=[np.arange(1, 6), np.arange(1, 11)]
-)
+RESIDENT = ResidentNodes(starts=np.array([0, 20]), sizes=np.array([5, 10]))  # 0 to 4, 20 to 29
 
 
 class Given(NegativeSampler):
@@ -110,31 +102,9 @@ def test_the_packages_own_samplers_are_taken_at_their_word(monkeypatch: pytest.M
     np.testing.assert_array_equal(found, checked(found, 4, RESIDENT))
 
 
-@pytest.mark.parametrize("sampler", [UniformNegatives(12, 2), DegreeNegatives(12, 2, 0.0), AllNegatives()])
-def test_what_is_said_to_ascend_is_not_sorted_anew(
-    sampler: NegativeSampler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert sampler.ascends
-    whole = draw(sampler)
-    assert (whole[:, 1:] >= whole[:, :-1]).all()
-    sort = np.sort
-    sorted_rows = []
-
-    def seen(values: Any, axis: int = -1) -> Any:
-        sorted_rows.append(axis == 1)
-        return sort(values, axis)
-
-    monkeypatch.setattr(np, "sort", seen)
-    np.testing.assert_array_equal(draw(sampler), whole)
-    assert not any(sorted_rows)
-    draw(Given(np.array([[4, 20, 3]])))
-    assert any(sorted_rows)
-
-
 def test_negatives_ascend_but_for_a_device_that_does_not_care() -> None:
     on_device = object.__new__(DeviceBuffer)
-    sampler = DegreeNegatives(count=12, chunks=2, degree_fraction=0.5)
-    assert not sampler.ascends
+    sampler = UniformNegatives(count=12, chunks=2)
     whole = draw(sampler)
     assert (whole[:, 1:] >= whole[:, :-1]).all()
     np.testing.assert_array_equal(draw(sampler, on_device, mask_known=True), whole)

@@ -25,7 +25,7 @@ from marius_py.nn import (
 )
 from marius_py.nn.kernels import host
 from marius_py.nn.known_edges import KnownEdges, own_answers
-from marius_py.nn.negatives import chunks_of, spread_places
+from marius_py.nn.negatives import chunks_of
 from marius_py.nn.registry import SAMPLERS
 from marius_py.types import SIDES, Side
 
@@ -67,62 +67,6 @@ def test_by_degree_without_edges_is_uniform() -> None:
 def test_by_degree_without_degrees_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"negatives\.sampler .* set needs_degrees = True on the sampler"):
         ResidentNodes(STARTS, SIZES).by_degree(rng(), 4)
-
-
-@given(st.integers(1, 3000), st.integers(1, 12), st.integers(1, 300), st.integers(0, 9))
-def test_spread_places_lie_evenly(total: int, chunks: int, count: int, seed: int) -> None:
-    places = spread_places(np.random.default_rng(seed), total, chunks, count)
-    assert places.shape == (chunks, count)
-    assert places.dtype == np.int64
-    assert places.min() >= 0
-    assert places.max() < total
-    assert (places[:, 1:] >= places[:, :-1]).all()
-    assert places.flags.c_contiguous
-    often = np.bincount(places.ravel(), minlength=total)
-    assert abs(often - chunks * count / total).max() <= 2
-    # a tenth of the places has a tenth of the draws, and each chunk a share of those
-    tenth = often[: -(-total // 10)].sum() - chunks * count * -(-total // 10) / total
-    assert abs(tenth) <= 2
-    for one in places:
-        assert abs((one < -(-total // 10)).sum() - count * -(-total // 10) / total) <= 4
-
-
-def test_each_place_is_equally_likely_in_each_chunk() -> None:
-    generator, total, chunks, count, times = np.random.default_rng(5), 7, 3, 2, 20_000
-    often = np.zeros((chunks, total), np.int64)
-    together = 0
-    for _ in range(times):
-        places = spread_places(generator, total, chunks, count)
-        for chunk, row in enumerate(places):
-            np.add.at(often[chunk], row, 1)
-        together += int((places[0] == 0).any() and (places[0] == 3).any())
-    np.testing.assert_allclose(often * total / (times * count), 1, atol=0.04)
-    assert 0.02 < together / times < 0.2  # any two may share a chunk
-
-
-def test_draws_of_a_whole_batch_leave_hardly_a_node_out() -> None:
-    nodes = ResidentNodes(np.array([5, 2000]), np.array([600, 400]))
-    drawn = UniformNegatives(100, 10).sample(np.zeros((20, 3), np.int64), nodes, "head", rng())
-    assert len(np.unique(drawn)) > 700  # with replacement 632 of 1,000 are to be expected
-    assert (np.diff(np.sort(drawn.ravel())) >= 0).all()
-    assert np.isin(drawn, nodes.all()).all()
-    assert abs((drawn < 2000).sum() - 600) <= 2
-
-
-def test_spread_by_degree_is_in_proportion() -> None:
-    degrees = [np.array([1, 0, 2, 3, 4]), np.zeros(0, np.int64), np.array([5, 0, 5])]
-    nodes = ResidentNodes(STARTS, SIZES, [np.cumsum(one) for one in degrees])
-    drawn = nodes.spread_by_degree(rng(), 4, 50)
-    assert drawn.shape == (4, 50)
-    assert (drawn[:, 1:] >= drawn[:, :-1]).all()
-    counts = np.bincount(drawn.ravel(), minlength=80)
-    for start, of_part in zip(STARTS, degrees, strict=True):
-        for offset, degree in enumerate(of_part):
-            assert abs(counts[start + offset] - 10 * degree) <= 2
-    empty = ResidentNodes(STARTS, SIZES, [np.zeros(size, np.int64) for size in SIZES])
-    assert sorted(np.unique(empty.spread_by_degree(rng(), 2, 8)).tolist()) == empty.all().tolist()
-    with pytest.raises(ConfigError, match=r"set needs_degrees = True"):
-        ResidentNodes(STARTS, SIZES).spread_by_degree(rng(), 1, 1)
 
 
 SAMPLER_CASES: list[NegativeSampler] = [
