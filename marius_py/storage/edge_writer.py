@@ -289,9 +289,7 @@ def _create(
     fingerprint: str,
 ) -> None:
     """Lay out the HDF5 file with every contiguous data set allocated, so that raw writes can fill them."""
-    with h5py.File(
-        path, "x", libver=("v110", "v110"), locking=False, alignment_threshold=4096, alignment_interval=4096
-    ) as file:
+    with h5py.File(_new_file(path)) as file:
         file.attrs["format_version"] = EDGE_FILE_VERSION
         file.attrs["num_nodes"] = partitioning.num_nodes
         file.attrs["num_partitions"] = partitioning.num_partitions
@@ -305,12 +303,27 @@ def _create(
         _allocate(file, "degrees", (partitioning.num_nodes,), np.dtype(np.int64))
 
 
+def _new_file(path: Path) -> h5py.h5f.FileID:
+    """Make an HDF5 file that notes no times, so that the same edges make the same bytes.
+
+    By its own means h5py's File can leave out the time of the root group only in its latest versions.
+    """
+    creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
+    creation.set_obj_track_times(False)
+    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    access.set_libver_bounds(h5py.h5f.LIBVER_V110, h5py.h5f.LIBVER_V110)
+    access.set_alignment(4096, 4096)
+    access.set_file_locking(False, True)
+    access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
+    return h5py.h5f.create(os.fsencode(path), h5py.h5f.ACC_EXCL, creation, access)
+
+
 def _allocate(file: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     creation.set_layout(h5py.h5d.CONTIGUOUS)
-    creation.set_obj_track_times(False)  # the same edges make the same bytes
+    creation.set_obj_track_times(False)  # as `_new_file`
     space = h5py.h5s.create_simple(shape)
     h5py.h5d.create(file.id, name.encode(), h5py.h5t.py_create(dtype), space, creation)
 

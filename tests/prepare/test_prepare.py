@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 import gzip
-import inspect
 import logging
 import time
 from collections import Counter
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -53,10 +51,6 @@ def random_rows(count: int, seed: int = 0, nodes: int = 60, relations: int = 4) 
     return [(f"node {h}", f"rel {r}", f"node {t}") for h, r, t in rows]
 
 
-@pytest.mark.skipif(
-    "track_times" not in inspect.signature(h5py.File.__init__).parameters,
-    reason="this version of h5py notes in a file when it was made",
-)
 def test_the_same_input_makes_the_same_bytes(tmp_path: Path) -> None:
     rows = write_rows(tmp_path / "edges.tsv", random_rows(200))
     first = prepare(rows, tmp_path / "first", partitions=4)
