@@ -77,7 +77,15 @@ class Parser(argparse.ArgumentParser):
         lacking = re.fullmatch(r"argument (--[\w-]+)\S*: expected one argument", message)
         if lacking is not None:
             message += f"; one that begins with - is given as {lacking[1]}=-…"
-        raise ConfigError(f"{message} ({self.prog} --help lists the flags)")
+        raise ConfigError(f"{message} ({self.prog} --help lists the flags){self._form(message)}")
+
+    def _form(self, message: str) -> str:
+        """How the command takes what it did not recognize, settings or flags; else nothing."""
+        if "unrecognized arguments" not in message:
+            return ""
+        if any(action.nargs == "*" for action in self._actions):
+            return "; settings are given without dashes, as key=value"
+        return "; flags are given with dashes, as --flag VALUE" if re.search(r": \w\S*=", message) else ""
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Print help or the version, where argparse would not tell that it could not."""

@@ -101,12 +101,7 @@ def _parse_flags(words: Sequence[str], command: str) -> _Flags:
     parser.add_argument("--hydra-help", action="store_true")
     parser.add_argument("--shell-completion", "-sc", action="store_true")
     parser.add_argument("overrides", nargs="*")
-    try:
-        options = parser.parse_intermixed_args(list(words))
-    except ConfigError as error:
-        if "unrecognized arguments" in str(error):
-            raise ConfigError(f"{error}; settings are given without dashes, as key=value") from None
-        raise
+    options = parser.parse_intermixed_args(list(words))
     set_log_level(options.log_level)
     one_of = {
         "--multirun": options.multirun,

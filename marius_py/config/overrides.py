@@ -18,6 +18,7 @@ from marius_py.config.evaluate_schema import EvaluateConfig
 from marius_py.config.fields import Component, default_of, keys_of, type_of
 from marius_py.config.groups import OWN, conf_dir, group_options, groups_of, unknown_choice
 from marius_py.config.near import unknown_key
+from marius_py.config.prepare_schema import PrepareConfig
 from marius_py.config.schema import TrainConfig
 from marius_py.config.values import allowed
 from marius_py.errors import ConfigError
@@ -34,6 +35,8 @@ VERBATIM = ("input.delimiter", "input.comment")
 """Keys besides those of paths whose value is quoted: hydra would trim a tab, and fail at a semicolon."""
 
 _FILES_OF_EDGES = ("input.train", "input.valid", "input.test")
+
+_OF_A_PATH = {TrainConfig: "graph", EvaluateConfig: "run", PrepareConfig: "input.train"}
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*([.:][A-Za-z_]\w*)+\Z")
 _CLASS = re.compile(r"[A-Za-z_][\w.:]*\Z")
@@ -64,7 +67,7 @@ def prepare_overrides(
     """
     words: list[str] = []
     classes: list[str] = []
-    parsed = [_split(word) for word in overrides]
+    parsed = [_split(word, _OF_A_PATH.get(kind)) for word in overrides]
     seen: dict[str, str | None] = {}
     for prefix, key, value in parsed:
         _check_key(kind, key)
@@ -101,12 +104,16 @@ def prepare_overrides(
     return words
 
 
-def _split(word: str) -> tuple[str, str, str | None]:
+def _split(word: str, of_a_path: str | None = None) -> tuple[str, str, str | None]:
+    """Prefix, key and value; `of_a_path` is the key that a path given alone is likely meant for."""
     match = _OVERRIDE.match(word)
     if match is None:
         raise ConfigError(f"{word!r} is no setting: settings have the form key=value; --help lists them")
     if match["value"] is None and match["prefix"] != "~":
-        raise ConfigError(f"{word!r} has no value: settings have the form key=value; --help lists them")
+        likely = f", as {of_a_path}={word}" if of_a_path and Path(word).exists() else ""
+        raise ConfigError(
+            f"{word!r} has no value: settings have the form key=value{likely}; --help lists them"
+        )
     return match["prefix"], match["key"], match["value"]
 
 

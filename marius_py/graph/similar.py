@@ -34,15 +34,19 @@ def similar_names(name: str, names: Sequence[str], count: int = 3) -> list[str]:
 
     >>> similar_names("germny", ["France", "Germany", "Norway"])
     ['Germany']
+    >>> similar_names("Olso", ["Bern", "Oslo"])
+    ['Oslo']
     """
     wanted = name.casefold()
     length = len(wanted)
     margin = max(2, length // 3)
+    ends, letters = wanted[:1] + wanted[-1:], sorted(wanted)
     near: dict[str, str] = {}
     for known in names:
         # Cheap tests first: difflib takes some ten microseconds a name.
         if abs(len(known) - length) <= margin:
             folded = known.casefold()
-            if folded[:2] == wanted[:2] or folded[-3:] == wanted[-3:] or folded[1:4] == wanted[1:4]:
+            shares = folded[:2] == wanted[:2] or folded[-3:] == wanted[-3:] or folded[1:4] == wanted[1:4]
+            if shares or (folded[:1] + folded[-1:] == ends and sorted(folded) == letters):
                 near.setdefault(folded, known)
     return [near[folded] for folded in difflib.get_close_matches(wanted, near, count, 0.7)]
