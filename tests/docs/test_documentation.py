@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from docs.documentation import COMMANDS, PLACEHOLDER, as_restructured_text, fill
 from marius_py import config
 from marius_py.config.fields import keys_of
 from marius_py.config.groups import groups_of
+from marius_py.config.overrides import OPEN
 from marius_py.errors import ConfigError
 from tests.docs.pages import PAGES, ROOT, contents
 
@@ -76,6 +79,29 @@ def test_calls_in_running_text_need_no_other_import() -> None:
     for path in PAGES:
         for name in re.findall(r"`marius_py\.([\w.]+)\(", path.read_text(encoding="utf-8")):
             assert name in marius_py.__all__, f"{path}: marius_py.{name}(…) fails after import marius_py"
+
+
+def test_keys_in_running_text_are_settings() -> None:
+    kinds = (config.TrainConfig, config.EvaluateConfig, config.PrepareConfig)
+    known = {key for kind in kinds for key, _, _ in keys_of(kind)}
+    sections = {key.partition(".")[0] for key in known if "." in key}
+    seen = 0
+    for path in PAGES:
+        for key in _keys(path, sections):
+            seen += 1
+            assert key in known or key.startswith(tuple(f"{name}." for name in OPEN)), f"{path}: {key}"
+    assert seen > 200
+
+
+def _keys(path: Path, sections: set[str]) -> Iterator[str]:
+    """Dotted names in backquotes that begin with a section's; of tables of other programs the last cells."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if path.name == "coming_from.md" and line.startswith("| "):
+            line = line.split(" | ")[-1] if line.count(" | ") == 1 else ""
+        for code in re.findall("`([^`]+)`", line):
+            for match in re.finditer(r"(?<![^\s'])([a-z]+)(?:\.[a-z][a-z0-9_]*)+(?=[\s'=]|$)", code):
+                if match[1] in sections and not match[0].endswith((".h5", ".py")):
+                    yield match[0]
 
 
 def test_every_page_is_in_the_table_of_contents() -> None:
