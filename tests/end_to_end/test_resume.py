@@ -132,6 +132,16 @@ def test_what_the_program_notes_is_no_changed_setting() -> None:
     ]
 
 
+def test_changed_settings_are_shown_as_they_are_given() -> None:
+    old = {"trackers": [], "model": {"decoder": {"_target_": "complex"}}, "pipeline": {"trace": False}}
+    new = {"trackers": ["csv"], "model": {"decoder": {"_target_": "rotate"}}, "pipeline": {"trace": None}}
+    assert log_changes(old, new) == [
+        "model.decoder._target_: complex until now, rotate from here on",
+        "pipeline.trace: false until now, null from here on",
+        'trackers: [] until now, ["csv"] from here on',
+    ]
+
+
 def test_fewer_epochs_than_there_are_train_nothing(
     run_train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
