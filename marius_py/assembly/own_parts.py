@@ -22,7 +22,7 @@ from marius_py.evaluation.ranking.trained import make_decoder
 from marius_py.machine import memory_with_swap
 from marius_py.memory import with_unit
 from marius_py.nn.decoders import Decoder
-from marius_py.nn.decoders.base import author_of
+from marius_py.nn.decoders.base import author_of, fits, misfit
 from marius_py.nn.initializers import Initializer
 from marius_py.nn.losses import Loss
 from marius_py.nn.optimizers import SparseOptimizer
@@ -250,11 +250,10 @@ def _check_scores(
     def ask(what: str, shape: tuple[int, ...], call: Callable[[], Any]) -> Tensor:
         with _failing(f"{name}: {what}"):
             found = call()
-        if not isinstance(found, Tensor) or found.shape != shape or found.dtype != torch.float32:
-            raise ConfigError(
-                f"{name}: {what} gives {_told(found)}; it must be torch.float32 of shape {shape}"
-            )
-        return found
+        if not fits(found, shape):
+            raise misfit(f"{name}: {what}", found, shape)
+        given: Tensor = found
+        return given
 
     with torch_threads(1), torch.no_grad(), torch.autocast(device.type, enabled=False):
         node = rows(chunks * edges, dim, decoder.init_rows)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from marius_py.nn.batch import Batch
-from marius_py.nn.decoders.base import Decoder
+from marius_py.nn.decoders.base import Decoder, queries_of, scores_of
 from marius_py.nn.dropout import BatchMasks
 from marius_py.nn.losses import Loss
 from marius_py.nn.regularizers import Regularizer
@@ -157,20 +157,23 @@ def _contrast(
     # Indexing by brackets gives the same rows, but takes several times as long on the way back.
     known_rows = rows.index_select(0, known)
     relation_rows = relations.index_select(0, given.relation_index[side])
-    query = positive_query = decoder.query(
-        masked(known_rows, masks.node.take(edges)), masked(relation_rows, masks.relation.take(edges)), asked
+    query = positive_query = queries_of(
+        decoder,
+        masked(known_rows, masks.node.take(edges)),
+        masked(relation_rows, masks.relation.take(edges)),
+        asked,
     )
     if masks.two_queries:
         node_mask, relation_mask = masks.positive_node.take(edges), masks.positive_relation.take(edges)
-        positive_query = decoder.query(
-            masked(known_rows, node_mask), masked(relation_rows, relation_mask), asked
+        positive_query = queries_of(
+            decoder, masked(known_rows, node_mask), masked(relation_rows, relation_mask), asked
         )
     positive = decoder.score(positive_query, masked(rows.index_select(0, answer), masks.answer.take(edges)))
     negatives = batch.negatives[side]
     num_chunks, count = negatives.nodes.shape
     candidates = rows.index_select(0, negatives.nodes.flatten())
     candidates = masked(candidates, masks.candidates.take(num_chunks * count))
-    scores = decoder.compare(query.view(num_chunks, -1, dim), candidates.view(num_chunks, count, dim))
+    scores = scores_of(decoder, query.view(num_chunks, -1, dim), candidates.view(num_chunks, count, dim))
     scores = scores.reshape(-1, count)
     if negatives.edge_weight is not None:
         positive = _counting(positive, negatives.edge_weight)

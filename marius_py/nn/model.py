@@ -21,7 +21,7 @@ from marius_py.errors import ConfigError
 from marius_py.nn.batch import Batch
 from marius_py.nn.cuda_gradients import device_gradients, takes
 from marius_py.nn.cuda_kernels import Kernels, Precision, choose_kernels
-from marius_py.nn.decoders.base import Decoder
+from marius_py.nn.decoders.base import Decoder, queries_of, scores_of
 from marius_py.nn.dropout import BatchMasks, check_rate
 from marius_py.nn.fused import fused_gradients
 from marius_py.nn.fused_compiled import can_compile, compiled_gradients
@@ -318,12 +318,12 @@ class LinkPredictionModel:
         """
         with torch.no_grad():
             rows, asked = self._relations.of_queries(relations, side)
-            return self.decoder.query(anchors, rows, asked)
+            return queries_of(self.decoder, anchors, rows, asked)
 
     def compare(self, query: Tensor, candidates: Tensor) -> Tensor:
         """Scores (1, Q, K) of queries (1, Q, D) with candidate rows (1, K, D); higher is better."""
         with torch.no_grad():
-            return self.decoder.compare(query, candidates)
+            return scores_of(self.decoder, query, candidates)
 
     @property
     def relation_bytes(self) -> int:

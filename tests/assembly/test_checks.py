@@ -24,6 +24,8 @@ from marius_py.config import EvaluateConfig, TrainConfig, load_config, make_comp
 from marius_py.data.batch_settings import check_answers
 from marius_py.errors import ConfigError, DivergedError, InterruptedRunError
 from marius_py.evaluating import evaluate
+from marius_py.evaluation.ranking.scorer import ModelScorer
+from marius_py.evaluation.ranking.trained import TrainedModel
 from marius_py.graph import Graph
 from marius_py.nn.initializers import XavierNormal
 from marius_py.nn.registry import DECODERS
@@ -33,6 +35,7 @@ from marius_py.storage.hdf5_nodes import open_node_store
 from marius_py.storage.protocols import NodeTable
 from marius_py.training.trainer import Trainer
 from marius_py.types import SIDES
+from tests.assembly import own_parts
 
 SMALL = ("device=cpu", "model.dim=4", "training.epochs=1", "training.valid_every=0", "negatives.count=4")
 SMALL += ("pipeline.mode=inline", "pipeline.compute_threads=1")
@@ -323,6 +326,34 @@ def test_a_decoder_that_no_run_can_keep_or_score_with_is_refused_before_data_is_
     with pytest.raises(ConfigError, match=rf"model\.decoder={target}:? .*{message}"):
         train(load_config(words))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("LaterInFloat64", r"compare of queries .* gives torch\.float64 of shape"),
+        ("LaterWhole", r"query of nodes \(90, 4\) and relations \(90, 4\), .* gives torch\.int64 of shape"),
+        ("LaterNarrow", r"compare of queries .* gives torch\.float32 of shape \(1, 90, 1\); it"),
+    ],
+)
+def test_a_decoder_that_its_trial_does_not_find_out_ends_the_run(
+    name: str, message: str, graph: Graph, tmp_path: Path
+) -> None:
+    """Its scores would be taken as they are, or spread over negatives that they are not of."""
+    target = f"tests.assembly.own_parts.{name}"
+    words = [f"graph={graph.path}", f"output={tmp_path / 'run'}", *SMALL, "negatives.chunks=1"]
+    wanted = rf"model\.decoder={target}: {message}.* must be torch\.float32 of shape"
+    with pytest.raises(ConfigError, match=wanted):
+        train(load_config([*words, f"model.decoder={target}"]))
+
+
+@pytest.mark.parametrize("name", ["LaterInFloat64", "LaterWhole", "LaterNarrow"])
+def test_no_run_is_ranked_by_what_is_no_score(name: str) -> None:
+    decoder = getattr(own_parts, name)(4)
+    scorer = ModelScorer(TrainedModel(decoder, torch.ones(1, 4), reciprocal=False), 4)
+    rows = torch.ones(20, 4)
+    with pytest.raises(ConfigError, match=rf"model\.decoder=.*{name}: .* gives torch\..*; it must be"):
+        scorer.scores(scorer.queries(rows, torch.zeros(20, dtype=torch.int64), "tail"), rows)
 
 
 @pytest.mark.parametrize("name", ["Plain", "Fixed"])

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from marius_py.errors import ConfigError
-from marius_py.nn.decoders.base import Decoder
+from marius_py.nn.decoders.base import Decoder, queries_of, scores_of
 from marius_py.nn.registry import DECODERS
 from marius_py.types import Side
 
@@ -44,12 +44,12 @@ class TrainedModel:
         with torch.no_grad():
             if self.reciprocal and side == "head":
                 relations, side = relations + self.relations.shape[0] // 2, "tail"
-            return self.decoder.query(anchors, self.relations[relations], side)
+            return queries_of(self.decoder, anchors, self.relations[relations], side)
 
     def compare(self, query: Tensor, candidates: Tensor) -> Tensor:
         """Scores (C, P, K) of queries (C, P, D) with candidate rows (C, K, D)."""
         with torch.no_grad():
-            return self.decoder.compare(query, candidates)
+            return scores_of(self.decoder, query, candidates)
 
 
 def make_decoder(description: Any, dim: int) -> Decoder:

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from marius_py.arrays import is_float32
@@ -37,6 +38,41 @@ def declared_similarity(decoder: object) -> str | None:
 def author_of(made: object, name: str) -> type:
     """The class that wrote a method, or an attribute of classes, of an object."""
     return next(cls for cls in type(made).__mro__ if name in vars(cls))
+
+
+def fits(found: object, shape: tuple[int, ...], asked: torch.dtype = torch.float32) -> bool:
+    """Whether what a decoder gives has a shape, in float32 or in the type that it was asked in."""
+    return isinstance(found, Tensor) and found.shape == shape and found.dtype in (torch.float32, asked)
+
+
+def misfit(what: str, found: object, shape: tuple[int, ...]) -> ConfigError:
+    """The error that a decoder's `what` does not fit."""
+    told = f"{found.dtype} of shape {tuple(found.shape)}" if isinstance(found, Tensor) else repr(found)
+    return ConfigError(f"{what} gives {told}; it must be torch.float32 of shape {tuple(shape)}")
+
+
+def queries_of(decoder: Decoder, node: Tensor, relation: Tensor, side: Side) -> Tensor:
+    """What `decoder.query` gives; ConfigError, naming `model.decoder`, if that does not fit."""
+    found = decoder.query(node, relation, side)
+    if not fits(found, node.shape, node.dtype):
+        rows = f"nodes {tuple(node.shape)} and relations {tuple(relation.shape)}, side {side!r},"
+        raise misfit(f"{name_of(decoder)}: query of {rows}", found, node.shape)
+    return found
+
+
+def scores_of(decoder: Decoder, query: Tensor, candidates: Tensor) -> Tensor:
+    """What `decoder.compare` gives; ConfigError, naming `model.decoder`, if that does not fit."""
+    found = decoder.compare(query, candidates)
+    shape = (*query.shape[:2], candidates.shape[1])
+    if not fits(found, shape, query.dtype):
+        rows = f"queries {tuple(query.shape)} and candidates {tuple(candidates.shape)}"
+        raise misfit(f"{name_of(decoder)}: compare of {rows}", found, shape)
+    return found
+
+
+def name_of(decoder: Decoder) -> str:
+    """Key and class of a decoder, for errors."""
+    return f"model.decoder={type(decoder).__module__}.{type(decoder).__qualname__}"
 
 
 class Decoder(ABC):
@@ -92,7 +128,7 @@ class Decoder(ABC):
 
     def score(self, query: Tensor, candidate: Tensor) -> Tensor:
         """Scores of queries with one candidate each: (*, D) and (*, D) give (*)."""
-        one_by_one = self.compare(query.reshape(-1, 1, self.dim), candidate.reshape(-1, 1, self.dim))
+        one_by_one = scores_of(self, query.reshape(-1, 1, self.dim), candidate.reshape(-1, 1, self.dim))
         return one_by_one.reshape(query.shape[:-1])
 
     def init_rows(self, out: np.ndarray, rng: np.random.Generator, initializer: Initializer) -> None:
