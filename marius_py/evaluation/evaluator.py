@@ -154,8 +154,8 @@ class Evaluator:
         source, protocol = self._candidates(mode, num_uniform, num_by_degree)
         available = self._edges.num_edges(split) if edges is None else len(edges)
         if len(chosen) < available:
-            what = split if edges is None else "given"
-            part = f"{len(chosen)} of {available} {what} edges (seed {self._seed})"
+            of = split if edges is None else "given"
+            part = f"{len(chosen)} of {available} {of} edges (seed {self._seed})"
             protocol = f"{SAMPLED}: {part}, {protocol.removeprefix(SAMPLED + ': ')}"
         ranker = Ranker(
             self._scorer,
@@ -171,6 +171,17 @@ class Evaluator:
         )
         with product_units(self._precision), torch_threads(torch.get_num_threads()):
             counts = ranker.rank(chosen, progress)
+        what = split if edges is None else "given edges"
+        if ranker.nan_answers or ranker.nan_candidates:
+            logger.warning(
+                "%s: scores of %d of %d true answers and of %d other candidates are NaN; such an answer "
+                "ranks last, such a candidate behind every answer, so the figures say little: look for "
+                "roots, logarithms and divisions in model.decoder, and for embeddings that are not finite",
+                what,
+                ranker.nan_answers,
+                counts.better.size,
+                ranker.nan_candidates,
+            )
         both, head, tail = side_figures(counts, self._ks)
         extra = self._details(counts, chosen, degrees) if details else {}
         metrics = Metrics(
@@ -183,7 +194,7 @@ class Evaluator:
             seconds=time.perf_counter() - started,
             **extra,
         )
-        logger.info("%s: %s, %.1f s", split if edges is None else "given edges", metrics, metrics.seconds)
+        logger.info("%s: %s, %.1f s", what, metrics, metrics.seconds)
         return metrics
 
     def _choose(self, split: str, edges: Edges | None, max_edges: int | None) -> Edges:

@@ -15,6 +15,7 @@ import torch
 from marius_py.errors import ConfigError
 from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES
 from marius_py.evaluation.ranking.candidates import Ids
+from marius_py.evaluation.ranking.scorer import similarity_of
 from marius_py.predict.calibration import fit_temperature
 from marius_py.predict.completion import (
     check_k,
@@ -159,6 +160,7 @@ def predict_in_blocks(
         most = min(k, max(run.num_nodes, run.graph.num_relations))
         block = max(1, min(block, memory_bytes // (_ANSWER_BYTES * most)))
     odd: list[int] = []
+    undefined: list[int] = []
     for start in range(0, count, block or max(count, 1)):
         stop = count if block is None else min(start + block, count)
         found = _best(
@@ -172,13 +174,24 @@ def predict_in_blocks(
             memory_bytes=memory_bytes,
             progress=progress,
         )
-        odd += _without_numbers(run, queries, found)
+        without = _without_numbers(run, queries, found)
+        odd += without
+        if similarity_of(run.model.decoder) is None:  # else a node without numbers is meant
+            nan = {one for numbers, best in found for one in numbers[best.undefined].tolist()}
+            undefined += sorted(nan.difference(without))
         yield _named(run, queries, found)
     if odd:
         logger.warning(
             "%s%s: the embedding of a given name is not finite, and so no answer has a score",
             place(min(odd)),
             f" and {len(odd) - 1} more" if len(odd) > 1 else "",
+        )
+    if undefined:
+        logger.warning(
+            "%s%s: some scores are NaN, which are no answers: look for roots, logarithms and divisions in "
+            "model.decoder",
+            place(undefined[0]),
+            f" and {len(undefined) - 1} more" if len(undefined) > 1 else "",
         )
 
 
@@ -244,7 +257,8 @@ def _best(
     given = queries.asks("nothing", block)
     if given.size:
         scores = score_edges(run, ids[given], memory_bytes=memory_bytes)
-        found.append((given, TopK(np.zeros((given.size, 1), np.int64), scores[:, None], None)))
+        best = TopK(np.zeros((given.size, 1), np.int64), scores[:, None], None, np.isnan(scores))
+        found.append((given, best))
     return found
 
 

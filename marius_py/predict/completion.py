@@ -130,6 +130,7 @@ def complete_nodes(
         np.full((keys.size, k), -1, np.int64),
         np.full((keys.size, k), -math.inf),
         None if beta is None else np.empty((keys.size, k)),
+        undefined := np.zeros(keys.size, np.bool_),
     )
     scorer = ModelScorer(run.model, run.dim)
     whole = QueryBlock.of(keys, run.num_nodes, run.graph.num_relations)
@@ -143,11 +144,12 @@ def complete_nodes(
             blocks = node_blocks(run, memory_bytes, passed)
             part = top_k(scorer, query_rows(run, scorer, block), blocks, k, known=known, beta=beta)
             found.ids[start:stop], found.scores[start:stop] = part.ids, part.scores
+            undefined[start:stop] = part.undefined
             if found.probabilities is not None and part.probabilities is not None:
                 found.probabilities[start:stop] = part.probabilities
     order = inverse.reshape(-1)
     shares = None if found.probabilities is None else found.probabilities[order]
-    return TopK(found.ids[order], found.scores[order], shares)
+    return TopK(found.ids[order], found.scores[order], shares, undefined[order])
 
 
 def left_out(

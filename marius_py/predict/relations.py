@@ -64,7 +64,8 @@ def complete_relations(
         found = _score_all(run, pairs, k, known, beta, memory_bytes)
     order = inverse.reshape(-1)
     shares = None if found.probabilities is None else found.probabilities[order]
-    return TopK(found.ids[order], found.scores[order], shares)
+    undefined = None if found.undefined is None else found.undefined[order]
+    return TopK(found.ids[order], found.scores[order], shares, undefined)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,7 @@ def _score_all(
     """The best of pairs (Q,), head · N + tail, by the exact scores of all relations."""
     num_relations = max(run.graph.num_relations, 1)
     ids, best = np.empty((pairs.size, k), dtype=np.int64), np.empty((pairs.size, k))
+    undefined = np.zeros(pairs.size, np.bool_)
     softmax = None if beta is None else Softmax(pairs.size, beta)
     relations = np.arange(num_relations)
     step = max(1, memory_bytes // 4 // (_RELATION_BYTES * num_relations))
@@ -114,13 +116,15 @@ def _score_all(
         del edges
         for row in range(heads.size):
             scores[row, known.of(start + row)] = -math.inf
-        scores[np.isnan(scores)] = -math.inf
+        is_nan = np.isnan(scores)
+        undefined[span] = is_nan.any(1)
+        scores[is_nan] = -math.inf
         order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         best[span] = np.take_along_axis(scores, order, axis=1)
         ids[span] = np.where(best[span] > -math.inf, order, -1)
         if softmax is not None:
             softmax.add(start, torch.from_numpy(scores))
-    return TopK(ids, best, None if softmax is None else softmax.of(best))
+    return TopK(ids, best, None if softmax is None else softmax.of(best), undefined)
 
 
 def _is_product(decoder: Decoder) -> bool:

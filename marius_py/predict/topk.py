@@ -46,11 +46,13 @@ class TopK:
         scores: (Q, k) float64; −inf where a query has fewer than k.
         probabilities: (Q, k) float64, softmax of β·score over all candidates that were not left out; 0 where
             a query has fewer than k. None unless asked for.
+        undefined: (Q,) bool, whether the score of a candidate was NaN; None where that was not noted.
     """
 
     ids: Ids
     scores: Float64
     probabilities: Float64 | None
+    undefined: NDArray[np.bool_] | None = None
 
 
 def top_k(
@@ -104,7 +106,8 @@ def top_k(
             finish(running)
             running = [pool.submit(work, first, tiles) for first in range(0, queries.shape[0], TILE_QUERIES)]
         finish(running)
-    return TopK(best.ids, best.scores, None if softmax is None else softmax.of(best.scores))
+    shares = None if softmax is None else softmax.of(best.scores)
+    return TopK(best.ids, best.scores, shares, best.undefined)
 
 
 def tile_scores(
@@ -178,11 +181,12 @@ class Softmax:
 
 
 class Best:
-    """The best so far: (Q, k) scores, descending, and ids."""
+    """The best so far: (Q, k) scores, descending, and ids; (Q,) whether a candidate's score was NaN."""
 
     def __init__(self, num_queries: int, k: int) -> None:
         self.scores = np.full((num_queries, k), -math.inf)
         self.ids = np.full((num_queries, k), -1, dtype=np.int64)
+        self.undefined = np.zeros(num_queries, dtype=np.bool_)
 
     def merge(self, query: Ids, ids: Ids, scores: Float64) -> None:
         """Take in pairs (n,) that are not among the best yet."""
@@ -249,6 +253,7 @@ class _Tile:
             if exact:
                 scores[part.to(scores.device), place.to(scores.device)] = torch.from_numpy(found).to(scores)
             numbers = (part + first).numpy()
+            best.undefined[numbers[np.isnan(found)]] = True
             # Ids ascend from tile to tile, so an equal score that comes later loses the tie.
             enters = found > best.scores[numbers, -1]
             best.merge(numbers[enters], place.numpy()[enters] + self._start, found[enters])

@@ -1,5 +1,6 @@
 """Full filtered ranking: the oracles, brute force in float64, and independence of how the work is cut."""
 
+import logging
 from unittest.mock import patch
 
 import numpy as np
@@ -389,6 +390,30 @@ def test_a_model_of_nan_ranks_everything_last():
     reader = ArrayReader(np.full((30, 4), np.nan))
     metrics = Evaluator(DotModel(np.ones((2, 4))), reader, edges, 30, 2).evaluate("test")
     np.testing.assert_array_equal(metrics.ranks, metrics.counts.candidates)
+
+
+class OddModel(DotModel):
+    """Scores that are NaN for candidates whose first coordinate is below 1."""
+
+    similarity = None
+
+    def compare(self, query, candidates):
+        return super().compare(query, candidates) + candidates[:, None, :, 0].sub(1).sqrt()
+
+
+@pytest.mark.parametrize(
+    ("odd", "answers", "others"),
+    [([3], 0, 3), ([1], 2, 1), ([], 0, 0)],  # three questions; known answers do not compete
+)
+def test_scores_that_are_nan_are_counted_and_said(odd, answers, others, caplog):
+    caplog.set_level(logging.WARNING)
+    rows = np.ones((5, 4), np.float32)
+    rows[odd, 0] = 0
+    edges = ArrayEdges(5, [(0, 0, 4)], None, [(0, 0, 1), (2, 0, 1)])
+    metrics = Evaluator(OddModel(np.ones((1, 4))), ArrayReader(rows), edges, 5, 1).evaluate("test")
+    assert metrics.both.count == 4
+    said = f"test: scores of {answers} of 4 true answers and of {others} other candidates are NaN; "
+    assert [text.startswith(said) for text in caplog.messages] == ([True] if odd else [])
 
 
 def test_rows_are_read_in_blocks_and_the_budget_is_kept():

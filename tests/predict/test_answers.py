@@ -17,6 +17,7 @@ import pytest
 
 from marius_py import cli, load
 from marius_py.errors import ConfigError, FormatError, StorageError
+from marius_py.nn.decoders import DistMult
 from marius_py.predict import (
     Neighbor,
     Prediction,
@@ -917,6 +918,39 @@ def test_odd_rows_are_found_a_part_at_a_time_and_on_either_side(tmp_path, monkey
         assert not caplog.messages
         assert not run.predict(None, [kinds[1]] * 3, names[2], k=2)
         assert [one.split(":")[0] for one in caplog.messages] == ["query 1 and 2 more"]
+
+
+class Root(DistMult):
+    """A decoder of a user's own whose scores are NaN where DistMult's are negative."""
+
+    def compare(self, query, candidates):
+        return super().compare(query, candidates).sqrt()
+
+
+@pytest.mark.parametrize("probabilities", [False, True])
+def test_scores_of_a_users_decoder_that_are_nan_are_said_once(tmp_path, caplog, probabilities):
+    caplog.set_level(logging.WARNING)
+    with load(write_run(tmp_path, names=NODES, decoder=f"{__name__}.Root")[0]) as run:
+        run.model.relations[1] = 0  # whose scores are all 0
+        node, (odd, even) = run.node_names()[0], run.relation_names[:2]
+        blocks = predict_in_blocks(
+            run, [node] * 4, [even, odd, odd, even], k=3, block=2, probabilities=probabilities
+        )
+        assert {one.query for block in blocks for one in block} >= {0, 3}
+    assert [one for one in caplog.messages if "NaN" in one] == [
+        "query 2 and 1 more: some scores are NaN, which are no answers: look for roots, logarithms and "
+        "divisions in model.decoder"
+    ]
+
+
+def test_a_relation_or_a_triple_whose_score_is_nan_is_said(tmp_path, caplog):
+    with load(write_run(tmp_path, names=NODES, decoder=f"{__name__}.Root")[0]) as run:
+        run.model.relations[0], run.model.relations[1] = -1, 1
+        node, kinds = run.node_names()[0], run.relation_names
+        assert np.isnan(run.predict(node, kinds[0], node)[0].score)
+        assert kinds[0] not in {one.relation for one in run.predict(node, None, node)}
+        assert run.predict(node, kinds[1], node)[0].score > 0
+    assert [text[:28] for text in caplog.messages] == ["query 1: some scores are NaN"] * 2
 
 
 def test_json_has_null_for_what_is_not_finite(tmp_path):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from marius_py.evaluation.ranking.known import KnownAnswers
-from marius_py.evaluation.ranking.scorer import Scorer, in_float64
+from marius_py.evaluation.ranking.scorer import ModelScorer, Scorer, in_float64
 from marius_py.evaluation.ranking.tiles import greater, greater_equal
 from marius_py.nn.kernels.host import numba_works
 
@@ -160,6 +160,9 @@ class Counter:
         first: first query.
         last: one past the last query.
         block: the candidates.
+
+    Attributes:
+        num_nan: scores of candidates that a comparison of a user's own made NaN.
     """
 
     def __init__(
@@ -179,6 +182,8 @@ class Counter:
         self._compiled = questions.rows.shape[0] * block.rows.shape[0] >= _COMPILED_SCORES
         self._pending: list[tuple[Tensor, Tensor]] = []
         self._num_pending = 0
+        self._is_watched = isinstance(scorer, ModelScorer) and not scorer.is_known
+        self.num_nan = 0
 
     def count(self, known: KnownAnswers) -> tuple[slice, NDArray[np.int64]]:
         """Places of these queries' answers, and better and equal candidates of each (2, t).
@@ -193,6 +198,8 @@ class Counter:
             left_out = (self._on_device(pairs[0]), self._on_device(pairs[1]))
             scores = self._scorer.scores(queries, tile.rows)
             scores.index_put_(left_out, left_out_score)
+            if self._is_watched:
+                self.num_nan += int(torch.isnan(scores).sum())
             for group in self._groups:
                 self._compare(group, scores, tile, left_out)
         self._settle()

@@ -94,6 +94,11 @@ class Ranker:
         num_known: how many these are.
         memory_bytes: budget for rows, filter and candidate blocks, at least 1 MiB.
 
+    Attributes:
+        nan_answers: scores of true answers that were NaN, which rank last.
+        nan_candidates: those of other candidates, which count as worse than any answer; they are counted for
+            a comparison of a user's own.
+
     Raises:
         ConfigError: the budget is too small.
     """
@@ -124,6 +129,7 @@ class Ranker:
         self._num_relations = num_relations
         self._dim = dim
         self._num_known = num_known
+        self.nan_answers = self.nan_candidates = 0
         self._finder = KnownFinder(source, known_edges, num_nodes, num_relations)
         # A half for the queries, an eighth for each of two candidate blocks, a quarter for the filter.
         row_bytes = 4 * dim
@@ -177,6 +183,7 @@ class Ranker:
         candidates = self._source.size - known.per_query[block.query_of] + 1
         # A true score that is NaN ranks last: all others count as better.
         better, equal = candidates - 1, np.ones_like(candidates)
+        self.nan_answers += candidates.size - defined.size
         if defined.size:
             # Its known answers, the true one among them, are left out; the true one is equal to itself.
             counted = np.zeros((2, defined.size), dtype=np.int64)
@@ -236,12 +243,15 @@ class Ranker:
         """Add better and equal candidates to `counted` (2, t) in one pass; workers add to disjoint slices."""
         height, width = self._tile
         num_queries = questions.rows.shape[0]
+        undefined: list[int] = []
 
         def work(first: int, block: CandidateBlock) -> None:
             with torch.no_grad():
                 last = min(first + height, num_queries)
-                span, more = Counter(self._scorer, questions, first, last, block).count(known)
+                counter = Counter(self._scorer, questions, first, last, block)
+                span, more = counter.count(known)
                 counted[:, span] += more
+                undefined.append(counter.num_nan)
 
         running: list[Future[None]] = []
         for start, rows in self._source.blocks(self._block_rows):
@@ -250,3 +260,4 @@ class Ranker:
             finish(running)
             running = [pool.submit(work, first, block) for first in range(0, num_queries, height)]
         finish(running)
+        self.nan_candidates += sum(undefined)

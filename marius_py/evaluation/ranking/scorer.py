@@ -119,7 +119,8 @@ class ModelScorer:
         self._precision = precision
         decoder = getattr(model, "decoder", model)
         similarity = similarity_of(decoder)
-        self._is_known = similarity is not None
+        self.is_known = similarity is not None
+        """Its comparison is one of the package's: scores of finite rows are NaN only where they overflow."""
         self._similarity: Literal["dot", "l2", "other"] = "other"
         if similarity == "dot":
             self._similarity = "dot"
@@ -152,7 +153,7 @@ class ModelScorer:
 
     def scores(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """Scores (U, K) by the model's own comparison, in memory of their own: callers write into them."""
-        if self._is_known:
+        if self.is_known:
             return self._compare(queries, candidates)
         # Another's comparison may give a view of one column for all, or of rows, or broadcast over dim.
         scores = queries.new_empty((queries.shape[0], candidates.shape[0]))
