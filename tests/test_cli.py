@@ -1139,3 +1139,20 @@ def test_a_line_of_the_log_that_comes_upon_another_ends_nothing(monkeypatch: pyt
         logging.LogRecord("marius_py", logging.WARNING, "", 0, "committing", (), None)
     )
     assert tried
+
+
+def test_errors_and_log_lines_are_one_line_that_steers_no_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A user's class says what it likes."""
+
+    def fail() -> None:
+        logging.getLogger("marius_py").warning("%s", "two\nlines\x1b[2J")
+        raise ValueError("no\n\x1b[31mquery\x1b[0m today\u2028\n")
+
+    assert console.guarded(fail) == 1
+    warning, error, rest = capsys.readouterr().err.split("\n")
+    assert warning.endswith(" W two\\nlines\\x1b[2J")
+    assert error.startswith(r"error: unexpected ValueError: no\n\x1b[31mquery\x1b[0m today")
+    assert error.isprintable()
+    assert not rest

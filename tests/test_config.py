@@ -43,7 +43,7 @@ from marius_py.config import (
 from marius_py.config.fields import is_note, keys_of, type_of
 from marius_py.config.groups import group_options, groups_of
 from marius_py.config.help import help_text
-from marius_py.config.overrides import job_words, prepare_overrides
+from marius_py.config.overrides import job_words, prepare_overrides, warn_of_idle_words
 from marius_py.config.regularization import regularization_of, with_penalties
 from marius_py.config.schema import ORDERS, ScheduleConfig
 from marius_py.config.words import words_of
@@ -1294,8 +1294,26 @@ def test_settings_of_an_evaluation_without_effect_are_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(logging.getLogger("marius_py"), "propagate", True)
-    prepare_overrides(EvaluateConfig, ["run=r", *words], sweep=sweep)
+    warn_of_idle_words(["run=r", *words], sweep=sweep)
     assert {one.getMessage()[: len(message)] for one in caplog.records} == {message}
+
+
+def test_an_evaluation_that_is_refused_is_told_of_nothing_else(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("marius_py"), "propagate", True)
+    with pytest.raises(ConfigError, match=r"candidates=-1 is out of range"):
+        compose(EvaluateConfig, ["run=r", "candidates=-1"])
+    assert not caplog.records
+    compose(EvaluateConfig, ["run=r", "candidates=5"])
+    assert [one.getMessage()[:32] for one in caplog.records] == ["candidates=5 is without effect: "]
+
+
+@pytest.mark.parametrize("word", ["training.epochs={}", "evaluation.ks=[1,{}]", "loss.margin={}"])
+def test_a_number_that_python_does_not_read_is_refused_by_its_key(word: str) -> None:
+    key = word.partition("=")[0]
+    with pytest.raises(ConfigError, match=rf"{key} has a number of 4301 digits: allowed are up to 4300"):
+        load_config(["graph=g", "loss=logistic", word.format("9" * 4301)])
 
 
 @pytest.mark.parametrize(
@@ -1313,6 +1331,7 @@ def test_settings_of_an_evaluation_with_effect_are_taken(
 ) -> None:
     monkeypatch.setattr(logging.getLogger("marius_py"), "propagate", True)
     assert len(prepare_overrides(EvaluateConfig, ["run=r", *words], sweep=sweep)) == len(words) + 1
+    warn_of_idle_words(["run=r", *words], sweep=sweep)
     if not sweep:
         assert compose(EvaluateConfig, ["run=r", *words]).run == "r"
     assert not caplog.records

@@ -245,6 +245,7 @@ def test_an_open_run_beside_one_of_another_graph(tmp_path):
         (["output=run/config.yaml"], "output=run/config.yaml is a file of the run"),
         (["output=graph/graph.json"], "output=graph/graph.json is a file of the graph"),
         (["split=valid"], "no valid edges to rank"),
+        (["edges=nofile.tsv"], "edges=nofile.tsv does not exist"),
         (["edges=test.tsv", "output=./test.tsv"], "edges=test.tsv and output=./test.tsv are one file"),
         (["edges=test.csv", "ranks=link.csv"], "edges=test.csv and ranks=link.csv are one file"),
         (

@@ -21,6 +21,7 @@ FLOORS: dict[str, int] = {
     "memory": 0,
     "machine": 0,
     "arrays": 0,
+    "readable": 0,
     "whole": 0,
     "pool": 0,
     "team": 0,

@@ -29,6 +29,7 @@ from marius_py.errors import (
     StalledError,
     StorageError,
 )
+from marius_py.readable import readable
 from marius_py.version import __version__
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -205,14 +206,14 @@ def told(error: BaseException) -> str:
 
 
 def _report(error: BaseException, code: int, text: str | None = None) -> int:
-    message = str(error) if isinstance(error, MariusError) and str(error) else text or repr(error)
+    message = (str(error) if isinstance(error, MariusError) and str(error) else text or repr(error)).strip()
     debug = log.isEnabledFor(logging.DEBUG)
     if debug:
         log.debug("traceback", exc_info=error)
     elif text is not None and code == FAILED:
         message += " (MARIUS_DEBUG=1 prints the traceback)"
     notes = "; ".join(getattr(error, "__notes__", ()))
-    tell(f"error: {message}{f' ({notes})' if notes else ''}")
+    tell(readable(f"error: {message}{f' ({notes})' if notes else ''}"))
     return code
 
 
@@ -304,7 +305,7 @@ def _start_logging() -> None:
     for handler in [one for one in log.handlers if isinstance(one, _StderrHandler)]:
         log.removeHandler(handler)
     handler = _StderrHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname).1s %(message)s", "%H:%M:%S"))
+    handler.setFormatter(_OneLine("%(asctime)s %(levelname).1s %(message)s", "%H:%M:%S"))
     log.addHandler(handler)
     log.propagate = False
     debug = os.environ.get("MARIUS_DEBUG", "") not in ("", "0")
@@ -319,6 +320,14 @@ def set_log_level(level: str | None) -> None:
     """Print lines of `level`, one of LEVELS, and above; None leaves it."""
     if level is not None:
         log.setLevel(level.upper())
+
+
+class _OneLine(logging.Formatter):
+    """Escapes what a message holds of line breaks and control characters; a traceback has its lines."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (the name is logging's)
+        """The line of a record."""
+        return readable(super().formatMessage(record))
 
 
 class _StderrHandler(logging.Handler):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from marius_py.commands.console import say
 from marius_py.commands.progress import Bars
+from marius_py.readable import readable
 
 if TYPE_CHECKING:
     from marius_py.config import EvaluateConfig
@@ -103,8 +104,6 @@ def _names_of(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _table(names: Sequence[str], rows: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-    from marius_py.predict.answer_files import readable
-
     rows = [(readable(label), values) for label, values in rows]
     width = max([_LABEL, *(len(label) + 2 for label, _ in rows)])
     say(" " * width + "".join(f"{name:>{_NUMBER}}" for name in (*names, "count")))

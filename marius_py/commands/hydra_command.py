@@ -127,15 +127,24 @@ def _through_hydra(command: HydraCommand, kind: type[Any], flags: _Flags) -> Non
     from hydra.core.hydra_config import HydraConfig
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
+    from marius_py.config import EvaluateConfig
     from marius_py.config.compose import NAMES, config_from
     from marius_py.config.groups import own_groups
-    from marius_py.config.overrides import job_words, keys_in, prepare_overrides, warn_of_hydra
+    from marius_py.config.overrides import (
+        job_words,
+        keys_in,
+        prepare_overrides,
+        warn_of_hydra,
+        warn_of_idle_words,
+    )
     from marius_py.config.search_path import searched
 
     own = own_groups(NAMES[kind], flags.config_dir)
     overrides = prepare_overrides(kind, flags.overrides, sweep=flags.sweep, config_dir=flags.config_dir)
     if flags.sweep:
         warn_of_hydra(flags.overrides, sweep=True)
+        if kind is EvaluateConfig:
+            warn_of_idle_words(flags.overrides, sweep=True)
     if flags.sweep and "output" not in keys_in(flags.overrides):
         overrides.append(f"output={command.sweep_output}")
     jobs = _Jobs(flags.sweep)

@@ -17,7 +17,13 @@ from typing import Any, TypeVar, cast
 from marius_py.config.evaluate_schema import EvaluateConfig
 from marius_py.config.explain import explain
 from marius_py.config.groups import conf_dir, own_groups, refused
-from marius_py.config.overrides import keys_in, prepare_overrides, warn_of_hydra, warn_of_idle
+from marius_py.config.overrides import (
+    keys_in,
+    prepare_overrides,
+    warn_of_hydra,
+    warn_of_idle,
+    warn_of_idle_words,
+)
 from marius_py.config.prepare_schema import PrepareConfig
 from marius_py.config.saved import as_given, keys_of_file, overlay, saved_settings
 from marius_py.config.schema import TrainConfig
@@ -53,7 +59,11 @@ def compose(kind: type[T], overrides: Sequence[str] = (), *, config_dir: str | P
         own_groups(NAMES[kind], config_dir)  # refuses what is no folder before a choice that it lacks
         given = prepare_overrides(kind, overrides, config_dir=config_dir)
         warn_of_hydra(overrides)
-        return config_from(kind, _compose_plain(NAMES[kind], given, config_dir), given, config_dir=config_dir)
+        composed = _compose_plain(NAMES[kind], given, config_dir)
+        config = config_from(kind, composed, given, config_dir=config_dir)
+        if kind is EvaluateConfig:
+            warn_of_idle_words(overrides)
+        return config
     except Exception as error:
         if _is_of_interrupt(error, handled):
             raise KeyboardInterrupt from error

@@ -34,6 +34,9 @@ NESTED = OPEN[:3]
 VERBATIM = ("input.delimiter", "input.comment")
 """Keys besides those of paths whose value is quoted: hydra would trim a tab, and fail at a semicolon."""
 
+_MOST_DIGITS = 4300
+"""Of a number that Python reads unless it is told otherwise."""
+
 _FILES_OF_EDGES = ("input.train", "input.valid", "input.test")
 
 _OF_A_PATH = {TrainConfig: "graph", EvaluateConfig: "run", PrepareConfig: "input.train"}
@@ -94,8 +97,6 @@ def prepare_overrides(
             words.append(f"{prefix}{key}={_quote(value)}")
         else:
             words.append(f"{prefix}{key}={value}")
-    if kind is EvaluateConfig:
-        _warn_of_idle(parsed, sweep)
     words = classes + words
     names = {key: value for _, key, value in parsed}
     demo = kind is TrainConfig and names.get("graph") in (None, "null")
@@ -117,9 +118,9 @@ def _split(word: str, of_a_path: str | None = None) -> tuple[str, str, str | Non
     return match["prefix"], match["key"], match["value"]
 
 
-def _warn_of_idle(parsed: Sequence[tuple[str, str, str | None]], sweep: bool) -> None:
+def warn_of_idle_words(overrides: Sequence[str], *, sweep: bool = False) -> None:
     """Say which settings of `marius-evaluate` others given, or not given, leave without effect."""
-    given = {key: value for _, key, value in parsed if value is not None}
+    given = {key: value for _, key, value in map(_split, overrides) if value is not None}
     edges, modes = given.get("edges", "null"), _values(given.get("mode", "full"), sweep)
     if "split" in given and "null" not in _values(edges, sweep) and "${" not in edges:
         log.warning(
@@ -251,7 +252,10 @@ def _check_key(kind: type[Any], key: str) -> None:
 
 
 def _check_shape(kind: type[Any], key: str, values: Sequence[str]) -> None:
-    """Refuse a list where a class is to be named, and a mapping for a list, which hydra fails to merge."""
+    """Refuse what hydra fails at: a list for a class, a mapping for a list, a number of too many digits."""
+    digits = max((len(number) for value in values for number in re.findall(r"\d+", value)), default=0)
+    if digits > _MOST_DIGITS and key not in path_keys(kind):
+        raise ConfigError(f"{key} has a number of {digits} digits: allowed are up to {_MOST_DIGITS}")
     found = next(((owner, item) for name, owner, item in keys_of(kind) if name == key), None)
     if found is None:  # an argument of a class
         return

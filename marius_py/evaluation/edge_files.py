@@ -35,7 +35,7 @@ def read_edges(path: Path | str, graph: Graph) -> Edges:
         ConfigError: names that the graph lacks (how many, and similar ones), or other columns than the
         graph's. FormatError: the file's content is wrong or empty. MissingPathError: no such file.
     """
-    source = open_source(path)
+    source = open_source(path, key="edges")
     if source.has_relations != graph.has_relations:
         has, lacks = ("three", "two") if source.has_relations else ("two", "three")
         raise ConfigError(

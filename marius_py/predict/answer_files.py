@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
@@ -20,6 +19,7 @@ import pyarrow.parquet as pq
 from marius_py.errors import ConfigError, FormatError, StorageError
 from marius_py.predict.answers import Prediction
 from marius_py.predict.neighbors import Neighbor
+from marius_py.readable import readable
 from marius_py.storage.files import check_target
 from marius_py.storage.replacing import Replacing
 from marius_py.types import ANSWER_FORMATS, AnswerFormat
@@ -31,8 +31,6 @@ ENDINGS: dict[str, AnswerFormat] = {
     ".json": "json",
     ".parquet": "parquet",
 }
-
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 _ARROW = {"int": pa.int64(), "str": pa.string(), "float": pa.float64(), "float | None": pa.float64()}
 
@@ -265,12 +263,3 @@ class _Table:
 
 def _cell(value: Any) -> str:
     return f"{value:.4f}" if isinstance(value, float) else readable(str(value))
-
-
-def readable(name: str) -> str:
-    """A name for a reader's eyes: with an escape for each control character and break of a line in it.
-
-    >>> print(readable("Zürich\\n\\x1b[2J"))
-    Zürich\\n\\x1b[2J
-    """
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), name)

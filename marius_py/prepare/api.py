@@ -102,7 +102,10 @@ def prepare(
         "header": header,
         "columns": columns,
     }
-    sources = [open_source(path, **options) if path is not None else None for path in (train, valid, test)]
+    sources = [
+        None if path is None else open_source(path, key=f"input.{split}", **options)
+        for split, path in zip(SPLITS, (train, valid, test), strict=True)
+    ]
     present = [source for source in sources if source is not None]
     has_relations = _agree_on_relations(present)
     if len(present) == 1:

@@ -144,7 +144,10 @@ def extend_graph(
     check_output(Path(output), overwrite)
     output = Path(output).absolute()  # the current folder may be another one at the end
     reading["numbered"] = partial(_is_numbered, old)
-    sources = [None if path is None else open_source(path, **reading) for path in (train, valid, test)]
+    sources = [
+        None if path is None else open_source(path, key=f"input.{split}", **reading)
+        for split, path in zip(SPLITS, (train, valid, test), strict=True)
+    ]
     for source in sources:
         if source is not None and source.has_relations != old.has_relations:
             has, needs = ("relations", "none") if source.has_relations else ("no relations", "relations")

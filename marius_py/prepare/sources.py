@@ -37,6 +37,7 @@ def open_source(
     comment: str | None = None,
     numbered: Callable[[], bool] | None = None,
     block_bytes: int | None = None,
+    key: str | None = None,
 ) -> EdgeSource:
     """Open an edge list.
 
@@ -50,6 +51,7 @@ def open_source(
         comment: for text, the character with which lines at the top begin that are no edges.
         numbered: for text, says whether all names known before are whole numbers; see `resolve_columns`.
         block_bytes: bytes of text read at a time; None: 32 MiB.
+        key: setting that names the file, for errors.
 
     Raises:
         MissingPathError: no such file. StorageError: it cannot be read. FormatError: not what the format
@@ -57,9 +59,9 @@ def open_source(
     """
     path = Path(path)
     if not path.exists():
-        raise MissingPathError(f"input file {path} does not exist")
+        raise MissingPathError(f"{f'{key}=' if key else 'input file '}{path} does not exist")
     if not path.is_file():
-        raise MissingPathError(f"input {path} is no file")
+        raise MissingPathError(f"{f'{key}=' if key else 'input '}{path} is no file")
     kind = format_of(path, format)
     keys = None if columns is None else list(columns)
     if kind in _DELIMITERS:

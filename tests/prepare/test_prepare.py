@@ -241,7 +241,7 @@ def test_bad_arguments_are_refused_before_anything_is_written(tmp_path: Path) ->
         prepare(train, tmp_path / "g", seed=2**63)
     with pytest.raises(ConfigError, match="format is 'xml'"):
         prepare(train, tmp_path / "g", format="xml")
-    with pytest.raises(StorageError, match="does not exist"):
+    with pytest.raises(StorageError, match=r"input\.train=.* does not exist"):
         prepare(tmp_path / "none.tsv", tmp_path / "g")
     assert [p.name for p in tmp_path.iterdir()] == ["t.tsv"]
 
