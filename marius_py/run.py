@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from marius_py.errors import ConfigError
 from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES, Evaluator, Mode
 from marius_py.evaluation.metrics import DEFAULT_KS, Metrics, check_whole
+from marius_py.evaluation.ranking.ranker import MIN_MEMORY_BYTES
 from marius_py.export import export
 from marius_py.predict import Metric, Neighbor, NeighborIndex, Prediction, neighbors, predict, score
 from marius_py.run_files.given_names import Name, Names
@@ -66,7 +67,7 @@ class Run(RunReader):
             mode: "full", or "sampled" with half of `candidates` uniform and half by degree.
             edges: (E, 3) ids to rank instead of a split.
             ks: of Hits@k.
-            memory_bytes: bound of the working memory.
+            memory_bytes: bound of the working memory, at least 1 MiB.
             seed: of the sample.
             details: also figures by category, relation and degree of the answer.
             max_edges: rank a random subset.
@@ -77,7 +78,7 @@ class Run(RunReader):
             ConfigError: no such split or mode, no edges to rank, or a number that is none.
         """
         check_whole("candidates", candidates, 1)
-        check_whole("memory_bytes", memory_bytes)
+        check_whole("memory_bytes", memory_bytes, MIN_MEMORY_BYTES)
         check_whole("seed", seed)
         if max_edges is not None:
             check_whole("max_edges", max_edges, 1)

@@ -9,9 +9,10 @@ from contextlib import ExitStack
 import numpy as np
 import torch
 
-from marius_py.assembly.own_parts import check_parts
-from marius_py.config import Components, TrainConfig, check_buffer, check_order
+from marius_py.assembly.own_parts import check_loss, check_parts
+from marius_py.config import Components, TrainConfig, check_buffer, check_order, make_components
 from marius_py.data.batch_settings import check_answers
+from marius_py.data.importance import group_shares
 from marius_py.errors import ConfigError
 from marius_py.evaluation.ranking.scorer import similarity_of
 from marius_py.graph import Graph
@@ -19,6 +20,7 @@ from marius_py.machine import memory_with_swap, resolve_device
 from marius_py.memory import with_unit
 from marius_py.nn.decoders import Decoder
 from marius_py.nn.losses import LogisticLoss
+from marius_py.nn.registry import LOSSES
 from marius_py.nn.schedules import LEAST_WARMUP
 from marius_py.partitioning import Partitioning
 from marius_py.parts import batch_ids, batch_rows
@@ -54,6 +56,24 @@ def check_room(config: TrainConfig, graph: Graph, table: NodeTable, capacity: in
     check_memory(table, capacity, config.storage.device)
     check_batch(config, table, capacity)
     check_questions(config, graph, table.partitioning, capacity)
+    check_weights(config, table.partitioning.num_partitions, capacity)
+
+
+def check_weights(config: TrainConfig, partitions: int, capacity: int) -> None:
+    """Refuse a loss of a user's own without `weighted` where negatives are weighed.
+
+    Raises:
+        ConfigError: names `loss`.
+    """
+    loss = make_components(config).loss
+    if config.negatives.weigh and group_shares(partitions, capacity) and type(loss) not in LOSSES.values():
+        try:
+            check_loss(config, loss, resolve_device(config.device), weighs=True)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{error}; with {capacity} of {partitions} partitions in the buffer negatives are weighed: "
+                "define it, or set negatives.weigh=false"
+            ) from error
 
 
 def check_components(config: TrainConfig, components: Components, device: torch.device) -> None:

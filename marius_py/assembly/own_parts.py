@@ -89,8 +89,14 @@ def check_rows(config: TrainConfig, components: Components) -> None:
             )
 
 
-def check_loss(config: TrainConfig, loss: Loss, device: torch.device) -> None:
+def check_loss(config: TrainConfig, loss: Loss, device: torch.device, *, weighs: bool = False) -> None:
     """Refuse a loss that is none of scores.
+
+    Args:
+        config: settings.
+        loss: to be tried.
+        device: where it will be computed.
+        weighs: the run weighs negatives: `weighted` may not be left out.
 
     Raises:
         ConfigError: it fails, or gives anything but one float that depends on the scores; names `loss`.
@@ -110,7 +116,7 @@ def check_loss(config: TrainConfig, loss: Loss, device: torch.device) -> None:
                 try:
                     found: Any = loss(*given) if weight is None else loss.weighted(*given, weight)
                 except NotImplementedError:
-                    if weight is None:
+                    if weight is None or weighs:
                         raise
                     continue  # it is for runs with everything in memory
             is_one = isinstance(found, Tensor) and found.numel() == 1 and found.is_floating_point()

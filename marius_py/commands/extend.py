@@ -121,7 +121,7 @@ def run(options: argparse.Namespace) -> None:
     if values["run"] is not None:
         from marius_py.resuming.extending import check_run, extend_run
 
-        check_run(values["run"], values["graph"])
+        check_run(values["run"], values["graph"], init=values["init"])
     with Bars() as bars:
         graph = extend_graph(
             values["graph"],
@@ -136,11 +136,17 @@ def run(options: argparse.Namespace) -> None:
         )
     say(f"graph: {graph.path}")
     if values["run"] is not None:
-        folder = extend_run(
-            values["run"],
-            graph,
-            values["run_output"],
-            init=values["init"],
-            run_graph=values["graph"],
-        )
+        try:
+            folder = extend_run(
+                values["run"],
+                graph,
+                values["run_output"],
+                init=values["init"],
+                run_graph=values["graph"],
+            )
+        except BaseException as error:
+            error.add_note(
+                f"output={values['output']} holds the new graph, without its run; overwrite=true makes both"
+            )
+            raise
         say(f"run: {folder}")

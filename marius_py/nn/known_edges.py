@@ -69,6 +69,7 @@ class KnownEdges:
         self._num_relations = int(edges[:, 1].max(initial=0)) + 1 if within is None else within.num_relations
         nodes = None if within is None else within.nodes
         self._asking = asking
+        self._is_partial = drawn is not None
         self._share = share
         self._mean_answers: dict[Side, float] = {}
         self._compiled = compiled_known() if compiled and len(edges) >= _LEAST_EDGES else None
@@ -134,6 +135,7 @@ class KnownEdges:
         Returns:
             (B,) float32.
         """
+        assert not self._is_partial, "an index for drawn nodes lacks other answers"
         if side not in self._mean_answers:
             self._mean_answers[side] = self._mean(side)
         answers = _estimated(self._num_answers(edges, side), self._share)

@@ -23,8 +23,10 @@ from marius_py.config import (
     saved_settings,
     write_yaml,
 )
-from marius_py.errors import ConfigError, StorageError
+from marius_py.errors import ConfigError, MariusError, StorageError
 from marius_py.graph import Graph, open_graph
+from marius_py.nn.decoders.base import name_of
+from marius_py.nn.micro_batches import is_out_of_memory
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.partitioning import Partitioning
 from marius_py.parts import identity, make_model
@@ -42,7 +44,7 @@ from marius_py.storage.hdf5_nodes import create_node_store
 from marius_py.storage.protocols import Checkpoint, NodeTable
 from marius_py.storage.reader import NodeReader, open_node_reader
 from marius_py.streams import Purpose, stream
-from marius_py.types import SIDES, Position
+from marius_py.types import SIDES, Position, Side
 from marius_py.validation import VALIDATION_META
 
 logger = logging.getLogger(__name__)
@@ -111,24 +113,44 @@ def extend_run(
     return folder
 
 
-def check_run(run: Path | str, graph: Path | str) -> None:
+def check_run(run: Path | str, graph: Path | str, *, init: Init = "random") -> None:
     """Refuse a run that `extend_run` could not take over to an extension of `graph`; nothing is written.
 
     Args:
         run: the run's folder.
         graph: folder of the prepared graph that is to be extended.
+        init: of new nodes; "neighbors" has the run's decoder try a query of each side.
 
     Raises:
-        ConfigError: the run was trained on another graph, or cannot be used. StorageError, FormatError: run
-        or graph is missing or damaged.
+        ConfigError: the run was trained on another graph, or cannot be used, or its decoder fails.
+        StorageError, FormatError: run or graph is missing or damaged.
     """
     open_graph(graph)
     try:
         with load(run, graph=graph) as old:  # which may have moved since
             _saved(old)
+            for side in SIDES if init == "neighbors" else ():
+                _queries(old, old.read_rows(0, 1), np.zeros(1, np.int64), side)
     except OtherGraphError as error:
         raise ConfigError(
             f"run={run} was not trained on graph={graph}: give its graph, or a run on this one ({error})"
+        ) from error
+
+
+def _queries(run: Run, rows: NDArray[np.float32], relations: NDArray[np.int64], side: Side) -> NDArray[Any]:
+    """Queries (n, D) of known rows (n, D) by relations (n,); ConfigError: a user's decoder fails."""
+    try:
+        with torch.no_grad():
+            asked = run.model.queries(torch.from_numpy(rows), torch.from_numpy(relations), side)
+            return asked.cpu().numpy()
+    except MariusError:
+        raise
+    except (Exception, SystemExit) as error:
+        if is_out_of_memory(error):
+            raise
+        raise ConfigError(
+            f"{name_of(run.model.decoder)}: query of nodes {rows.shape}, side {side!r}, fails: "
+            f"{type(error).__name__}: {error}; init=random asks for none"
         ) from error
 
 
@@ -333,12 +355,9 @@ class _Fresh:
                 chosen = np.flatnonzero(number == index)
                 if not len(chosen):
                     continue
-                with torch.no_grad():
-                    answers = self._old.model.queries(
-                        torch.from_numpy(known[chosen]), torch.from_numpy(relation[chosen]), side
-                    )
+                answers = _queries(self._old, known[chosen], relation[chosen], side)
                 at = place[block[chosen]]
-                np.add.at(means.sums, at, answers.numpy().astype(np.float64))
+                np.add.at(means.sums, at, answers.astype(np.float64))
                 np.add.at(means.lengths, at, lengths[chosen])
                 np.add.at(means.counts, at, 1)
 

@@ -253,6 +253,11 @@ class InFloat64Hinge(Hinge):
         raise NotImplementedError  # which is not asked for with everything in memory
 
 
+class WithoutWeights(Hinge):
+    def weighted(self, positive: Tensor, negative: Tensor, keep: Tensor | None, weight: Tensor) -> Any:
+        raise NotImplementedError("everything is to be in memory")
+
+
 class OwnWeights(Hinge):
     """Forgets the mean where negatives are weighed."""
 

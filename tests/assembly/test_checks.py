@@ -356,6 +356,19 @@ def test_no_run_is_ranked_by_what_is_no_score(name: str) -> None:
         scorer.scores(scorer.queries(rows, torch.zeros(20, dtype=torch.int64), "tail"), rows)
 
 
+def test_a_loss_without_weights_is_refused_only_where_negatives_are_weighed(
+    graph: Graph, tmp_path: Path
+) -> None:
+    loss = "loss=tests.assembly.own_parts.WithoutWeights"
+    words = [f"graph={graph.path}", f"output={tmp_path / 'run'}", *SMALL, loss]
+    message = r"WithoutWeights: the loss .* weighted fails: NotImplementedError: .*; with 4 of 20 partitions"
+    with pytest.raises(ConfigError, match=message):
+        train(load_config([*words, "storage.capacity=4"]))
+    assert not (tmp_path / "run" / "checkpoint").exists()
+    assert train(load_config([*words, "storage.capacity=4", "negatives.weigh=false"]))["train"]["epochs"] == 1
+    assert train(load_config([*words, "storage.capacity=20", f"output={tmp_path / 'whole'}"]))
+
+
 @pytest.mark.parametrize("name", ["Plain", "Fixed"])
 @pytest.mark.parametrize("mode", [torch.inference_mode, lambda: torch.autocast("cpu", dtype=torch.bfloat16)])
 def test_a_decoder_of_a_users_own_passes(name: str, mode: Any) -> None:

@@ -426,3 +426,12 @@ def test_who_reads_the_edges_is_known() -> None:
     assert not DegreeNegatives(3).reads_edges
     assert AllNegatives().reads_edges
     assert Own(3).reads_edges
+
+
+def test_an_index_for_drawn_nodes_says_nothing_of_what_questions_weigh() -> None:
+    """It lacks the answers that are not drawn."""
+    edges = np.array([[0, 0, 1], [0, 0, 2], [3, 0, 2]])
+    drawn: dict[Side, np.ndarray] = {"head": np.array([0]), "tail": np.array([1])}
+    known = KnownEdges(edges, drawn=drawn)
+    with pytest.raises(AssertionError, match="an index for drawn nodes"):
+        known.question_weights(edges, "tail")

@@ -14,6 +14,7 @@ from marius_py import cli
 from marius_py.assembly.build import Watcher
 from marius_py.config import load_config, make_components
 from marius_py.errors import ConfigError, FormatError, InterruptedRunError
+from marius_py.nn.decoders import DistMult
 from marius_py.parts import make_model
 from marius_py.prepare import prepare
 from marius_py.prepare.extend import IdShift, extend_graph, shift_of
@@ -430,6 +431,33 @@ def test_a_run_of_another_graph_is_refused_before_the_graph_is_written(files, tm
     assert cli.extend([*words, f"run={tmp_path / 'run'}", f"run_output={tmp_path / 'longer'}"]) == 2
     assert "was not trained on graph=" in capsys.readouterr().err
     assert not (tmp_path / "both").exists()
+
+
+class Failing(DistMult):
+    """A decoder of a user's own that fails as `fails` says."""
+
+    fails = "never"
+
+    def query(self, node, relation, side):
+        if self.fails == "always" or (self.fails == "later" and len(node) > 1):
+            raise ValueError("no query today")
+        return super().query(node, relation, side)
+
+
+@pytest.mark.parametrize("fails", ["always", "later"])
+def test_a_decoder_that_fails_is_named_and_the_graph_told_of(files, tmp_path, capsys, monkeypatch, fails):
+    folder, old, *_ = files
+    marius_py.train(old, tmp_path / "run", {**SETTINGS, "model.decoder": Failing}).close()
+    monkeypatch.setattr(Failing, "fails", fails)
+    output, run_output = tmp_path / "longer", tmp_path / "longer_run"
+    words = [f"graph={old.path}", f"input.train={folder / 'new.tsv'}", f"output={output}"]
+    assert cli.extend([*words, f"run={tmp_path / 'run'}", f"run_output={run_output}"]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert f"model.decoder={__name__}.Failing: query of nodes (" in error
+    assert "fails: ValueError: no query today; init=random asks for none" in error
+    assert output.exists() == (f"output={output} holds the new graph, without its run" in error)
+    assert output.exists() == (fails == "later")
+    assert not run_output.exists()
 
 
 @pytest.mark.parametrize("output", ["both", "both/graph"])
