@@ -418,6 +418,11 @@ def test_sweep_runs_every_combination_in_its_own_folder(runs: list[TrainConfig],
     assert "HYDRA_FULL_ERROR" not in os.environ
 
 
+def test_a_job_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
+    assert cli.train(["-m", "graph=none", "model.dim=4,6", "hydra.sweep.dir=mine"]) == 2
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["multirun.yaml"]
+
+
 def test_a_sweep_has_the_folder_that_hydra_is_told(runs: list[TrainConfig], tmp_path: Path) -> None:
     assert cli.train(["-m", "graph=g", "model.dim=4,6", "hydra.sweep.dir=mine"]) == 0
     assert [config.output for config in runs] == [str(tmp_path / "mine" / number) for number in "01"]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from marius_py.config import TrainConfig
 from marius_py.errors import StorageError
+from marius_py.storage.files import missing_folders
 
 
 @contextmanager
@@ -19,12 +20,14 @@ def named(config: TrainConfig) -> Iterator[TrainConfig]:
     if config.output is not None:
         yield config
         return
+    made = missing_folders(Path("runs").absolute())
     folder = run_folder(config)
     try:
         yield replace(config, output=str(folder))
     finally:
-        with suppress(OSError):  # it has content, as a rule
-            folder.rmdir()
+        for one in (folder, *made):
+            with suppress(OSError):  # it has content, as a rule
+                one.rmdir()
 
 
 def run_folder(config: TrainConfig) -> Path:

@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -165,7 +165,12 @@ def _through_hydra(command: HydraCommand, kind: type[Any], flags: _Flags) -> Non
             jobs.written |= {os.path.realpath(name): number for name in files.values() if name is not None}
             return found
 
-        return jobs.run(number, work)
+        try:
+            return jobs.run(number, work)
+        finally:
+            if flags.sweep:
+                with suppress(OSError):  # it has content, as a rule
+                    os.rmdir(HydraConfig.get().runtime.output_dir)
 
     if "--hydra-help" in flags.hydra:
         overrides = []  # hydra composes its help without the settings that they are for

@@ -20,7 +20,7 @@ from marius_py.errors import ConfigError, FormatError, StorageError
 from marius_py.predict.answers import Prediction
 from marius_py.predict.neighbors import Neighbor
 from marius_py.readable import readable
-from marius_py.storage.files import check_target
+from marius_py.storage.files import check_target, reason_of
 from marius_py.storage.replacing import Replacing
 from marius_py.types import ANSWER_FORMATS, AnswerFormat
 
@@ -184,9 +184,7 @@ class AnswerWriter:
                 if isinstance(error, BrokenPipeError):
                     raise
                 raise StorageError(f"standard output cannot be written: {error.strerror or error}") from error
-            raise StorageError(
-                f"writing --output {self._target} failed: {error.strerror or error}"
-            ) from error
+            raise StorageError(f"writing --output {self._target} failed: {reason_of(error)}") from error
 
 
 def _json_value(cell: Any) -> Any:

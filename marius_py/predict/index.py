@@ -29,6 +29,7 @@ from marius_py.predict.completion import check_k, check_memory
 from marius_py.predict.metric import Metric, check_metric, scorer_of
 from marius_py.predict.topk import Best, TopK
 from marius_py.storage.file_io import file_checksum
+from marius_py.storage.files import made_folders
 from marius_py.storage.replacing import Replacing
 from marius_py.streams import Purpose, stream
 from marius_py.types import Progress
@@ -317,9 +318,7 @@ def _save(faiss: Any, index: Any, path: Path, facts: Mapping[str, Any]) -> None:
     """Write the index, then what it is of: without the second file the first is not used."""
     of = _facts_path(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        of.unlink(missing_ok=True)
-        with Replacing([path, of]) as temporary:
+        with made_folders(path.parent), Replacing([path, of]) as temporary:
             # Through a file of Python's: of what faiss opens itself, an error in closing is printed and lost.
             with temporary[path].open("wb") as file:
                 faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
@@ -327,6 +326,7 @@ def _save(faiss: Any, index: Any, path: Path, facts: Mapping[str, Any]) -> None:
             temporary[of].write_text(
                 json.dumps({**facts, "xxh3": checksum}, indent=2) + "\n", encoding="utf-8"
             )
+            of.unlink(missing_ok=True)
     except (OSError, RuntimeError) as error:
         if isinstance(error, MariusError):
             raise

@@ -10,7 +10,7 @@ import html
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ from marius_py.report.map import Method, check_method, map_rows
 from marius_py.run import Run
 from marius_py.run_files.names import TRACE_FILE
 from marius_py.run_files.outputs import check_output
+from marius_py.storage.files import made_folders
 from marius_py.storage.replacing import Replacing
 from marius_py.streams import Purpose, stream
 from marius_py.types import StageProgress
@@ -172,20 +173,14 @@ def write_report(
 
 @contextmanager
 def _made(folder: Path | None) -> Iterator[None]:
-    """Make a folder before anything else is done; a new one goes again if that fails."""
-    is_new = folder is not None and not folder.exists()
-    try:
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"figures={folder}: the folder cannot be made: {error.strerror}") from error
-    try:
+    """Make a folder before anything else is done; a new one goes again if nothing comes into it."""
+    with ExitStack() as held:
+        try:
+            if folder is not None:
+                held.enter_context(made_folders(folder))
+        except OSError as error:
+            raise StorageError(f"figures={folder}: the folder cannot be made: {error.strerror}") from error
         yield
-    except BaseException:
-        if folder is not None and is_new:
-            with suppress(OSError):  # others have put something there
-                folder.rmdir()
-        raise
 
 
 def _summary(page: _Page, run: Run) -> None:

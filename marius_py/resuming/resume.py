@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -30,7 +30,7 @@ from marius_py.run_files.names import (
     SORTED_EDGES_NAME,
     TRACE_FILE,
 )
-from marius_py.storage.files import TEMPORARY_SUFFIX, missing_folders, remove, sync_names
+from marius_py.storage.files import TEMPORARY_SUFFIX, made_folders, remove, sync_names
 from marius_py.storage.hdf5_nodes import has_commit
 from marius_py.storage.hdf5_store import Hdf5PartitionStore
 from marius_py.storage.lock import LOCK_NAME, FolderLock, describe_owner, is_locked, lock_owner
@@ -59,14 +59,14 @@ def claimed(folder: Path) -> Iterator[None]:
     Raises:
         StorageError: another run writes to it (its process is named), or it cannot be made.
     """
-    try:
-        made = missing_folders(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"the run folder {folder} cannot be made: {error.strerror}") from error
-    lock = FolderLock(folder)
-    lock.acquire()
-    try:
+    with ExitStack() as held:
+        try:
+            made = held.enter_context(made_folders(folder))
+        except OSError as error:
+            raise StorageError(f"the run folder {folder} cannot be made: {error.strerror}") from error
+        lock = FolderLock(folder)
+        lock.acquire()
+        held.callback(lock.release)
         sync_names(made)
         for name in VIEWS:
             remove(folder / (name + TEMPORARY_SUFFIX))
@@ -74,11 +74,6 @@ def claimed(folder: Path) -> Iterator[None]:
             if SORTED_EDGES_NAME.fullmatch(path.parent.name):
                 remove(path)
         yield
-    finally:
-        lock.release()
-        with suppress(OSError):  # it has content, as a rule
-            for empty in made:  # from `folder` upwards
-                empty.rmdir()
 
 
 def check_free(folder: Path, *, resume: bool, trains: bool = False) -> None:

@@ -35,7 +35,7 @@ from marius_py.storage.file_io import (
     sync_path,
     write_array,
 )
-from marius_py.storage.files import open_file, reserve, sync_data, write_from
+from marius_py.storage.files import check_space, open_file, reserve, sync_data, write_from
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.protocols import Edges
 from marius_py.streams import Purpose, stream
@@ -48,6 +48,9 @@ BLOCK_ROWS = 1 << 21
 
 _SEGMENTS = 256
 """Of a block of a longer bucket, spread over it, that are shuffled together."""
+
+_HDF5_ROOM = 1 << 15
+"""Bytes that the file takes beside its rows, degrees, offsets and checksums, at most."""
 
 _ROWS_A_BUCKET = 32
 """Rows to be sorted together for each bucket, on average, up to `_MOST_SORTED` in all."""
@@ -109,7 +112,11 @@ class EdgeWriter:
         np.cumsum(bucket_counts, out=starts[1:])
         self._dtype = dtype or edge_dtype(partitioning.num_nodes)
         counts = {"train": int(starts[-1]), "valid": num_valid, "test": num_test}
+        rows = sum(counts.values()) * 3 * self._dtype.itemsize
+        size = rows + 2 * starts.nbytes + 8 * partitioning.num_nodes
         with hdf5_errors_as_storage("write", path):
+            # HDF5 prints what it cannot write of a file that it gives up
+            check_space(path, size + _HDF5_ROOM)
             _create(path, partitioning, starts, counts, self._dtype, fingerprint)
         layout = read_layout(path)
         self._starts = starts

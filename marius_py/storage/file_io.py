@@ -20,6 +20,7 @@ from marius_py.storage.files import (
     hdf5_error,
     open_file,
     read_into,
+    remove,
     replace,
     storage_error,
     sync_data,
@@ -95,9 +96,15 @@ def replace_file(path: Path, content: bytes) -> None:
     """Write `content` to `path` so that a crash leaves the old file or the new one, never a mixture.
 
     Raises:
-        StorageError: the old file is then untouched; where only flushing its folder failed, replaced.
+        StorageError: the old file is then untouched, and nothing lies beside it; where only flushing its
+            folder failed, it is replaced.
     """
-    replace(write_temporary(path, content), path)
+    temporary = write_temporary(path, content)
+    try:
+        replace(temporary, path)
+    except StorageError:  # a folder may have the name
+        remove(temporary)
+        raise
 
 
 def sync_path(path: Path) -> None:

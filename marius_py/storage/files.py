@@ -13,7 +13,7 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from marius_py.errors import ConfigError, StorageError
@@ -287,6 +287,25 @@ def sync_folder(folder: Path) -> None:
 def missing_folders(folder: Path) -> list[Path]:
     """`folder` and those above it that are not there, to be given to `sync_names` once they are."""
     return [one for one in (folder, *folder.parents) if not one.exists()]
+
+
+@contextlib.contextmanager
+def made_folders(folder: Path) -> Iterator[list[Path]]:
+    """Make a folder with those above it, and give the new ones, as `missing_folders`.
+
+    New ones that are empty when the block ends go again.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    made = missing_folders(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield made
+    finally:
+        for new in made:  # from `folder` upwards
+            with contextlib.suppress(OSError):  # it has content, as a rule
+                new.rmdir()
 
 
 def sync_names(made: Sequence[Path]) -> None:

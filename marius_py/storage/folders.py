@@ -20,7 +20,7 @@ from pathlib import Path
 
 from marius_py.errors import StorageError
 from marius_py.storage.file_io import os_errors_as_storage
-from marius_py.storage.files import sync_folder
+from marius_py.storage.files import made_folders, sync_folder
 from marius_py.storage.lock import is_abandoned, try_flock
 
 logger = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ def new_folder(output: Path, verb: str, check: Callable[[], None], *, replace: b
     check()
     with ExitStack() as held:
         with os_errors_as_storage("write", output):
-            output.parent.mkdir(parents=True, exist_ok=True)
+            held.enter_context(made_folders(output.parent))
             refuse_others()
             # At the end it is the old folder after an exchange, after a plain rename it is gone already.
             folder = held.enter_context(locked_folder(output.parent, prefix, f"{verb} {output}"))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from marius_py.config import read_yaml, write_yaml
-from marius_py.errors import FormatError, MariusError, StorageError
+from marius_py.errors import FormatError, MariusError
 from marius_py.resuming.resume import BEFORE_META, VIEWS, claimed, plain_json
 from marius_py.run_files.names import (
     CHECKPOINT_FOLDER,
@@ -27,7 +27,7 @@ from marius_py.run_files.names import (
 )
 from marius_py.run_files.results import write_json, write_lines
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, read_checkpoint
-from marius_py.storage.files import TEMPORARY_SUFFIX, read_whole, remove
+from marius_py.storage.files import read_whole
 from marius_py.storage.verify import Finding, finding_of
 from marius_py.verify.strays import REMOVE
 
@@ -169,15 +169,11 @@ def repair(folder: Path) -> list[Path]:
                     continue
             except MariusError as error:
                 log.info("%s", error)
-            try:
-                if name == METRICS_FILE:
-                    write_lines(path, wanted)
-                elif name == CONFIG_FILE:
-                    write_yaml(wanted, path)
-                else:
-                    write_json(path, wanted)
-            except StorageError:  # a folder of that name cannot be replaced
-                remove(path.with_name(path.name + TEMPORARY_SUFFIX))
-                raise
+            if name == METRICS_FILE:
+                write_lines(path, wanted)
+            elif name == CONFIG_FILE:
+                write_yaml(wanted, path)
+            else:
+                write_json(path, wanted)
             written.append(path)
     return written

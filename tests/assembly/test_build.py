@@ -39,6 +39,20 @@ def test_a_missing_graph_leaves_no_run_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_a_refused_run_without_a_name_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = load_config([f"graph={tmp_path / 'none'}", "device=cpu"])
+    with pytest.raises(OSError, match="does not exist"):
+        train(config)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(OSError, match="does not exist"):
+        train(config)
+    assert [path.name for path in tmp_path.rglob("*")] == ["runs"]
+
+
 class Noon(datetime):
     """A clock that stands still."""
 

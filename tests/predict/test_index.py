@@ -230,6 +230,25 @@ def test_an_index_whose_file_cannot_be_closed_is_not_kept(run, tmp_path, monkeyp
     assert not list(tmp_path.iterdir())
 
 
+def test_an_index_that_cannot_be_written_leaves_what_was_there(tmp_path, monkeypatch):
+    folder = write_run(tmp_path)[0]
+    with load(folder) as run:
+        path = open_index(run, "dot").path
+    before = {one: one.read_bytes() for one in path.parent.iterdir()}
+    commit_other_rows(folder)
+
+    def full(path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(index_module, "file_checksum", full)
+    with load(folder) as run:
+        for place in (None, tmp_path / "new" / "place"):
+            with pytest.raises(StorageError, match=r"No space left on device; nothing was replaced"):
+                open_index(run, "dot", folder=place)
+    assert {one: one.read_bytes() for one in path.parent.iterdir()} == before
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize(("factory", "probes"), [("HNSW32", 3), ("IVF64,Flat", 0)])
 def test_probes_are_refused_before_the_table_is_read(run, tmp_path, monkeypatch, factory, probes):
     monkeypatch.setattr(run, "to_numpy", lambda: pytest.fail("read"))

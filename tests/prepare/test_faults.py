@@ -84,6 +84,18 @@ def test_a_failed_replacement_keeps_the_old_graph(
     assert verify_graph(old.path) == []
 
 
+def test_folders_that_were_made_for_a_graph_that_fails_go_again(
+    tmp_path: Path, calls: Callable[[int | None, int], list[str]]
+) -> None:
+    train = small(tmp_path)
+    calls(5, errno.ENOSPC)
+    with pytest.raises(StorageError, match="disk full"):
+        prepare(train, tmp_path / "new" / "far" / "g", partitions=2)
+    set_call_hook(None)
+    assert [p.name for p in tmp_path.iterdir()] == ["t.tsv"]
+    assert prepare(train, tmp_path / "new" / "far" / "g", partitions=2).num_nodes == 7
+
+
 @pytest.mark.parametrize("target", ["pyarrow.parquet.ParquetWriter.write_table", "h5py.File"])
 def test_a_full_disk_inside_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
     def full(*_: object, **__: object) -> None:

@@ -13,11 +13,12 @@ import marius_py
 from marius_py import cli
 from marius_py.assembly.build import Watcher
 from marius_py.config import load_config, make_components
-from marius_py.errors import ConfigError, FormatError, InterruptedRunError
+from marius_py.errors import ConfigError, FormatError, InterruptedRunError, StorageError
 from marius_py.nn.decoders import DistMult
 from marius_py.parts import make_model
 from marius_py.prepare import prepare
 from marius_py.prepare.extend import IdShift, extend_graph, shift_of
+from marius_py.resuming import extending
 from marius_py.resuming.extending import extend_run
 from marius_py.run_files.reader import RunReader
 from marius_py.storage.reader import open_node_reader
@@ -343,6 +344,27 @@ def test_files_are_read_as_marius_prepare_reads_them(tmp_path, capsys):
     ):
         assert cli.extend([*words, "overwrite=true", bad]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_where_the_run_fails_it_is_said_that_the_graph_is_made(files, tmp_path, capsys, monkeypatch):
+    old = files[1]
+    more = write(tmp_path / "more.tsv", [("old 0", "likes", "somebody")])
+    run, output = tmp_path / "run", tmp_path / "both"
+    marius_py.train(old, run, SETTINGS).close()
+    words = [f"graph={old.path}", f"input.train={more}", "input.header=false", f"output={output}"]
+    words += [f"run={run}", f"run_output={tmp_path / 'longer'}"]
+
+    def fail(*_, **__):
+        raise StorageError("disk full")
+
+    with monkeypatch.context() as full:
+        full.setattr(extending, "create_node_store", fail)
+        assert cli.extend(words) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == (
+        f"error: disk full (output={output} holds the new graph, without its run; overwrite=true makes both)"
+    )
+    assert cli.extend([*words, "overwrite=true"]) == 0
 
 
 @pytest.mark.parametrize(("names", "added"), [("1\t2\n3\t4\n5\t1\n", 1), ("a\t2\n3\t4\n5\t1\n", 2)])

@@ -17,7 +17,8 @@ from marius_py.errors import StorageError
 from marius_py.partitioning import Partitioning
 from marius_py.storage import edge_layout, files, node_file
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME
-from marius_py.storage.file_io import hdf5_errors_as_storage
+from marius_py.storage.edge_writer import EdgeWriter
+from marius_py.storage.file_io import hdf5_errors_as_storage, replace_file
 from marius_py.storage.hdf5_nodes import create_node_store, has_commit, open_node_store
 from marius_py.storage.hdf5_store import Hdf5PartitionStore
 from marius_py.storage.node_file import NODES_NAME, NodeFile
@@ -104,6 +105,32 @@ def test_full_disk_names_the_bytes_before_filling_it(tmp_path: Path) -> None:
     ):
         create_node_store(tmp_path / "new", table, spare_slots=0)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_disk_too_small_for_the_edges_is_left_as_it_is(tmp_path: Path) -> None:
+    disk = os.statvfs(tmp_path)
+    num_valid = disk.f_bavail * disk.f_frsize // 12 + 10_000_000
+    with pytest.raises(
+        StorageError,
+        match=r"disk full: cannot create \S+edges\.h5 \([\d,]+ bytes were needed, [\d,]+ bytes",
+    ):
+        EdgeWriter(
+            tmp_path / "edges.h5",
+            Partitioning(10, 2),
+            np.zeros(4, np.int64),
+            num_valid=num_valid,
+            num_test=0,
+            degrees=np.zeros(10, np.int64),
+            fingerprint="f",
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_cannot_take_its_place_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "result.json").mkdir()
+    with pytest.raises(StorageError, match="cannot replace"):
+        replace_file(tmp_path / "result.json", b"{}")
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
 
 
 @pytest.mark.parametrize("number", [2, 3, 4])
