@@ -53,10 +53,11 @@ def _one_torch_thread() -> None:
 
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
-    """A command called in this process takes over the package's logger: give it back."""
-    logger = logging.getLogger("marius_py")
-    before = (list(logger.handlers), logger.level, logger.propagate)
+    """A command called in this process takes over the package's logger, hydra the root's: give them back."""
+    logger, root = logging.getLogger("marius_py"), logging.getLogger()
+    before, of_root = (list(logger.handlers), logger.level, logger.propagate), list(root.handlers)
     yield
+    root.handlers[:] = of_root
     logger.handlers[:], level, logger.propagate = before
     logger.setLevel(level)
 
