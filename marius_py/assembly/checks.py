@@ -65,15 +65,18 @@ def check_weights(config: TrainConfig, partitions: int, capacity: int) -> None:
     Raises:
         ConfigError: names `loss`.
     """
+    if not (config.negatives.weigh and group_shares(partitions, capacity)):
+        return
     loss = make_components(config).loss
-    if config.negatives.weigh and group_shares(partitions, capacity) and type(loss) not in LOSSES.values():
-        try:
-            check_loss(config, loss, resolve_device(config.device), weighs=True)
-        except ConfigError as error:
-            raise ConfigError(
-                f"{error}; with {capacity} of {partitions} partitions in the buffer negatives are weighed: "
-                "define it, or set negatives.weigh=false"
-            ) from error
+    if type(loss) in LOSSES.values():
+        return
+    try:
+        check_loss(config, loss, resolve_device(config.device), weighs=True)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}; with {capacity} of {partitions} partitions in the buffer negatives are weighed: "
+            "define it, or set negatives.weigh=false"
+        ) from error
 
 
 def check_components(config: TrainConfig, components: Components, device: torch.device) -> None:
