@@ -24,18 +24,18 @@ METRICS = {
 }
 
 
-def _command(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
+def run_command(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "marius_py", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **more)
 
 
-def _saved_run(folder: Path) -> str:
+def save_run(folder: Path) -> str:
     words = ["graph=g", f"output={folder}", "loss=logistic", "negatives.count=50", "training.epochs=2"]
     write_yaml(plain(load_config(words)), folder / "config.yaml")
     return f"output={folder}"
 
 
-def _send(number: int) -> None:
+def send_signal(number: int) -> None:
     os.kill(os.getpid(), number)
     time.sleep(5)
 
@@ -52,7 +52,7 @@ SMALL = [
 ]
 
 
-def _small_graph() -> None:
+def write_small_graph() -> None:
     rows = [f"{i % 29}\tr\t{(i * 5 + 2) % 31}\n" for i in range(900)]
     Path("edges.tsv").write_text("".join(rows))
     assert cli.prepare(["input.train=edges.tsv", "output=g 1", "partitions=4"]) == 0

@@ -12,12 +12,12 @@ import pytest
 
 from marius_py import __version__, cli
 from marius_py.config import load_config, plain, read_yaml
-from tests.commands.stand_ins import _command, _saved_run
+from tests.commands.stand_ins import run_command, save_run
 
 
 @pytest.mark.parametrize("command", ["train", "extend"])
 def test_help_escapes_what_the_encoding_lacks(command: str) -> None:
-    done = _command(command, "--help", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    done = run_command(command, "--help", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stderr) == (0, "")
     assert "\\u2026" in done.stdout
 
@@ -41,7 +41,7 @@ def test_help_takes_less_than_a_second() -> None:
     seconds = []
     for _ in range(3):
         started = time.perf_counter()
-        assert _command("train", "--help").returncode == 0
+        assert run_command("train", "--help").returncode == 0
         seconds.append(time.perf_counter() - started)
     assert min(seconds) < 1.0
 
@@ -51,7 +51,7 @@ def test_module_entry_point(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     assert cli.main([]) == 2
     assert cli.main(["nonsense"]) == 2
-    done = _command("train", "model.dimm=3")
+    done = run_command("train", "model.dimm=3")
     assert (done.returncode, done.stdout) == (2, "")
     assert "did you mean model.dim?" in done.stderr
 
@@ -78,7 +78,7 @@ def test_settings_of_hydra_can_be_shown(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_show_the_settings_of_a_run_that_goes_on(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "r").mkdir()
-    output = _saved_run(tmp_path / "r")
+    output = save_run(tmp_path / "r")
     assert cli.train(["--cfg", "job", output, "resume=true", "training.epochs=3"]) == 0
     (tmp_path / "shown.yaml").write_text(capsys.readouterr().out)
     shown = read_yaml(tmp_path / "shown.yaml")

@@ -22,7 +22,7 @@ from marius_py.errors import (
     PipelineError,
     StorageError,
 )
-from tests.commands.stand_ins import METRICS, SMALL, _small_graph
+from tests.commands.stand_ins import METRICS, SMALL, write_small_graph
 
 
 def _failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
@@ -224,7 +224,7 @@ def test_evaluate_prints_and_writes(
 
 
 def test_prepare_train_evaluate_export(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    _small_graph()
+    write_small_graph()
     assert cli.train([*SMALL, "training.epochs=1"]) == 0
     assert cli.train([*SMALL, "training.epochs=2"]) == 2
     assert "not empty" in capsys.readouterr().err

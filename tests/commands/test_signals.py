@@ -28,7 +28,7 @@ from marius_py.errors import (
 )
 from marius_py.run_state import RunState
 from marius_py.types import Position
-from tests.commands.stand_ins import METRICS, SMALL, _send, _small_graph
+from tests.commands.stand_ins import METRICS, SMALL, send_signal, write_small_graph
 
 
 class _Trainer:
@@ -83,7 +83,7 @@ def test_first_signal_commits_and_second_stops(number: signal.Signals) -> None:
         os.kill(os.getpid(), number)
         assert trainer.interrupted == 1
         with pytest.raises(KeyboardInterrupt):
-            _send(number)
+            send_signal(number)
     assert signal.getsignal(number) == before
 
 
@@ -239,10 +239,10 @@ def test_a_signal_while_an_object_goes_is_not_lost() -> None:
 
 def test_one_more_signal_while_an_interrupt_is_told_is_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def tell(line: str) -> None:
-        _send(signal.SIGTERM)
+        send_signal(signal.SIGTERM)
 
     monkeypatch.setattr(console, "tell", tell)
-    assert console.guarded(lambda: _send(signal.SIGTERM)) == 130
+    assert console.guarded(lambda: send_signal(signal.SIGTERM)) == 130
 
 
 @pytest.mark.parametrize("split", ["valid", "test"])
@@ -255,7 +255,7 @@ def test_a_signal_while_edges_are_ranked_ends_the_run(
     tmp_path: Path,
 ) -> None:
     """All is committed then; going on ranks what was to be ranked."""
-    _small_graph()
+    write_small_graph()
     ranked: list[str] = []
     signals: list[int] = []
 
@@ -263,7 +263,7 @@ def test_a_signal_while_edges_are_ranked_ends_the_run(
         ranked.append(name)
         if name == split and not signals:
             signals.append(number)
-            _send(number)
+            send_signal(number)
         return METRICS
 
     monkeypatch.setattr("marius_py.assembly.joint.evaluate_split", evaluate_split)
@@ -279,7 +279,7 @@ def test_a_signal_while_edges_are_ranked_ends_the_run(
 
 
 def test_interrupted_run_is_code_130_and_goes_on(tmp_path: Path) -> None:
-    _small_graph()
+    write_small_graph()
     command = [sys.executable, "-m", "marius_py", "train", *SMALL, "training.epochs=100000"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     assert process.stderr is not None

@@ -20,7 +20,7 @@ from marius_py.errors import (
     InterruptedRunError,
     StorageError,
 )
-from tests.commands.stand_ins import METRICS, _saved_run
+from tests.commands.stand_ins import METRICS, save_run
 
 
 def test_sweep_runs_every_combination_in_its_own_folder(runs: list[TrainConfig], tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_jobs_of_a_sweep_do_not_write_over_each_others_files(
 
 def test_sweep_that_resumes_takes_the_settings_of_each_run(runs: list[TrainConfig], tmp_path: Path) -> None:
     (tmp_path / "r").mkdir()
-    output = _saved_run(tmp_path / "r")
+    output = save_run(tmp_path / "r")
     assert cli.train(["-m", output, "resume=true", "training.epochs=3,4"]) == 0
     assert [(one.graph, one.loss.target, one.negatives.count) for one in runs] == [("g", "logistic", 50)] * 2
     assert [one.training.epochs for one in runs] == [3, 4]

@@ -25,7 +25,7 @@ COMMANDS: list[tuple[type[Any], list[str]]] = [
 ]
 
 
-def _error(*overrides: str, kind: type[Any] = TrainConfig) -> str:
+def error_of(*overrides: str, kind: type[Any] = TrainConfig) -> str:
     with pytest.raises(ConfigError) as caught:
         compose(kind, list(overrides))
     message = str(caught.value)
@@ -33,7 +33,7 @@ def _error(*overrides: str, kind: type[Any] = TrainConfig) -> str:
     return message
 
 
-def _saved(tmp_path: Path, *words: str) -> str:
+def saved_words(tmp_path: Path, *words: str) -> str:
     saved = load_config(["graph=g", f"output={tmp_path}", *words])
     write_yaml(plain(saved), tmp_path / "config.yaml")
     return f"output={tmp_path}"

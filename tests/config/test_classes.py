@@ -19,7 +19,7 @@ from marius_py.config.fields import keys_of, type_of
 from marius_py.config.regularization import regularization_of
 from marius_py.config.words import words_of
 from marius_py.errors import ConfigError
-from tests.config.composing import _saved
+from tests.config.composing import saved_words
 
 
 def test_a_class_of_ones_own_needs_its_name() -> None:
@@ -98,7 +98,7 @@ def test_arguments_may_stand_before_their_class(words: list[str], decoder: Compo
 
 
 def test_arguments_may_stand_before_their_class_where_a_run_goes_on(tmp_path: Path) -> None:
-    output = _saved(tmp_path, "model.decoder=rotate", "model.decoder.norm=moduli", "model.dim=6")
+    output = saved_words(tmp_path, "model.decoder=rotate", "model.decoder.norm=moduli", "model.dim=6")
     words = ["model.decoder.norm=l1", "model.decoder=transe", output, "resume=true"]
     assert load_config(words).model == ModelConfig(decoder=Component("transe", {"norm": "l1"}), dim=6)
     words = ["model.init.scale=2", "negatives.sampler=uniform", "model.init=uniform", output, "resume=true"]

@@ -25,7 +25,7 @@ from marius_py.config.schema import ORDERS
 from marius_py.errors import ConfigError
 from marius_py.nn import AllNegatives, SoftmaxLoss, UniformNegatives
 from marius_py.nn.registry import OPTIMIZERS
-from tests.config.composing import COMMANDS, _error, _saved
+from tests.config.composing import COMMANDS, error_of, saved_words
 
 
 def test_files_and_dataclasses_hold_the_same_defaults() -> None:
@@ -100,7 +100,7 @@ def test_optimal_orders_are_known_up_to_the_size_that_is_told() -> None:
     assert max(p for p, _ in stored_orders(OPTIMAL)) == schema.MOST_OPTIMAL
     words = ["graph=g", "ordering.name=optimal", "storage.partitions=17"]
     assert load_config([*words, "storage.capacity=17"]).ordering.name == "optimal"
-    assert "ordering.name=optimal is known for storage.partitions of up to 16" in _error(
+    assert "ordering.name=optimal is known for storage.partitions of up to 16" in error_of(
         *words, "storage.capacity=8"
     )
 
@@ -117,7 +117,7 @@ def test_an_optimizer_has_its_own_rate_whichever_way_it_is_chosen(name: str, tmp
     assert load_config(["graph=g", word, "training.batch_size=128", "optimizer.lr=0.3"]).optimizer.lr == 0.3
     experiment = ["graph=g", "experiment=fb15k_237/complex", f"optimizer.name={name}"]
     assert load_config(experiment).optimizer.lr == 0.4
-    output = _saved(tmp_path, "optimizer.lr=0.3", f"optimizer.name={name}")
+    output = saved_words(tmp_path, "optimizer.lr=0.3", f"optimizer.name={name}")
     for word in ("training.epochs=30", f"optimizer.name={name}"):
         assert load_config([output, "resume=true", word]).optimizer.lr == 0.3
 
@@ -133,7 +133,7 @@ def test_rotate_takes_twice_the_rate_of_optimizers_that_divide_by_gradients(
         assert load_config([*words, word]).optimizer.lr == twice
         assert load_config([*words, word, f"optimizer.lr={own}"]).optimizer.lr == own
     assert load_config([*words, "model=transe"]).optimizer.lr == own
-    output = _saved(tmp_path, "model=rotate", *words[1:], f"optimizer.lr={own}")
+    output = saved_words(tmp_path, "model=rotate", *words[1:], f"optimizer.lr={own}")
     assert load_config([output, "resume=true", "training.epochs=30"]).optimizer.lr == own
 
 
@@ -154,7 +154,7 @@ def test_experiment_can_be_overridden() -> None:
 @pytest.mark.parametrize("group", sorted(groups_of(TrainConfig)))
 @pytest.mark.parametrize("value", ["[]", "", "???"])
 def test_of_a_group_one_file_is_chosen(group: str, value: str) -> None:
-    assert f"{group}={value} is unknown: it takes one of " in _error("graph=g", f"{group}={value}")
+    assert f"{group}={value} is unknown: it takes one of " in error_of("graph=g", f"{group}={value}")
 
 
 def test_of_experiments_there_may_be_several() -> None:

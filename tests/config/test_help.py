@@ -13,7 +13,7 @@ from marius_py.config import (
 )
 from marius_py.config.fields import is_note, keys_of, type_of
 from marius_py.config.help import help_text
-from tests.config.composing import COMMANDS, _error
+from tests.config.composing import COMMANDS, error_of
 
 
 @pytest.mark.parametrize("kind", [kind for kind, _ in COMMANDS])
@@ -25,7 +25,7 @@ def test_help_shows_every_key_with_unit_and_range(kind: type[Any]) -> None:
 
 
 def test_the_keys_that_an_error_lists_can_be_given() -> None:
-    listed = _error("graph=g", "optimizer.schedule.foo=1").partition("(allowed here: ")[2].rstrip(")")
+    listed = error_of("graph=g", "optimizer.schedule.foo=1").partition("(allowed here: ")[2].rstrip(")")
     keys = [key for key, _, _ in keys_of(TrainConfig) if key.startswith("optimizer.")]
     assert listed.split(", ") == keys
     assert "optimizer.arguments" not in keys

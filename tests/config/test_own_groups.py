@@ -12,14 +12,14 @@ from marius_py.config import (
     load_config,
 )
 from marius_py.errors import ConfigError
-from tests.config.composing import _error
+from tests.config.composing import error_of
 
 
 def test_a_folder_of_groups_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "mine.yaml").write_text("defaults: [base, _self_]\ndim: 32\n")
     assert load_config(["graph=g", "model=mine"], config_dir=tmp_path).model.dim == 32
-    assert "mine" not in _error("graph=g", "model=nosuch")
+    assert "mine" not in error_of("graph=g", "model=nosuch")
     with pytest.raises(ConfigError, match="mine"):
         load_config(["graph=g", "model=nosuch"], config_dir=tmp_path)
     with pytest.raises(ConfigError, match="is not a folder"):

@@ -20,7 +20,7 @@ from marius_py.config import (
 )
 from marius_py.config.fields import keys_of
 from marius_py.errors import ConfigError
-from tests.config.composing import _error
+from tests.config.composing import error_of
 
 BAD: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("model.dimm=3",), ("model.dimm", "did you mean model.dim?")),
@@ -101,7 +101,7 @@ BAD: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
 @pytest.mark.parametrize(("words", "parts_of_message"), BAD, ids=[" ".join(words) for words, _ in BAD])
 def test_bad_settings_are_refused_by_name(words: tuple[str, ...], parts_of_message: tuple[str, ...]) -> None:
     given_graph = () if any(word.startswith("graph=") for word in words) else ("graph=g",)
-    message = _error(*given_graph, *words)
+    message = error_of(*given_graph, *words)
     for part in parts_of_message:
         assert part in message
 
@@ -137,17 +137,17 @@ def test_bad_settings_are_refused_by_name(words: tuple[str, ...], parts_of_messa
     ],
 )
 def test_bad_inputs_are_refused(words: tuple[str, ...], part: str) -> None:
-    assert part in _error(*words, kind=PrepareConfig)
+    assert part in error_of(*words, kind=PrepareConfig)
 
 
 def test_an_evaluation_has_as_many_threads_as_training() -> None:
-    assert "compute_threads=1025 is out of range: it takes an integer from 1 to 1024" in _error(
+    assert "compute_threads=1025 is out of range: it takes an integer from 1 to 1024" in error_of(
         "run=r", "compute_threads=1025", kind=EvaluateConfig
     )
 
 
 def test_run_is_needed() -> None:
-    assert "run" in _error(kind=EvaluateConfig)
+    assert "run" in error_of(kind=EvaluateConfig)
 
 
 @given(st.integers(-3, 40), st.integers(-3, 40))
@@ -228,15 +228,15 @@ def test_settings_cannot_be_removed(word: str) -> None:
 @pytest.mark.parametrize("key", ["optimizer.lr", "negatives.degree_fraction", "training.regularizer.l2"])
 def test_integers_that_no_float_holds_are_out_of_range(key: str) -> None:
     """They ended in an OverflowError, which names neither key nor value."""
-    assert re.match(f"{key}=9+ is out of range: it takes a number", _error(f"{key}={'9' * 400}"))
+    assert re.match(f"{key}=9+ is out of range: it takes a number", error_of(f"{key}={'9' * 400}"))
 
 
 @pytest.mark.parametrize("key", ["negatives.count", "evaluation.memory_bytes"])
 def test_integers_that_no_array_holds_are_out_of_range(key: str) -> None:
     """Of the first the counts failed at once, of the second the validation after the first epochs."""
     said = f"{key}={2**63} is out of range: it takes an integer at least "
-    assert _error(f"{key}={2**63}").startswith(said)
-    assert _error(f"{key}={2**63}").endswith(", below 2^63")
+    assert error_of(f"{key}={2**63}").startswith(said)
+    assert error_of(f"{key}={2**63}").endswith(", below 2^63")
     load_config([f"{key}={2**63 - 1}"])
 
 
@@ -251,4 +251,4 @@ def test_integers_that_no_array_holds_are_out_of_range(key: str) -> None:
 )
 def test_a_list_for_a_mapping_is_refused_in_words_of_the_key(word: str, takes: str) -> None:
     """Hydra says that it cannot merge DictConfig with ListConfig."""
-    assert _error(word) == f"{word} has the wrong type: it takes {takes}"
+    assert error_of(word) == f"{word} has the wrong type: it takes {takes}"

@@ -17,7 +17,7 @@ from marius_py.config import (
 )
 from marius_py.config.regularization import regularization_of, with_penalties
 from marius_py.config.words import words_of
-from tests.config.composing import _error, _saved
+from tests.config.composing import error_of, saved_words
 
 
 def test_regularizers_with_a_weight_are_made() -> None:
@@ -189,7 +189,7 @@ def test_a_run_begun_when_relations_counted_as_nodes_do_goes_on_so(tmp_path: Pat
 
 
 def test_runs_that_do_not_say_whether_n3_was_automatic_keep_their_number(tmp_path: Path) -> None:
-    output = _saved(tmp_path, "training.regularizer.n3=0.1")
+    output = saved_words(tmp_path, "training.regularizer.n3=0.1")
     assert "n3_automatic" not in (tmp_path / "config.yaml").read_text()
     assert load_config([output, "resume=true", "loss=logistic"]).training.regularizer.n3 == 0.1
 
@@ -200,4 +200,4 @@ def test_the_mapping_of_a_run_gives_its_number_of_n3() -> None:
     assert build(TrainConfig, plain(config)) == config
     again = load_config(words_of(plain(config))).training.regularizer
     assert (again.n3, again.n3_automatic) == (0.2, False)
-    assert "unknown key" in _error("graph=g", "training.regularizer.n3_automatic=true")
+    assert "unknown key" in error_of("graph=g", "training.regularizer.n3_automatic=true")

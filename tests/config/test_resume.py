@@ -16,7 +16,7 @@ from marius_py.config import (
     write_yaml,
 )
 from marius_py.errors import FormatError
-from tests.config.composing import _error, _saved
+from tests.config.composing import error_of, saved_words
 
 
 def test_yaml_round_trip(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_yaml_round_trip(tmp_path: Path) -> None:
 
 
 def test_resume_takes_the_settings_of_the_run(tmp_path: Path) -> None:
-    output = _saved(tmp_path, "model.dim=64", "model=distmult", "optimizer=adam", "training.epochs=7")
+    output = saved_words(tmp_path, "model.dim=64", "model=distmult", "optimizer=adam", "training.epochs=7")
     again = load_config([output, "resume=true"])
     assert again.graph == "g"
     assert (again.model.dim, again.model.decoder.target, again.optimizer.name) == (64, "distmult", "adam")
@@ -48,14 +48,14 @@ def test_resume_takes_the_settings_of_the_run(tmp_path: Path) -> None:
 
 
 def test_resume_takes_what_is_given_even_if_it_is_the_default(tmp_path: Path) -> None:
-    output = _saved(tmp_path, "model.dim=64", "training.epochs=7")
+    output = saved_words(tmp_path, "model.dim=64", "training.epochs=7")
     again = load_config([output, "resume=true", "model.dim=128", "training.epochs=9"])
     assert (again.model.dim, again.training.epochs) == (128, 9)
     assert load_config([output, "resume=true", "model=complex"]).model.dim == 128
 
 
 def test_resume_keeps_arguments_of_classes(tmp_path: Path) -> None:
-    output = _saved(
+    output = saved_words(
         tmp_path, "model=transe", "model.decoder.norm=l1", "optimizer=adam", "optimizer.beta1=0.8"
     )
     again = load_config([output, "resume=true"])
@@ -65,7 +65,7 @@ def test_resume_keeps_arguments_of_classes(tmp_path: Path) -> None:
 
 
 def test_resume_changes_an_argument_of_the_class_that_the_run_has(tmp_path: Path) -> None:
-    output = _saved(
+    output = saved_words(
         tmp_path,
         "model=rescal",
         "model.decoder.block=2",
@@ -90,7 +90,7 @@ def _experiment(folder: Path, name: str, text: str) -> None:
 def test_resume_takes_what_an_experiment_sets_even_if_it_is_the_default(tmp_path: Path) -> None:
     default = load_config(["graph=g"])
     given = ["negatives.count=100", "negatives.chunks=2", "training.seed=3", "optimizer.lr=0.3"]
-    output = _saved(tmp_path, *given, "loss=margin", "loss.margin=2", "optimizer=adam")
+    output = saved_words(tmp_path, *given, "loss=margin", "loss.margin=2", "optimizer=adam")
     mine = tmp_path / "mine"
     _experiment(mine, "plain", f"negatives: {{count: {default.negatives.count}}}\n")
     _experiment(mine, "above", "defaults: [plain]\ntraining: {epochs: 9}\n")
@@ -108,6 +108,6 @@ def test_resume_takes_what_an_experiment_sets_even_if_it_is_the_default(tmp_path
 
 def test_resume_without_a_run(tmp_path: Path) -> None:
     assert load_config([f"output={tmp_path}", "resume=true", "graph=g"]).resume
-    assert "output" in _error("resume=true")
+    assert "output" in error_of("resume=true")
     (tmp_path / "config.yaml").write_text("nonsense: 1\n")
-    assert "nonsense" in _error("resume=true", f"output={tmp_path}")
+    assert "nonsense" in error_of("resume=true", f"output={tmp_path}")
