@@ -159,9 +159,9 @@ def repair(folder: Path) -> list[Path]:
     Raises:
         StorageError: the run is in use, its checkpoint is damaged, or writing failed.
     """
-    meta = dict(read_checkpoint(folder / CHECKPOINT_FOLDER / CHECKPOINT_NAME)[1].meta)
     written = []
-    with claimed(folder):
+    with claimed(folder):  # before the commit is read: a run that ends in between would make a newer one
+        meta = dict(read_checkpoint(folder / CHECKPOINT_FOLDER / CHECKPOINT_NAME)[1].meta)
         for name, wanted in expected_views(meta).items():
             path = folder / name
             try:
