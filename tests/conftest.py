@@ -55,9 +55,11 @@ def _one_torch_thread() -> None:
 def _logging_as_it_was() -> Iterator[None]:
     """A command called in this process takes over the package's logger, hydra the root's: give them back."""
     logger, root = logging.getLogger("marius_py"), logging.getLogger()
-    before, of_root = (list(logger.handlers), logger.level, logger.propagate), list(root.handlers)
+    before = list(logger.handlers), logger.level, logger.propagate
+    of_root = list(root.handlers), root.level
     yield
-    root.handlers[:] = of_root
+    root.handlers[:], level = of_root
+    root.setLevel(level)
     logger.handlers[:], level, logger.propagate = before
     logger.setLevel(level)
 

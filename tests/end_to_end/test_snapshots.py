@@ -108,6 +108,7 @@ def test_copies_that_a_resumed_run_does_not_keep_go_at_its_start_and_are_logged(
     run_train("checkpoint.keep=2", "checkpoint.best=true")
     monkeypatch.setattr(logging.getLogger("marius_py"), "propagate", True)
     before = names(tmp_path / "run")
+    caplog.clear()
     with caplog.at_level(logging.INFO, "marius_py"):
         run_train("checkpoint.keep=0", "checkpoint.best=false", resume=True)
     after = names(tmp_path / "run")
