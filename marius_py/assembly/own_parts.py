@@ -22,7 +22,7 @@ from marius_py.evaluation.ranking.trained import make_decoder
 from marius_py.machine import memory_with_swap
 from marius_py.memory import with_unit
 from marius_py.nn.decoders import Decoder
-from marius_py.nn.decoders.base import author_of, fits, misfit
+from marius_py.nn.decoders.base import author_of, fits, misfit, told
 from marius_py.nn.initializers import Initializer
 from marius_py.nn.losses import Loss
 from marius_py.nn.optimizers import SparseOptimizer
@@ -121,9 +121,9 @@ def check_loss(config: TrainConfig, loss: Loss, device: torch.device, *, weighs:
                     continue  # it is for runs with everything in memory
             is_one = isinstance(found, Tensor) and found.numel() == 1 and found.is_floating_point()
             if not is_one or not found.requires_grad:
-                told = _told(found) + (" without a gradient" if is_one else "")
+                gives = told(found) + (" without a gradient" if is_one else "")
                 raise ConfigError(
-                    f"{name}: {what} gives {told}; it must be one float, the mean over the edges, "
+                    f"{name}: {what} gives {gives}; it must be one float, the mean over the edges, "
                     "differentiable in the scores"
                 )
 
@@ -150,14 +150,9 @@ def check_step(config: TrainConfig, optimizer: SparseOptimizer, dim: int, device
     ]
     if len(given) != 2 or not fits[0] or not (fits[1] or states.shape[1] == 0):
         raise ConfigError(
-            f"{name} gives {' and '.join(map(_told, given))}; it must be two tensors, torch.float32 of shape "
+            f"{name} gives {' and '.join(map(told, given))}; it must be two tensors, torch.float32 of shape "
             f"{tuple(rows.shape)} for the rows and {tuple(states.shape)} for the state"
         )
-
-
-def _told(found: Any) -> str:
-    """What a class gave, for an error."""
-    return f"{found.dtype} of shape {tuple(found.shape)}" if isinstance(found, Tensor) else repr(found)
 
 
 def check_decoder(config: TrainConfig, components: Components, device: torch.device) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import is_dataclass
 from operator import attrgetter
@@ -33,9 +34,6 @@ NESTED = OPEN[:3]
 
 VERBATIM = ("input.delimiter", "input.comment")
 """Keys besides those of paths whose value is quoted: hydra would trim a tab, and fail at a semicolon."""
-
-_MOST_DIGITS = 4300
-"""Of a number that Python reads unless it is told otherwise."""
 
 _FILES_OF_EDGES = ("input.train", "input.valid", "input.test")
 
@@ -254,8 +252,9 @@ def _check_key(kind: type[Any], key: str) -> None:
 def _check_shape(kind: type[Any], key: str, values: Sequence[str]) -> None:
     """Refuse what hydra fails at: a list for a class, a mapping for a list, a number of too many digits."""
     digits = max((len(number) for value in values for number in re.findall(r"\d+", value)), default=0)
-    if digits > _MOST_DIGITS and key not in path_keys(kind):
-        raise ConfigError(f"{key} has a number of {digits} digits: allowed are up to {_MOST_DIGITS}")
+    most = sys.get_int_max_str_digits()  # 0: Python reads any
+    if 0 < most < digits and key not in path_keys(kind):
+        raise ConfigError(f"{key} has a number of {digits} digits: allowed are up to {most}")
     found = next(((owner, item) for name, owner, item in keys_of(kind) if name == key), None)
     if found is None:  # an argument of a class
         return

@@ -113,7 +113,7 @@ def extend_run(
     return folder
 
 
-def check_run(run: Path | str, graph: Path | str, *, init: Init = "random") -> None:
+def check_run(run: Path | str, graph: Path | str, *, init: Init = "neighbors") -> None:
     """Refuse a run that `extend_run` could not take over to an extension of `graph`; nothing is written.
 
     Args:

@@ -45,10 +45,14 @@ def fits(found: object, shape: tuple[int, ...], asked: torch.dtype = torch.float
     return isinstance(found, Tensor) and found.shape == shape and found.dtype in (torch.float32, asked)
 
 
+def told(found: object) -> str:
+    """What a class gave, for an error."""
+    return f"{found.dtype} of shape {tuple(found.shape)}" if isinstance(found, Tensor) else repr(found)
+
+
 def misfit(what: str, found: object, shape: tuple[int, ...]) -> ConfigError:
     """The error that a decoder's `what` does not fit."""
-    told = f"{found.dtype} of shape {tuple(found.shape)}" if isinstance(found, Tensor) else repr(found)
-    return ConfigError(f"{what} gives {told}; it must be torch.float32 of shape {tuple(shape)}")
+    return ConfigError(f"{what} gives {told(found)}; it must be torch.float32 of shape {tuple(shape)}")
 
 
 def queries_of(decoder: Decoder, node: Tensor, relation: Tensor, side: Side) -> Tensor:
