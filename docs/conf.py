@@ -1,8 +1,8 @@
 """The documentation site: `sphinx-build -W docs build/docs` makes it; it takes `pip install -e '.[docs]'`.
 
 Pages are Markdown that also reads well where no site is built. What the program knows itself is not
-written a second time: `documentation.py` puts the tables of settings and the help of the commands into the
-pages, and autodoc puts the docstrings into the reference.
+written by hand a second time: `documentation.py` puts the tables of settings and the help of the commands
+into the pages, and autodoc puts the docstrings into the reference.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from documentation import as_restructured_text, fill_placeholders
+from documentation import as_restructured_text
 
 from marius_py import __version__
 
@@ -38,7 +38,6 @@ html_copy_source = False
 
 
 def setup(app):  # type: ignore[no-untyped-def]
-    """Connect what fills pages and docstrings in."""
-    app.connect("source-read", lambda _, page, source: source.__setitem__(0, fill_placeholders(source[0])))
+    """Connect what turns docstrings into reStructuredText."""
     app.connect("autodoc-process-docstring", lambda *event: as_restructured_text(event[-1]), priority=400)
     return {"parallel_read_safe": True}

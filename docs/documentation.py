@@ -1,7 +1,8 @@
 """What the documentation takes from the program: tables of settings, choices of groups, help of commands.
 
-In: the text of a page with placeholders such as `{settings TrainConfig}` in lines of their own, or a
-docstring. Out: Markdown, or reStructuredText.
+In: a page with blocks from `<!-- settings TrainConfig: written by docs/documentation.py -->` to
+`<!-- settings TrainConfig: end -->`, or a docstring. Out: the page with what belongs between these lines, or
+reStructuredText. `python docs/documentation.py` writes the pages anew; a test finds those out of date.
 """
 
 from __future__ import annotations
@@ -22,19 +23,23 @@ from marius_py.config.help import shown
 from marius_py.config.values import allowed
 from marius_py.errors import ConfigError
 
-PLACEHOLDER = re.compile(r"^\{(settings|groups|help) ([\w-]+)\}$", re.MULTILINE)
+BLOCK = re.compile(
+    r"^(<!-- (\w+) ([\w-]+): written by docs/documentation\.py -->\n)(.*?)(^<!-- \2 \3: end -->$)",
+    re.MULTILINE | re.DOTALL,
+)
 
 _CODE = re.compile(r"(``[^`]*``|`[^`]+`)")
 _ROLE = re.compile(r":\w+:$")
 
 
-def fill_placeholders(page: str) -> str:
-    """Replace every placeholder of a page by what it stands for.
+def fill_blocks(page: str) -> str:
+    """Put into every block of a page what the program says today.
 
     Raises:
-        ConfigError: a placeholder names a configuration class or command that does not exist.
+        ConfigError: a block names something that is not made here, or a configuration class or command that
+            does not exist.
     """
-    return PLACEHOLDER.sub(lambda match: _MAKERS[match[1]](match[2]), page)
+    return BLOCK.sub(lambda match: f"{match[1]}\n{_made(match[2], match[3])}\n\n{match[5]}", page)
 
 
 def settings_tables(name: str) -> str:
@@ -108,6 +113,12 @@ def as_restructured_text(lines: list[str]) -> None:
             literal = depth
 
 
+def _made(what: str, name: str) -> str:
+    if what not in _MAKERS:
+        raise ConfigError(f"nothing is called {what!r}; a block is one of {', '.join(_MAKERS)}")
+    return _MAKERS[what](name)
+
+
 def _kind(name: str) -> type:
     kind = getattr(config, name, None)
     if not isinstance(kind, type):
@@ -124,3 +135,11 @@ COMMANDS: dict[str, str] = tomllib.loads(
     (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
 )["project"]["scripts"]
 """Every command and its function, "marius-train" → "marius_py.cli:train"."""
+
+
+if __name__ == "__main__":
+    for path in sorted(Path(__file__).parent.glob("*.md")):
+        before = path.read_text(encoding="utf-8")
+        after = fill_blocks(before)
+        if after != before:
+            path.write_text(after, encoding="utf-8")
