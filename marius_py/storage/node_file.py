@@ -182,15 +182,14 @@ class NodeFile:
             f"{self.path} is open by descriptors, which cannot be copied or pickled; open it again"
         )
 
-    def read_slot(self, slot: int, rows: int, embeddings: Float32 | None, state: Float32 | None) -> int:
-        """Fill the first `rows` rows of slot-shaped arrays (None: leave out); returns bytes read.
+    def read_slot(self, slot: int, rows: int, embeddings: Float32, state: Float32) -> int:
+        """Fill the first `rows` rows of slot-shaped arrays; returns bytes read.
 
         Whole pages are moved, so up to 4095 bytes behind the last row change too.
         """
         return sum(
             self._transfer(tensor, slot, rows, array, write=False)
             for tensor, array in enumerate((embeddings, state))
-            if array is not None
         )
 
     def write_slot(self, slot: int, rows: int, embeddings: Float32, state: Float32) -> int:

@@ -51,8 +51,9 @@ def open_node_reader(folder: str | os.PathLike[str]) -> NodeReader:
 class NodeReader:
     """The committed nodes of a run; made by `open_node_reader`. One thread at a time.
 
-    The hash of a partition is checked when all of it has passed by in ascending blocks, and by `verify`. One
-    that is forgotten without `close` is closed with a ResourceWarning.
+    The hash of a partition's embeddings is checked when all of them have passed by in ascending blocks, and
+    by `read_into` and `verify` with that of its state. A reader that is forgotten without `close` is closed
+    with a ResourceWarning.
     """
 
     _closed = True  # until there is something to close
@@ -69,7 +70,7 @@ class NodeReader:
             raise StorageError(f"{folder} holds no committed nodes yet; train first")
         self._nodes = open_nodes(folder, self._manifest, writable=False)
         self._hashes = StreamedHashes()
-        self._verified: set[int] = set()
+        self._verified: set[tuple[int, int]] = set()  # partition, and 0 of its embeddings or 1 of its state
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -136,25 +137,19 @@ class NodeReader:
             done += last - first
         return out
 
-    def read_into(self, part: int, embeddings: Float32, state: Float32 | None = None) -> int:
+    def read_into(self, part: int, embeddings: Float32, state: Float32) -> int:
         """Fill slot-shaped arrays, (slot_rows, D) and (slot_rows, S), with a partition; returns bytes read.
 
-        Rows past the partition's size are undefined. Its hash is checked the first time.
+        Rows past the partition's size are undefined. Its hashes are checked the first time.
         """
         self._check_open()
-        table = self.table
-        check_part(table.partitioning, part)
-        no_state = np.empty((table.slot_rows, 0), np.float32)
-        shape = table if state is not None else NodeTable(table.partitioning, table.dim, 0)
-        check_arrays(shape, part, embeddings, no_state if state is None else state)
-        rows = table.partitioning.size(part)
+        check_arrays(self.table, part, embeddings, state)
+        rows = self.table.partitioning.size(part)
         size = self._nodes.read_slot(self._slot(part), rows, embeddings, state)
         self._check_current(part)
-        if part not in self._verified:
-            self._compare(part, 0, hash_rows(embeddings[:rows]))
-            if state is not None:
-                self._compare(part, 1, hash_rows(state[:rows]))
-            self._verified.add(part)
+        for tensor, array in enumerate((embeddings, state)):
+            if (part, tensor) not in self._verified:
+                self._compare(part, tensor, hash_rows(array[:rows]))
         return size
 
     def verify(self, part: int) -> None:
@@ -172,7 +167,6 @@ class NodeReader:
                 found = hashes.feed(part, first, rows, size)
             self._check_current(part)
             self._compare(part, tensor, found)
-        self._verified.add(part)
 
     def close(self) -> None:
         """Release the file. May be called twice."""
@@ -184,16 +178,17 @@ class NodeReader:
         return int(self._manifest.slots[part])
 
     def _feed(self, part: int, first: int, rows: Float32) -> None:
-        if part in self._verified:
+        if (part, 0) in self._verified:
             return
         found = self._hashes.feed(part, first, rows, self.table.partitioning.size(part))
         if found is not None:
             self._compare(part, 0, found)
-            self._verified.add(part)
 
     def _compare(self, part: int, tensor: int, found: int | None) -> None:
+        """Raise unless the hash is that of a partition's embeddings or state; note that it was verified."""
         if found != int(self._manifest.hashes[part, tensor]):
             raise damaged_partition(self._nodes.path, part, self._slot(part), self.generation)
+        self._verified.add((part, tensor))
 
     def _look(self) -> tuple[int, int, int]:
         try:

@@ -136,6 +136,14 @@ def test_streamed_rows_notice_damage(folder: Path) -> None:
         stream(reader)
 
 
+def test_state_is_checked_though_embeddings_have_been(folder: Path) -> None:
+    flip(folder / NODES_NAME, slot_offset(folder, 1, 1) + 100)
+    with open_node_reader(folder) as reader:
+        stream(reader)
+        with pytest.raises(StorageError, match="checksum of partition 1"):
+            reader.read_into(1, *slot_arrays(TABLE))
+
+
 def test_zeroed_middle(folder: Path) -> None:
     with (folder / NODES_NAME).open("r+b") as file:
         file.seek(slot_offset(folder, 2, 0) + 4096)
