@@ -12,8 +12,10 @@ import hashlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import lru_cache, partial
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -199,43 +201,42 @@ class Trainer:
             InterruptedRunError: `interrupt` was called; the state is committed.
             PipelineError, StorageError: a stage or the disk failed; the last commit is intact.
         """
-        is_failing = False
-        try:
-            with self._watchdog.listening(self._give_up):
-                self._start()
-                if self._validate_pending():
-                    self._on_epoch(self.state.history[-1])
-                self._snapshot()
-                patience = self._settings.patience
-                while self.state.position.epoch < epochs and not is_exhausted(self.state, patience):
-                    self._run_epoch(epochs)
-                if self.is_interrupted:
-                    raise InterruptedRunError(
-                        f"interrupted after epoch {self.state.position.epoch}; the state is committed: "
-                        "go on with resume=true"
-                    )
-        except BaseException:
-            is_failing = True
-            self._buffer.abort()
-            raise
-        finally:
-            self._io.shutdown()
-            self._source.close()
-            self._path.close()  # the trainer itself may live on, by way of what it calls
-            self._buffer.close()
-            self._write_trace(is_failing)
+        with ExitStack() as ends:  # each comes, the last one first, though an interrupt meets another
+            ends.push(self._write_trace)
+            # The trainer itself may live on, by way of what it calls.
+            for end in (self._buffer.close, self._path.close, self._source.close, self._io.shutdown):
+                ends.callback(end)
+            try:
+                with self._watchdog.listening(self._give_up):
+                    self._start()
+                    if self._validate_pending():
+                        self._on_epoch(self.state.history[-1])
+                    self._snapshot()
+                    patience = self._settings.patience
+                    while self.state.position.epoch < epochs and not is_exhausted(self.state, patience):
+                        self._run_epoch(epochs)
+                    if self.is_interrupted:
+                        raise InterruptedRunError(
+                            f"interrupted after epoch {self.state.position.epoch}; the state is committed: "
+                            "go on with resume=true"
+                        )
+            except BaseException:
+                self._buffer.abort()
+                raise
         return self.state.history
 
-    def _write_trace(self, is_failing: bool) -> None:
+    def _write_trace(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Write the trace, if there is to be one; an error that ends the run is not hidden by another."""
         if self._settings.trace is None:
             return
         try:
             self._trace.write(self._settings.trace)
-        except StorageError as error:
-            if not is_failing:
+        except StorageError as failure:
+            if error is None:
                 raise
-            log.warning("the trace is not written: %s", error)
+            log.warning("the trace is not written: %s", failure)
 
     def _give_up(self, error: StalledError) -> None:
         """Wake whoever waits for the disk or for a batch; from the watchdog's thread."""

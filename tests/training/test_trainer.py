@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from marius_py.buffer.swap import IOThread
 from marius_py.data.batch_settings import BatchSettings
 from marius_py.data.plan import spread_spans
 from marius_py.errors import ConfigError, InterruptedRunError, PipelineError, StorageError
@@ -893,6 +894,20 @@ def test_without_an_io_thread_the_run_ends_in_order(tmp_path: Path, monkeypatch:
     with pytest.raises(PipelineError, match=r"'marius-io' cannot be started: .* a limit of processes apply"):
         setup.train(1)
     assert (tmp_path / "trace.json").exists()
+
+
+def test_an_interrupt_while_the_disk_is_waited_for_frees_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    shutdown = IOThread.shutdown
+
+    def interrupted(io: IOThread) -> None:
+        shutdown(io)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(IOThread, "shutdown", interrupted)
+    run = Setup(INLINE)
+    with pytest.raises(KeyboardInterrupt):
+        run.train(1)
+    assert run.trainer._buffer.bytes == 0
 
 
 def test_a_trace_that_cannot_be_written_hides_no_error(
