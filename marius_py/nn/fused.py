@@ -72,7 +72,7 @@ def _group(
         relation = Rows("relation", given.relations, index, d_relations.shape[1], workspace)
         for side in group:
             known, answer = (head, tail) if side == "tail" else (tail, head)
-            losses.append(_contrast(contrasts[side], chunks, blocks, (known, answer, relation), workspace))
+            losses.append(_contrast(contrasts[side], chunks, blocks, (known, answer, relation)))
         relation.add_gradient(d_relations)
     head.add_gradient(d_rows)
     tail.add_gradient(d_rows)
@@ -80,11 +80,7 @@ def _group(
 
 
 def _contrast(
-    contrast: Contrast,
-    chunks: slice,
-    blocks: Sequence[slice],
-    rows: tuple[Rows, Rows, Rows],
-    workspace: Workspace,
+    contrast: Contrast, chunks: slice, blocks: Sequence[slice], rows: tuple[Rows, Rows, Rows]
 ) -> Tensor:
     """Contrast the edges of a group; adds to the gradients of all rows, returns the losses (n,).
 

@@ -75,13 +75,13 @@ class Scratch:
         self.pairs = ws.take("pairs", flat, dim)
         self.extended = ws.take("query", flat, width)
         self.query = self.extended[:, :dim]
-        self.padded_gradient = gradient = ws.take("d_query", flat, gradient_width)
+        gradient = ws.take("d_query", flat, gradient_width)
         self.d_query = gradient[:, :dim]
         self.positive_query = ws.take("positive_query", flat, dim)
         self.d_positive_query = ws.take("d_positive_query", flat, dim)
         queries, gradients = (one.view(chunks, edges, -1) for one in (self.extended, gradient))
         self.blocks = [
-            BlockScratch(queries[:, block], gradients[:, block], block, edges, count, ws) for block in blocks
+            BlockScratch(queries[:, block], gradients[:, block], block, count, ws) for block in blocks
         ]
 
 
@@ -94,9 +94,7 @@ class BlockScratch:
         scaled: (g, n, G). scores, inverse, counts, softplus: (g, n, K).
     """
 
-    def __init__(
-        self, query: Tensor, d_query: Tensor, edges: slice, chunk_edges: int, count: int, ws: Workspace
-    ) -> None:
+    def __init__(self, query: Tensor, d_query: Tensor, edges: slice, count: int, ws: Workspace) -> None:
         self.edges = edges
         self.first, self.stop = edges.start * count, edges.stop * count
         self.query, self.d_query = query, d_query

@@ -50,8 +50,8 @@ def host_stages(
     buffer: PartitionBuffer,
     model: LinkPredictionModel,
     on_done: Callable[[Done], None],
-    rate: Callable[[int], float] = lambda edges: 1.0,
-    teams: Teams | None = None,
+    rate: Callable[[int], float],
+    teams: Teams,
 ) -> list[Stage]:
     """Gather, compute and scatter over one buffer and model in RAM, for the runners of the host.
 
@@ -60,9 +60,8 @@ def host_stages(
         model: computes them, on the CPU.
         on_done: told of every batch, in the order of batches, as soon as all before it are done as well.
         rate: number of edges → factor of the learning rate, asked once a batch, in the order of batches.
-        teams: of threads that share in the work on one batch; None: each is computed by its thread alone.
+        teams: of threads that share in the work on one batch.
     """
-    teams = teams or Teams(1)
     local = threading.local()
     entered: deque[EdgeBatch] = deque()
     done: dict[Position, Done] = {}
