@@ -43,7 +43,7 @@ from marius_py.resuming.resume import (
 )
 from marius_py.resuming.snapshots import best_snapshot, update_snapshots
 from marius_py.run_files.names import CHECKPOINT_FOLDER, METRICS_FILE, RESULT_FILE, RESULT_META
-from marius_py.run_files.results import evaluate_split, write_lines
+from marius_py.run_files.results import rank_split, write_lines
 from marius_py.storage.files import remove
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.hdf5_store import Hdf5PartitionStore
@@ -130,7 +130,7 @@ class Joint:
         how = {"mode": settings.mode, "candidates": settings.candidates} if plan is None else plan.arguments()
         own = self.edges.partitioning == self.graph.partitioning
         with nullcontext(self.edges) if own else self.graph.edges() as edges:
-            return evaluate_split(
+            metrics = rank_split(
                 folder or self.folder,
                 self.graph,
                 edges,
@@ -144,6 +144,7 @@ class Joint:
                 progress=self.watcher.on_stage,
                 touch=partial(self.watchdog.touch, threading.current_thread().name),
             )
+        return metrics.to_json()
 
     def snapshot(self) -> None:
         """Bring the snapshots up to the epoch that has just ended."""

@@ -313,8 +313,8 @@ def open_run(kind: type[R], path: Path | str, graph: Path | str | None, device: 
         raise
 
 
-def _check_graph(checkpoint: Checkpoint | None, graph: Graph, path: Path) -> None:
-    trained_on = (checkpoint.meta if checkpoint is not None else {}).get("graph", {}).get("fingerprint")
+def _check_graph(checkpoint: Checkpoint, graph: Graph, path: Path) -> None:
+    trained_on = checkpoint.meta.get("graph", {}).get("fingerprint")
     if trained_on is not None and trained_on != graph.fingerprint:
         raise OtherGraphError(
             f"the run in {path} was trained on another graph than {graph.path} "

@@ -40,21 +40,6 @@ LEAST_MEMORY_BYTES = 1 << 20
 log = logging.getLogger(__name__)
 
 
-def evaluate_split(
-    folder: Path,
-    graph: Graph,
-    edges: EdgeStore,
-    model: LinkPredictionModel,
-    split: str,
-    **settings: Any,
-) -> dict[str, Any]:
-    """The contract's metrics ("mrr", "hits@k", "mean_rank", "count", "head", "tail", "protocol", …).
-
-    Takes the arguments of `rank_split`.
-    """
-    return rank_split(folder, graph, edges, model, split, **settings).to_json()
-
-
 def rank_split(
     nodes: Path | NodeReader,
     graph: Graph,
@@ -205,11 +190,7 @@ def memory_report(parts: Mapping[str, int], phases: Mapping[str, int]) -> dict[s
         parts: the most bytes that each component has held.
         phases: the most resident memory up to the end of each phase.
     """
-    return {
-        "peak_rss_bytes": dict(phases),
-        "peak_cuda_bytes": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0,
-        "components": dict(sorted(parts.items())),
-    }
+    return {**memory_peaks(), "peak_rss_bytes": dict(phases), "components": dict(sorted(parts.items()))}
 
 
 def peak_rss_bytes() -> int:

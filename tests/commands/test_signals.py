@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -259,14 +260,14 @@ def test_a_signal_while_edges_are_ranked_ends_the_run(
     ranked: list[str] = []
     signals: list[int] = []
 
-    def evaluate_split(folder: Path, graph: Any, edges: Any, model: Any, name: str, **how: Any) -> Any:
+    def rank_split(folder: Path, graph: Any, edges: Any, model: Any, name: str, **how: Any) -> Any:
         ranked.append(name)
         if name == split and not signals:
             signals.append(number)
             send_signal(number)
-        return METRICS
+        return SimpleNamespace(to_json=lambda: METRICS)
 
-    monkeypatch.setattr("marius_py.assembly.joint.evaluate_split", evaluate_split)
+    monkeypatch.setattr("marius_py.assembly.joint.rank_split", rank_split)
     settings = [*SMALL, "training.valid_every=1", "training.epochs=1"]
     assert cli.train(settings) == 130
     assert capsys.readouterr().err.splitlines()[-1].endswith("go on with resume=true")
