@@ -24,8 +24,8 @@ class Interrupts:
 
     Where all is committed, as while edges are ranked between epochs or at the end, it stops at once; so does
     the second one anywhere, and the last commit is intact then, too. A terminal that is closed may send
-    SIGHUP several times: after the first one it is ignored until `end`. Outside the main thread signals are
-    left to whoever started it.
+    SIGHUP several times: after the first one it stays ignored. Outside the main thread signals are left to
+    whoever started it.
 
     Args:
         signals: that are heeded.

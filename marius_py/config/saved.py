@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from marius_py.config.explain import one_line
+from marius_py.config.fields import join
 from marius_py.errors import FormatError
-from marius_py.run_files.names import CONFIG_FILE
+from marius_py.run_files.names import CHECKPOINT_FOLDER, CONFIG_FILE, CONFIG_META
 
 _MISSING: Any = object()
 
@@ -50,16 +51,16 @@ def saved_settings(folder: Path) -> dict[str, Any] | None:
     Raises:
         StorageError, FormatError: the checkpoint, or without one config.yaml, is damaged.
     """
-    from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, read_checkpoint
+    from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, decode_meta, open_checkpoint
     from marius_py.storage.hdf5_nodes import has_commit
 
-    nodes = folder / "checkpoint"
+    nodes = folder / CHECKPOINT_FOLDER
     if not (nodes / CHECKPOINT_NAME).exists():
         has_commit(nodes)  # refuses a store that lacks this file
     else:
-        manifest, checkpoint = read_checkpoint(nodes / CHECKPOINT_NAME)
-        settings = checkpoint.meta.get("config")
-        if manifest.generation and isinstance(settings, dict):
+        committed = open_checkpoint(nodes / CHECKPOINT_NAME)
+        settings = decode_meta(committed.encoded_meta, nodes / CHECKPOINT_NAME).get(CONFIG_META)
+        if committed.manifest.generation and isinstance(settings, dict):
             return settings
     return read_yaml(folder / CONFIG_FILE) if (folder / CONFIG_FILE).is_file() else None
 
@@ -86,7 +87,7 @@ def keys_of_file(path: Path, package: str) -> set[str]:
 
 def _keys(values: Mapping[Any, Any], prefix: str) -> Iterator[str]:
     for name, value in values.items():
-        key = _dot(prefix, str(name))
+        key = join(prefix, str(name))
         if isinstance(value, Mapping) and "_target_" not in value:
             yield from _keys(value, key)
         else:
@@ -111,7 +112,7 @@ def overlay(
             names = [*new, *(name for name in old if name not in new)]
             return {
                 name: merge(
-                    old.get(name, _MISSING), new.get(name, old.get(name)), default.get(name), _dot(key, name)
+                    old.get(name, _MISSING), new.get(name, old.get(name)), default.get(name), join(key, name)
                 )
                 for name in names
             }
@@ -119,7 +120,3 @@ def overlay(
         return new if inside or new != default else old
 
     return cast(dict[str, Any], merge(saved, composed, defaults, ""))
-
-
-def _dot(prefix: str, name: str) -> str:
-    return f"{prefix}.{name}" if prefix else name

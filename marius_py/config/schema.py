@@ -1,7 +1,7 @@
 """The settings of `marius-train` as frozen dataclasses (floor 5): default, unit and range of every key.
 
-In: keyword arguments, or nested plain values through `fields.build`. Out: objects whose every value has been
-checked, so that nothing below needs to check it again. No torch, no hydra.
+In: keyword arguments, or nested plain values through `sections.build`. Out: objects whose every value has
+been checked, so that nothing below needs to check it again. No torch, no hydra.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
+from marius_py.config.fields import join
 from marius_py.config.overrides import NESTED, OPEN, path_keys, quoted
 from marius_py.config.schema import TrainConfig
 from marius_py.errors import ConfigError
@@ -53,7 +54,7 @@ def _words(prefix: str, settings: Mapping[str, Any], paths: set[str]) -> Iterato
     for name, value in settings.items():
         if not isinstance(name, str):
             raise ConfigError(f"settings: the key {name!r} is {type(name).__name__}; allowed: a text")
-        key = f"{prefix}.{name}" if prefix else name
+        key = join(prefix, name)
         if key in NOTES:
             continue
         if key in paths and isinstance(value, (str, PathLike)):

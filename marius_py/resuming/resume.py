@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -288,6 +288,17 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 # ---------------------------------------------------------------------- an epoch that began otherwise
 
 
+_EPOCH_KEYS = (
+    "storage.capacity",
+    "ordering.name",
+    "ordering.policy",
+    "ordering.rounds",
+    "training.batch_size",
+    "negatives.chunks",
+)
+"""Keys of `EpochSettings`, in the order of its fields."""
+
+
 @dataclass(frozen=True, slots=True)
 class EpochSettings:
     """What gives a position inside an epoch its meaning: change one, and step 5 holds other edges.
@@ -318,27 +329,13 @@ class EpochSettings:
 
     def to_meta(self) -> dict[str, Any]:
         """By setting, for the checkpoint."""
-        return {
-            "storage.capacity": self.capacity,
-            "ordering.name": self.ordering,
-            "ordering.policy": self.policy,
-            "ordering.rounds": self.rounds,
-            "training.batch_size": self.batch_size,
-            "negatives.chunks": self.chunks,
-        }
+        return dict(zip(_EPOCH_KEYS, astuple(self), strict=True))
 
     @classmethod
     def from_meta(cls, meta: Mapping[str, Any]) -> EpochSettings:
         """Inverse of `to_meta`."""
-        names = (
-            "storage.capacity",
-            "ordering.name",
-            "ordering.policy",
-            "ordering.rounds",
-            "training.batch_size",
-            "negatives.chunks",
-        )
-        return cls(*(meta.get(name, 1) if name == "ordering.rounds" else meta[name] for name in names))
+        given = {"ordering.rounds": 1} | dict(meta)  # of versions that knew one round
+        return cls(*(given[key] for key in _EPOCH_KEYS))
 
     def applied(self, config: TrainConfig) -> TrainConfig:
         """`config` with these settings."""
