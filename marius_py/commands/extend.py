@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Mapping
 from typing import Any
 
 from marius_py.commands.console import say
 from marius_py.commands.progress import Bars
-from marius_py.commands.settings import add_settings, choice, flag, read_settings, seed_of
+from marius_py.commands.settings import add_settings, check_new_run, choice, flag, read_settings, seed_of
 from marius_py.config import InputConfig, PrepareConfig, compose
 from marius_py.errors import ConfigError
 
@@ -103,21 +102,10 @@ def run(options: argparse.Namespace) -> None:
     """Extend the graph, and the run if one is given."""
     values = parse(options.settings)
     source = input_of(values)
-    from pathlib import Path
-
     from marius_py.prepare.extend import extend_graph
-    from marius_py.prepare.folder import check_output
-    from marius_py.resuming.resume import check_free
 
     if values["run_output"] is not None:
-        graph_folder, run_folder = (Path(os.path.abspath(values[key])) for key in ("output", "run_output"))
-        if graph_folder.is_relative_to(run_folder):
-            raise ConfigError(
-                f"run_output={values['run_output']} would hold output={values['output']}, and a run begins "
-                "in an empty folder: give the graph or the run another one"
-            )
-        check_free(Path(values["run_output"]), resume=False)
-        check_output(Path(values["run_output"]), overwrite=False)
+        check_new_run(values, "run_output", "output")
     if values["run"] is not None:
         from marius_py.resuming.extending import check_run, extend_run
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marius_py.commands.common import parse_bytes
 from marius_py.commands.console import say
 from marius_py.commands.progress import Bars
-from marius_py.commands.settings import add_settings, flag, read_settings, seed_of, whole
+from marius_py.commands.settings import add_settings, check_new_run, flag, read_settings, seed_of, whole
 from marius_py.config.near import suggest
 from marius_py.errors import ConfigError
 from marius_py.types import MAX_PARTITIONS
@@ -162,20 +161,11 @@ def run(options: argparse.Namespace) -> None:
     from marius_py.graph import open_graph
     from marius_py.graph.manifest import GRAPH_FILE
     from marius_py.importing.files import check_folder
-    from marius_py.prepare.folder import check_output
-    from marius_py.resuming.resume import check_free
 
     if values["checkpoint"] is not None:
         check_folder(Path(values["checkpoint"]), "checkpoint", "the trained model")
     if values["output"] is not None:
-        graph_folder, run_folder = (Path(os.path.abspath(values[key])) for key in ("graph", "output"))
-        if graph_folder.is_relative_to(run_folder):
-            raise ConfigError(
-                f"output={values['output']} would hold graph={values['graph']}, and a run begins in an empty "
-                "folder: give the graph or the run another one"
-            )
-        check_free(run_folder, resume=False)
-        check_output(run_folder, overwrite=False)
+        check_new_run(values, "output", "graph")
     made = Path(values["graph"])
     if values["input.train"] is not None and not values["overwrite"] and (made / GRAPH_FILE).exists():
         also = ", or leave out input.* to import the run for it" if values["output"] is not None else ""

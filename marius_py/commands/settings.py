@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from marius_py.config.near import suggest
@@ -65,6 +67,21 @@ def whole(key: str, text: str, low: int, high: int) -> int:
 def seed_of(values: Mapping[str, Any]) -> int:
     """The number of the key seed; ConfigError if it is no whole number from 0 to MAX_SEED."""
     return whole("seed", values["seed"], 0, MAX_SEED)
+
+
+def check_new_run(values: Mapping[str, Any], run: str, graph: str) -> None:
+    """Refuse a run's folder that is taken or would hold the graph's, both by key, before either is made."""
+    from marius_py.prepare.folder import check_output
+    from marius_py.resuming.resume import check_free
+
+    run_folder, graph_folder = (Path(os.path.abspath(values[key])) for key in (run, graph))
+    if graph_folder.is_relative_to(run_folder):
+        raise ConfigError(
+            f"{run}={values[run]} would hold {graph}={values[graph]}, and a run begins in an empty folder: "
+            "give the graph or the run another one"
+        )
+    check_free(Path(values[run]), resume=False)
+    check_output(Path(values[run]), overwrite=False)
 
 
 def choice(key: str, text: str, allowed: Sequence[str]) -> str:

@@ -30,7 +30,7 @@ class TrainEdges:
         bytes_read: so far.
     """
 
-    def __init__(self, store: EdgeStore, most: int = HELD_EDGES) -> None:
+    def __init__(self, store: EdgeStore, most: int) -> None:
         self._store = store
         self.counts = store.bucket_counts()
         """(p, p) edges a bucket."""
