@@ -62,7 +62,8 @@ def train(
 
     Raises:
         ConfigError: an unknown key, a wrong value, an object that is no graph or not the one in
-        OUTPUT-graph, an argument that `settings` contradict, or with `resume` no run and no graph.
+        OUTPUT-graph, an argument that `settings` contradict, a watcher that is none, or with `resume` no run
+        and no graph.
         StorageError, FormatError, PipelineError: the run failed; its last commit is intact.
         KeyboardInterrupt: Ctrl-C, or a notebook's interrupt, in the main thread. The state is committed
         before, and `resume` goes on with it; a second one does not wait for that. Where the program has a
@@ -77,6 +78,7 @@ def train(
     """
     if not isinstance(resume, (bool, np.bool_)):
         raise ConfigError(f"resume is {resume!r}; it must be True or False")
+    _check_watcher(watcher)
     if isinstance(graph, TrainConfig):
         if output is not None or settings or resume:
             raise ConfigError("a TrainConfig says everything: change output, settings and resume in it")
@@ -144,7 +146,8 @@ def evaluate(
         "same_graph" and "note".
 
     Raises:
-        ConfigError: an unknown key, a wrong value, a folder that is no run's, or no edges to rank.
+        ConfigError: an unknown key, a wrong value, a folder that is no run's, a watcher that is none, or no
+        edges to rank.
         StorageError, FormatError: a file is missing or damaged, or cannot be written.
 
     >>> import tempfile
@@ -155,6 +158,7 @@ def evaluate(
     ...     [name for name in evaluate(f"{folder}/run", {"split": "train", "ks": [1, 5]}) if "@" in name]
     ['hits@1', 'hits@5']
     """
+    _check_watcher(watcher)
     if isinstance(run, EvaluateConfig):
         if settings:
             raise ConfigError("an EvaluateConfig says everything: change settings in it")
@@ -166,6 +170,15 @@ def evaluate(
     if config.output is not None:
         write_output(Path(config.output), result)
     return result
+
+
+def _check_watcher(watcher: object) -> None:
+    """Refuse what cannot be told of progress, a class in place of its object too."""
+    if watcher is not None and not isinstance(watcher, build.Watcher):
+        raise ConfigError(
+            f"watcher is {watcher!r}; it must be an object of a class derived from "
+            "marius_py.assembly.Watcher, or None"
+        )
 
 
 def _words(kind: type[Any], settings: Mapping[str, Any] | None, **arguments: Any) -> list[str]:

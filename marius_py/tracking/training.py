@@ -41,6 +41,7 @@ class _Tracked(Passing):
         super().__init__(inner)
         self._trackers = trackers
         self._config = config
+        self._folder = run_folder(config)  # now: a program may change its folder while the run is prepared
         self.started = False
 
     def on_start(self, trainer: Trainer, num_edges: int, epochs_done: int) -> None:
@@ -48,7 +49,7 @@ class _Tracked(Passing):
         super().on_start(trainer, num_edges, epochs_done)
         if not self.started:  # a run that ends an epoch of other settings first makes two trainers
             self.started = True
-            self._trackers.start(run_folder(self._config), plain(self._config), epochs_done)
+            self._trackers.start(self._folder, plain(self._config), epochs_done)
 
     def on_epoch(self, line: Mapping[str, Any]) -> None:
         """Pass on and log."""

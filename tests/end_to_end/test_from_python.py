@@ -259,6 +259,16 @@ class Interrupting(Watcher):
             os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.parametrize("watcher", [Watcher, print, 0, "progress"])
+def test_what_is_no_watcher_is_refused(watcher: Any, graph: Path, tmp_path: Path) -> None:
+    message = f"^watcher is {re.escape(repr(watcher))}; it must be an object of a class derived from "
+    with pytest.raises(ConfigError, match=message):
+        marius_py.train(graph, tmp_path / "run", SMALL, watcher=watcher)
+    with pytest.raises(ConfigError, match=message):
+        marius_py.evaluate(tmp_path / "run", watcher=watcher)
+    assert not (tmp_path / "run").exists()
+
+
 def test_an_interrupt_commits_and_goes_on_with_resume(tmp_path: Path) -> None:
     settings = {**SMALL, "training.epochs": 3, "training.batch_size": 10, "negatives.chunks": 2}
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import marius_py
+from marius_py.assembly import Watcher
 from marius_py.convert import graph_from
 from marius_py.errors import ConfigError
 from marius_py.partitioning import Partitioning
@@ -95,6 +96,18 @@ def test_a_run_without_test_edges_succeeds_and_a_resumed_one_keeps_its_epochs(tm
     marius_py.train(graph, tmp_path / "run", resume=True).close()
     assert Recorder.calls[-1] == ("finish", 2, {}, True)
     assert [call[0] for call in Recorder.calls].count("log") == 2
+
+
+def test_a_program_may_change_its_folder_while_it_trains(tmp_path, monkeypatch):
+    class Leaving(Watcher):
+        def on_start(self, trainer, num_edges, epochs_done):
+            monkeypatch.chdir(tmp_path / "elsewhere")
+
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    marius_py.train(EDGES, "run", {**SETTINGS, "trackers": ["csv"]}, watcher=Leaving()).close()
+    assert [row["epoch"] for row in _rows(tmp_path / "run")] == ["1", "2", "2"]
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_a_run_that_fails_says_so(tmp_path):
