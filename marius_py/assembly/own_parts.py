@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from marius_py.nn.losses import Loss
 from marius_py.nn.optimizers import SparseOptimizer
 from marius_py.nn.registry import DECODERS, INITIALIZERS, LOSSES, OPTIMIZERS
 from marius_py.pipeline.execution import torch_threads
+from marius_py.readable import readable
 from marius_py.types import SIDES, Side
 from marius_py.whole import is_whole
 
@@ -35,6 +36,8 @@ _NEGATIVES = 512
 """Of the scores that a loss is tried with, where their number is the buffer's."""
 _FLOAT_BYTES = 16
 """That a float of a row takes while it is made: it may be drawn in float64, and summed on the way."""
+_ROUNDING = 0.01
+"""By which two scores may differ that are computed in other products, as a share of the largest of all."""
 
 
 def check_parts(config: TrainConfig, components: Components, device: torch.device) -> None:
@@ -120,7 +123,8 @@ def check_loss(config: TrainConfig, loss: Loss, device: torch.device, *, weighs:
                         raise
                     continue  # it is for runs with everything in memory
             is_one = isinstance(found, Tensor) and found.numel() == 1 and found.is_floating_point()
-            if not is_one or not found.requires_grad:
+            scored = dict(zip(("positive", "negative"), given[:2], strict=True))
+            if not is_one or len(_without_gradient(f"{name}: {what}", found, scored)) == len(scored):
                 gives = told(found) + (" without a gradient" if is_one else "")
                 raise ConfigError(
                     f"{name}: {what} gives {gives}; it must be one float, the mean over the edges, "
@@ -132,8 +136,8 @@ def check_step(config: TrainConfig, optimizer: SparseOptimizer, dim: int, device
     """Refuse an optimizer whose steps do not fit its rows.
 
     Raises:
-        ConfigError: `delta` fails, or gives no tensors of the shape of rows and state; names
-        `optimizer.name`.
+        ConfigError: `delta` fails, gives no tensors of the shape of rows and state, or changes the state in
+        place alone; names `optimizer.name`.
     """
     if author_of(optimizer, "step") not in (SparseOptimizer, *OPTIMIZERS.values()):
         return  # which may do without `delta`
@@ -142,7 +146,8 @@ def check_step(config: TrainConfig, optimizer: SparseOptimizer, dim: int, device
     rows, states = torch.ones(3, dim, device=device), torch.from_numpy(state).to(device)
     name = f"optimizer.name={config.optimizer.name}: delta of rows {tuple(rows.shape)}"
     with torch_threads(1), torch.no_grad(), _failing(name):
-        found: Any = optimizer.delta(rows.clone(), states.clone(), torch.full_like(rows, 0.5))
+        passed = states.clone()
+        found: Any = optimizer.delta(rows.clone(), passed, torch.full_like(rows, 0.5))
         given = [found] if isinstance(found, Tensor) else list(found)
     fits = [
         isinstance(one, Tensor) and one.shape == like.shape and one.dtype == like.dtype
@@ -152,6 +157,11 @@ def check_step(config: TrainConfig, optimizer: SparseOptimizer, dim: int, device
         raise ConfigError(
             f"{name} gives {' and '.join(map(told, given))}; it must be two tensors, torch.float32 of shape "
             f"{tuple(rows.shape)} for the rows and {tuple(states.shape)} for the state"
+        )
+    if states.shape[1] and not passed.equal(states) and not given[1].any():
+        raise ConfigError(
+            f"{name} changes the state in place, which is a copy that is dropped, and gives zeros for it; it "
+            "must give the change of the state"
         )
 
 
@@ -229,10 +239,11 @@ def _content(value: Any) -> Any:
 def _check_scores(
     decoder: Decoder, initializer: Initializer, name: str, device: torch.device, sides: Sequence[Side]
 ) -> None:
-    """Ask a decoder for a few scores.
+    """Ask a decoder for a few scores, as training does.
 
     Raises:
-        ConfigError: it fails, or gives tensors of another shape or type.
+        ConfigError: it fails, gives tensors of another shape or type or without a gradient, or gives an edge
+        something else alone than among others.
     """
     chunks, dim, width = 2, decoder.dim, decoder.relation_dim
     if not is_whole(width, 0):
@@ -246,26 +257,83 @@ def _check_scores(
         table = np.empty((number, width), np.float32)
         with _failing(f"{name}: {fill.__name__} of rows {table.shape}"):
             fill(table, rng, initializer)
-        return torch.from_numpy(table).to(device)
+        return torch.from_numpy(table).to(device).requires_grad_()
 
-    def ask(what: str, shape: tuple[int, ...], call: Callable[[], Any]) -> Tensor:
+    def ask(what: str, shape: tuple[int, ...], call: Callable[..., Any], *given: Tensor) -> Tensor:
         with _failing(f"{name}: {what}"):
-            found = call()
+            found = call(*(one.clone() for one in given))  # a leaf of the graph could not be written to
         if not fits(found, shape):
             raise misfit(f"{name}: {what}", found, shape)
-        given: Tensor = found
-        return given
+        return cast(Tensor, found)
 
-    with torch_threads(1), torch.no_grad(), torch.autocast(device.type, enabled=False):
+    def query_of(node: Tensor, relation: Tensor, side: Side) -> Tensor:
+        what = f"query of nodes {tuple(node.shape)} and relations {tuple(relation.shape)}, side {side!r},"
+        query = ask(what, tuple(node.shape), partial(_query, decoder, side), node, relation)
+        _check_gradient(f"{name}: {what}", query, {"nodes": node})
+        return query
+
+    def scores_of(query: Tensor, candidates: Tensor) -> Tensor:
+        what = f"compare of queries {tuple(query.shape)} and candidates {tuple(candidates.shape)}"
+        shape = (*query.shape[:2], candidates.shape[1])
+        scores = ask(what, shape, decoder.compare, query, candidates)
+        _check_gradient(f"{name}: {what}", scores, {"queries": query, "candidates": candidates})
+        return scores
+
+    with (
+        torch_threads(1),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast(device.type, enabled=False),
+    ):
         node = rows(chunks * edges, dim, decoder.init_rows)
         relation = rows(chunks * edges, width, decoder.init_relations)
         candidates = rows(chunks * count, dim, decoder.init_rows).view(chunks, count, dim)
         for side in sides:
-            what = f"query of nodes {tuple(node.shape)} and relations {tuple(relation.shape)}, side {side!r},"
-            query = ask(what, (chunks * edges, dim), partial(decoder.query, node, relation, side))
+            query = query_of(node, relation, side)
+            _check_alone(f"{name}: query", query, query_of(node[:1], relation[:1], side))
             query = query.reshape(chunks, edges, dim)
-            what = f"compare of queries {tuple(query.shape)} and candidates {tuple(candidates.shape)}"
-            ask(what, (chunks, edges, count), partial(decoder.compare, query, candidates))
+            scores = scores_of(query, candidates)
+            _check_alone(f"{name}: compare", scores, scores_of(query[:1, :1], candidates[:1, :1]))
+
+
+def _query(decoder: Decoder, side: Side, node: Tensor, relation: Tensor) -> Tensor:
+    return decoder.query(node, relation, side)
+
+
+def _check_gradient(what: str, found: Tensor, given: Mapping[str, Tensor]) -> None:
+    """Refuse what no gradient goes through to each of the tensors that it was asked of."""
+    lost = " and ".join(_without_gradient(what, found, given))
+    if lost:
+        raise ConfigError(
+            f"{what} gives {told(found)} without a gradient for the {lost}: it must be computed from them by "
+            "operations of PyTorch, with no detach() or no_grad()"
+        )
+
+
+def _without_gradient(what: str, found: Tensor, given: Mapping[str, Tensor]) -> list[str]:
+    """Those of the given tensors that nothing leads back to from what was found."""
+    if not found.requires_grad:
+        return list(given)
+    with _failing(f"{what}: its gradient"):
+        gradients = torch.autograd.grad(
+            found.sum(), list(given.values()), retain_graph=True, allow_unused=True
+        )
+    return [name for name, gradient in zip(given, gradients, strict=True) if gradient is None]
+
+
+def _check_alone(what: str, found: Tensor, alone: Tensor) -> None:
+    """Refuse what gives the first edge something else alone than among others, by more than rounding.
+
+    Its scores would depend on the batch; the true answer's, asked for alone, would compare with no other.
+    """
+    among = found[tuple(map(slice, alone.shape))]
+    scale = found.detach().nan_to_num(0, 0, 0).abs().max().item()
+    if not torch.allclose(among, alone, rtol=0, atol=_ROUNDING * scale, equal_nan=True):
+        raise ConfigError(
+            f"{what} gives something else for one edge alone than for the same edge among others: it must "
+            "follow from the edge's own rows, neither from others, as by softmax() or mean() over them, nor "
+            "from chance (dropout is model.node_dropout)"
+        )
 
 
 @contextmanager
@@ -276,7 +344,7 @@ def _failing(what: str) -> Iterator[None]:
     except MariusError:
         raise
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"{what} fails: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{what} fails: {type(error).__name__}: {readable(str(error))}") from error
 
 
 def check_state(config: TrainConfig, components: Components) -> None:

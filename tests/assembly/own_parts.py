@@ -95,6 +95,58 @@ class Leaving(Plain):
         raise SystemExit(0)
 
 
+class DetachedNodes(Plain):
+    def query(self, node: Tensor, relation: Tensor, side: str) -> Tensor:
+        return super().query(node.detach(), relation, side)
+
+
+class DetachedAnswers(Plain):
+    def compare(self, query: Tensor, candidates: Tensor) -> Tensor:
+        return super().compare(query, candidates.detach())
+
+
+class Sparse(Plain):
+    def query(self, node: Tensor, relation: Tensor, side: str) -> Tensor:
+        return super().query(node, relation, side).to_sparse()
+
+
+class AnArray(Plain):
+    def query(self, node: Tensor, relation: Tensor, side: str) -> Any:
+        return super().query(node, relation, side).detach().numpy()
+
+
+class TwoLines(Plain):
+    def compare(self, query: Tensor, candidates: Tensor) -> Tensor:
+        raise ValueError("one line,\nand another")
+
+
+class Noisy(Plain):
+    def query(self, node: Tensor, relation: Tensor, side: str) -> Tensor:
+        return super().query(node, relation, side) + torch.rand_like(node)
+
+
+class Centered(Plain):
+    """By the mean of the batch."""
+
+    def query(self, node: Tensor, relation: Tensor, side: str) -> Tensor:
+        found = super().query(node, relation, side)
+        return found - found.mean(0)
+
+
+class Probabilities(Plain):
+    """That of a true answer, which is asked for alone, is 1."""
+
+    def compare(self, query: Tensor, candidates: Tensor) -> Tensor:
+        return super().compare(query, candidates).softmax(2)
+
+
+class WritesToWhatItGets(Plain):
+    """To its copy of the rows, which is allowed."""
+
+    def query(self, node: Tensor, relation: Tensor, side: str) -> Tensor:
+        return node.mul_(relation)
+
+
 class LaterInFloat64(Plain):
     """One that its trial does not find out: it is another one for chunks of more than its few edges."""
 
@@ -325,3 +377,21 @@ class ReturnedInit(Initializer):
 
     def fill(self, out: np.ndarray, rng: np.random.Generator) -> Any:
         return rng.standard_normal(out.shape)
+
+
+class NewLeaf(Loss):
+    """One float with a gradient, which leads to no score."""
+
+    def __call__(self, positive: Tensor, negative: Tensor, keep: Tensor | None) -> Tensor:
+        return torch.tensor((negative.detach().mean() - positive.detach().mean()).item(), requires_grad=True)
+
+
+class InPlaceState(SparseOptimizer):
+    """Its sums of squares are lost."""
+
+    def state_dim(self, dim: int) -> int:
+        return dim
+
+    def delta(self, rows: Tensor, state: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        state += gradient**2
+        return -self.lr * gradient / state.sqrt(), torch.zeros_like(state)

@@ -314,6 +314,14 @@ def test_a_run_that_came_and_went_before_the_folder_was_claimed_is_not_touched(
         ("Failing", "compare of .* fails: ValueError: dim must be 512"),
         ("Leaving", "query of .* fails: SystemExit: 0"),
         ("HalfRelations", r"relation_dim is 1\.5"),
+        ("DetachedNodes", r"query of .* of shape \(6, 6\) without a gradient for the nodes: "),
+        ("DetachedAnswers", r"compare of .* of shape \(2, 3, 5\) without a gradient for the candidates: "),
+        ("Sparse", r"query of .* gives torch\.sparse_coo of torch\.float32 of shape \(6, 6\); it must be "),
+        ("AnArray", r"query of .* gives a NumPy array, float32 of shape \(6, 6\); it must be "),
+        ("TwoLines", r"compare of .* fails: ValueError: one line,\\nand another"),
+        ("Noisy", "query gives something else for one edge alone than for the same edge among others: "),
+        ("Centered", "query gives something else for one edge alone than for the same edge among others"),
+        ("Probabilities", "compare gives something else for one edge alone than for the same edge among"),
         ("FailingRows", r"init_rows of rows \(6, 6\) fails: ValueError: no rows today"),
         ("FailingRelations", r"init_relations of rows \(6, 6\) fails: ValueError: no relations today"),
     ],
@@ -369,7 +377,7 @@ def test_a_loss_without_weights_is_refused_only_where_negatives_are_weighed(
     assert train(load_config([*words, "storage.capacity=20", f"output={tmp_path / 'whole'}"]))
 
 
-@pytest.mark.parametrize("name", ["Plain", "Fixed"])
+@pytest.mark.parametrize("name", ["Plain", "Fixed", "WritesToWhatItGets"])
 @pytest.mark.parametrize("mode", [torch.inference_mode, lambda: torch.autocast("cpu", dtype=torch.bfloat16)])
 def test_a_decoder_of_a_users_own_passes(name: str, mode: Any) -> None:
     config = load_config([*SMALL, f"model.decoder=tests.assembly.own_parts.{name}"])
@@ -447,6 +455,8 @@ def test_an_optimizer_that_cannot_keep_its_state_is_refused(name: str, message: 
         ("loss", "NoWeights", r"the loss of scores .*, weighted fails: TypeError"),
         ("optimizer.name", "NoStateOfAdagrad", r"delta of rows \(3, 4\) gives .* and None; it must be two"),
         ("optimizer.name", "WideAdagrad", r"delta of rows \(3, 4\) fails: "),
+        ("optimizer.name", "InPlaceState", r"delta of rows \(3, 4\) changes the state in place, "),
+        ("loss", "NewLeaf", r"gives torch\.float32 of shape \(\) without a gradient; it must be"),
     ],
 )
 def test_parts_of_ones_own_are_tried_before_a_run_is_begun(

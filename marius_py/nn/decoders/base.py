@@ -16,6 +16,7 @@ from torch import Tensor
 from marius_py.arrays import is_float32
 from marius_py.errors import ConfigError
 from marius_py.nn.initializers import Initializer
+from marius_py.readable import readable
 from marius_py.types import Side
 from marius_py.whole import is_whole
 
@@ -41,13 +42,23 @@ def author_of(made: object, name: str) -> type:
 
 
 def fits(found: object, shape: tuple[int, ...], asked: torch.dtype = torch.float32) -> bool:
-    """Whether what a decoder gives has a shape, in float32 or in the type that it was asked in."""
-    return isinstance(found, Tensor) and found.shape == shape and found.dtype in (torch.float32, asked)
+    """Whether what a decoder gives is dense and has a shape, in float32 or the type it was asked in."""
+    return (
+        isinstance(found, Tensor)
+        and found.shape == shape
+        and found.dtype in (torch.float32, asked)
+        and found.layout == torch.strided
+    )
 
 
 def told(found: object) -> str:
-    """What a class gave, for an error."""
-    return f"{found.dtype} of shape {tuple(found.shape)}" if isinstance(found, Tensor) else repr(found)
+    """What a class gave, for an error, in a line."""
+    if isinstance(found, Tensor):
+        layout = "" if found.layout == torch.strided else f"{found.layout} of "
+        return f"{layout}{found.dtype} of shape {tuple(found.shape)}"
+    if isinstance(found, np.ndarray):
+        return f"a NumPy array, {found.dtype} of shape {found.shape}"
+    return readable(repr(found))
 
 
 def misfit(what: str, found: object, shape: tuple[int, ...]) -> ConfigError:
