@@ -208,9 +208,10 @@ def _train(
         phases["evaluation"] = peak_rss_bytes()
         join.memory.put("evaluation", config.evaluation.memory_bytes)
         result["memory"] = memory_report(join.memory.peaks, phases)
-        store.check_place()
-        write_json(folder / RESULT_FILE, result)
-        record(store, {RESULT_META: plain_json(result)})
+        with watchdog.doing("write result.json"):
+            store.check_place()
+            write_json(folder / RESULT_FILE, result)
+            record(store, {RESULT_META: plain_json(result)})
     return {**result, "output": str(folder)}
 
 

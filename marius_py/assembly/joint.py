@@ -289,7 +289,8 @@ class Joint:
             self._announce_order(store, capacity, order)
 
         def on_epoch(line: dict[str, Any]) -> None:
-            write_lines(self.folder / METRICS_FILE, trainer.state.encoded_history())
+            with self.watchdog.doing("write metrics.jsonl"):
+                write_lines(self.folder / METRICS_FILE, trainer.state.encoded_history())
             self.watcher.on_epoch(line)
 
         trainer = Trainer(

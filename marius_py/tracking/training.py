@@ -37,6 +37,8 @@ def train(config: TrainConfig, watcher: build.Watcher | None = None) -> dict[str
 class _Tracked(Passing):
     """Passes everything on, and epochs to the trackers too."""
 
+    _trainer: Trainer
+
     def __init__(self, inner: build.Watcher, trackers: Trackers, config: TrainConfig) -> None:
         super().__init__(inner)
         self._trackers = trackers
@@ -49,9 +51,12 @@ class _Tracked(Passing):
         super().on_start(trainer, num_edges, epochs_done)
         if not self.started:  # a run that ends an epoch of other settings first makes two trainers
             self.started = True
-            self._trackers.start(self._folder, plain(self._config), epochs_done)
+            with trainer.watched("trackers"):
+                self._trackers.start(self._folder, plain(self._config), epochs_done)
+        self._trainer = trainer
 
     def on_epoch(self, line: Mapping[str, Any]) -> None:
         """Pass on and log."""
         super().on_epoch(line)
-        self._trackers.log(line)
+        with self._trainer.watched("trackers"):
+            self._trackers.log(line)

@@ -12,7 +12,7 @@ import hashlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, replace
 from functools import lru_cache, partial
 from types import TracebackType
@@ -190,6 +190,10 @@ class Trainer:
     def interrupt(self) -> None:
         """Ask the run to stop: batches in flight end, the state is committed. Safe anywhere."""
         self._interrupted.set()
+
+    def watched(self, what: str) -> AbstractContextManager[None]:
+        """A block of this thread that the run's watchdog watches as `what`."""
+        return self._watchdog.doing(what)
 
     def train(self, epochs: int) -> list[dict[str, Any]]:
         """Train until `epochs` epochs are done in all, or patience has run out, from the last commit on.

@@ -134,6 +134,28 @@ def test_a_stage_that_hangs(
     resume(server, run, whole)
 
 
+@pytest.mark.parametrize(
+    ("what", "where", "name"),
+    [
+        pytest.param(
+            "write metrics.jsonl", "marius_py.assembly.joint", "write_lines", marks=pytest.mark.slow
+        ),
+        pytest.param("write result.json", "marius_py.assembly.build", "write_json", marks=pytest.mark.slow),
+        ("trackers", "marius_py.tracking.trackers:CsvTracker", "log"),
+    ],
+)
+def test_what_hangs_between_stages(
+    what: str, where: str, name: str, server: CrashServer, graph: Path, whole: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    words = [f"graph={graph}", f"output={run}", *SMALL, "trackers=[csv]", "pipeline.stall_seconds=2"]
+    setup = FAULT.format(where=where, name=name, at=1, act="threading.Event().wait()")
+    ended = server.run(["train", *words], setup=setup, kill_after_s=120)
+    assert ended.code == 1, ended.output
+    assert f"error: stage '{what}' made no progress for " in ended.output
+    resume(server, run, whole)
+
+
 @pytest.mark.parametrize("mode", ["inline", "threaded"])
 def test_a_loss_that_is_no_number(
     mode: str, server: CrashServer, graph: Path, whole: Path, tmp_path: Path
