@@ -20,7 +20,7 @@ from marius_py.commands.console import USAGE, Parser, flagged, guarded, say, wri
 from marius_py.commands.hydra_command import HydraCommand, configured
 from marius_py.commands.progress import Bars
 from marius_py.commands.streams import escape_unknown, open_missing, tell
-from marius_py.errors import StorageError
+from marius_py.errors import MariusError, StorageError
 from marius_py.types import EXPORT_FORMATS
 
 P = ParamSpec("P")
@@ -321,12 +321,18 @@ def _run_verify(options: argparse.Namespace) -> None:
 
     path = Path(options.path)
     findings = run(path)
-    if options.repair and (path / "checkpoint").is_dir():
-        for file in repair(path):
-            say(f"written again: {file}")
-        findings = run(path)
+    failure: MariusError | None = None
+    if options.repair and findings and (path / "checkpoint").is_dir():
+        try:
+            for file in repair(path):
+                say(f"written again: {file}")
+            findings = run(path)
+        except MariusError as error:
+            failure = error
     for finding in findings:
         say(f"{finding.label}: {finding.problem}\n  -> {finding.remedy}")
+    if failure is not None:
+        raise StorageError(f"{path}: --repair failed: {failure}") from failure
     damaged = sum(not finding.harmless for finding in findings)
     if not is_sound(findings):
         raise StorageError(f"{path}: {damaged} of the checks failed; see above for each file")

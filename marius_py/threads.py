@@ -54,7 +54,7 @@ def start_thread(thread: Thread) -> None:
         thread.start()
     except RuntimeError as error:
         message = (
-            f"the thread {thread.name!r} cannot be started: {error}; does a limit of processes apply? "
-            "pipeline.compute_threads says how many a run may have"
+            f"the thread {thread.name!r} cannot be started: {error}; does a limit of processes or memory "
+            "apply? pipeline.compute_threads says how many a run may have"
         )
         raise PipelineError(message, stage=thread.name) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -182,3 +183,37 @@ def test_a_view_that_cannot_be_replaced_leaves_nothing_beside_it(name: str, run:
     with pytest.raises(StorageError, match=rf"cannot replace \S+{name}"):
         verify.repair(run)
     assert sorted(run.iterdir()) == before
+
+
+def test_a_repair_that_is_refused_still_says_what_is_damaged(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "writer.lock").mkdir()  # as in a folder that may not be written to
+    assert cli.verify([str(run), "--repair"]) == 0  # nothing is to be done
+    (run / "metrics.jsonl").write_text("torn")
+    capsys.readouterr()
+    assert cli.verify([str(run), "--repair"]) == 1
+    said = capsys.readouterr()
+    assert f"DAMAGED: {run / 'metrics.jsonl'} is damaged" in said.out
+    assert said.err == (
+        f"error: {run}: --repair failed: {run} cannot be written to: opening its writer.lock failed "
+        "(Is a directory)\n"
+    )
+
+
+def test_a_damaged_graph_is_named_once_however_many_snapshots_were_trained_on_it(run: Path) -> None:
+    for epoch in (2, 3):
+        shutil.copytree(run, run / "snapshots" / f"epoch-{epoch:04d}", ignore=lambda *_: {"snapshots"})
+    graph = run.parent / "graph" / "graph.json"
+    graph.write_text("torn")
+    assert [str(graph) in finding.problem for finding in verify.verify(run)] == [True]
+
+
+def test_views_are_not_written_from_the_checkpoint_of_another_run(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = write_run(tmp_path / "other")[0]
+    _end_epoch(other)
+    shutil.copy(other / "checkpoint" / "checkpoint.h5", run / "checkpoint")
+    before = [(run / name).read_bytes() for name in ("config.yaml", "metrics.jsonl")]
+    assert cli.verify([str(run), "--repair"]) == 1
+    assert [(run / name).read_bytes() for name in ("config.yaml", "metrics.jsonl")] == before

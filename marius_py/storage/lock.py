@@ -45,7 +45,8 @@ class FolderLock:
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             except OSError as error:
                 raise StorageError(
-                    f"cannot open or create the lock file {self.path}: {error.strerror}"
+                    f"{self.path.parent} cannot be written to: opening its {LOCK_NAME} failed "
+                    f"({error.strerror})"
                 ) from error
             try:
                 self._take(descriptor)

@@ -13,23 +13,21 @@ from marius_py.resuming.resume import VIEWS, shows_commits
 from marius_py.run_files.folder import graph_folder, run_around
 from marius_py.run_files.names import (
     CHECKPOINT_FOLDER,
-    CONFIG_FILE,
     CONFIG_META,
     DEMO_GRAPH,
     SNAPSHOT_FOLDER,
     SNAPSHOT_NAME,
     SORTED_EDGES_NAME,
 )
-from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, read_checkpoint
+from marius_py.storage.checkpoint_file import CHECKPOINT_NAME
 from marius_py.storage.files import TEMPORARY_SUFFIX
 from marius_py.storage.hdf5_edges import SORT_ANEW, Hdf5EdgeStore
 from marius_py.storage.hdf5_nodes import has_commit
 from marius_py.storage.lock import is_locked
-from marius_py.storage.node_file import NODES_NAME, read_facts
 from marius_py.storage.verify import Finding, finding_of, leftovers, stale_lock, verify_node_store
 from marius_py.verify.graphs import verify_graph
 from marius_py.verify.strays import NEXT_START, REMOVE, entries, folders, strays
-from marius_py.verify.views import check_views, committed, read_view
+from marius_py.verify.views import anothers, check_views, committed, is_anothers
 
 
 def verify_run(folder: Path) -> list[Finding]:
@@ -40,9 +38,8 @@ def verify_run(folder: Path) -> list[Finding]:
     if findings is None:
         findings = verify_node_store(nodes)
     meta = committed(nodes)
-    if _is_anothers(folder, nodes, meta):
-        problem = f"{nodes / CHECKPOINT_NAME} is another run's: neither {NODES_NAME} nor {CONFIG_FILE} fit it"
-        return [Finding(str(nodes / CHECKPOINT_NAME), problem, "restore it from a copy of this run")]
+    if is_anothers(folder, meta):
+        return [Finding(str(nodes / CHECKPOINT_NAME), anothers(folder), "restore it from a copy of this run")]
     findings += check_views(folder, nodes, meta, live=live)
     findings += _edges(folder, meta, live=live)
     findings += _graph(folder, meta)
@@ -55,7 +52,7 @@ def verify_run(folder: Path) -> list[Finding]:
         findings += strays(entries(snapshots, f"*{TEMPORARY_SUFFIX}"), "the next epoch to end removes it")
         findings += stale_lock(folder)
     for snapshot in folders(snapshots, SNAPSHOT_NAME):
-        findings += _snapshot(snapshot)
+        findings += [finding for finding in _snapshot(snapshot) if finding not in findings]
     return findings
 
 
@@ -84,18 +81,6 @@ def _snapshot(folder: Path) -> list[Finding]:
             raise
         return []
     return findings if folder.exists() else []
-
-
-def _is_anothers(folder: Path, nodes: Path, meta: Mapping[str, Any] | None) -> bool:
-    """Whether checkpoint.h5, whole in itself, was put there from another run."""
-    if meta is None or not (nodes / NODES_NAME).exists():
-        return False
-    try:
-        manifest, _ = read_checkpoint(nodes / CHECKPOINT_NAME)
-        fits = read_facts(nodes / NODES_NAME).store_id == manifest.store_id
-        return not fits and read_view(folder / CONFIG_FILE) != meta.get(CONFIG_META)
-    except MariusError:
-        return False
 
 
 def _edges(folder: Path, meta: Mapping[str, Any] | None, *, live: bool) -> list[Finding]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from marius_py.config import read_yaml, write_yaml
-from marius_py.errors import FormatError, MariusError
+from marius_py.errors import FormatError, MariusError, StorageError
 from marius_py.resuming.resume import BEFORE_META, VIEWS, claimed, plain_json
 from marius_py.run_files.names import (
     CHECKPOINT_FOLDER,
@@ -28,6 +28,7 @@ from marius_py.run_files.names import (
 from marius_py.run_files.results import write_json, write_lines
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, read_checkpoint
 from marius_py.storage.files import read_whole
+from marius_py.storage.node_file import NODES_NAME, read_facts
 from marius_py.storage.verify import Finding, finding_of
 from marius_py.verify.strays import REMOVE
 
@@ -51,6 +52,25 @@ def committed(nodes: Path) -> dict[str, Any] | None:
     except MariusError:
         return None
     return dict(checkpoint.meta) if manifest.generation else None
+
+
+def is_anothers(folder: Path, meta: Mapping[str, Any] | None) -> bool:
+    """Whether a run's checkpoint.h5, whole in itself and with that meta, was put there from another run."""
+    nodes = folder / CHECKPOINT_FOLDER
+    if meta is None or not (nodes / NODES_NAME).exists():
+        return False
+    try:
+        manifest, _ = read_checkpoint(nodes / CHECKPOINT_NAME)
+        fits = read_facts(nodes / NODES_NAME).store_id == manifest.store_id
+        return not fits and read_view(folder / CONFIG_FILE) != meta.get(CONFIG_META)
+    except MariusError:
+        return False
+
+
+def anothers(folder: Path) -> str:
+    """What is said of such a checkpoint.h5."""
+    path = folder / CHECKPOINT_FOLDER / CHECKPOINT_NAME
+    return f"{path} is another run's: neither {NODES_NAME} nor {CONFIG_FILE} fit it"
 
 
 def check_views(folder: Path, nodes: Path, meta: Mapping[str, Any] | None, *, live: bool) -> list[Finding]:
@@ -157,11 +177,13 @@ def repair(folder: Path) -> list[Path]:
     """Write the views of a run that are missing or not what the last commit says; returns their paths.
 
     Raises:
-        StorageError: the run is in use, its checkpoint is damaged, or writing failed.
+        StorageError: the run is in use, its checkpoint is damaged or another run's, or writing failed.
     """
     written = []
     with claimed(folder):  # before the commit is read: a run that ends in between would make a newer one
         meta = dict(read_checkpoint(folder / CHECKPOINT_FOLDER / CHECKPOINT_NAME)[1].meta)
+        if is_anothers(folder, meta):
+            raise StorageError(anothers(folder))
         for name, wanted in expected_views(meta).items():
             path = folder / name
             try:

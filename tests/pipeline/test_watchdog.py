@@ -15,6 +15,8 @@ def test_a_watchdog_that_cannot_be_started_says_why(monkeypatch: pytest.MonkeyPa
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", no_room)
-    message = "'marius-watchdog' cannot be started: can't start new thread; does a limit of processes apply"
+    message = (
+        "'marius-watchdog' cannot be started: can't start new thread; does a limit of processes or memory"
+    )
     with pytest.raises(PipelineError, match=message), Watchdog(10):
         pass
