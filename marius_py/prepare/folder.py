@@ -26,8 +26,8 @@ def check_output(output: Path, overwrite: bool) -> None:
 
     Raises:
         ConfigError: it is a file, a mount point, the current folder or one around it, a prepared graph
-        without `overwrite` or with other things beside its files, or a folder of other things. StorageError:
-        it lies in a folder that may not be entered.
+        without `overwrite`, read-only or with other things beside its files, or a folder of other things.
+        StorageError: it lies in a folder that may not be entered.
     """
     with os_errors_as_storage("look at output", output):
         if not output.exists():
@@ -50,6 +50,7 @@ def check_output(output: Path, overwrite: bool) -> None:
                     f"output {output} holds a prepared graph already; set overwrite=true to replace it"
                 )
             _refuse_others(output)
+            _refuse_read_only(output)
         elif any(output.iterdir()):
             raise ConfigError(
                 f"output {output} is not empty and holds no prepared graph; choose a new or an empty folder"
@@ -65,6 +66,15 @@ def _refuse_others(output: Path) -> None:
         raise ConfigError(
             f"output {output} holds a prepared graph, and beside it {shown}: overwrite=true would remove "
             "that too; move it elsewhere, or choose another output"
+        )
+
+
+def _refuse_read_only(output: Path) -> None:
+    """Refuse to replace a graph that somebody has protected, and whose files could not be removed after."""
+    if not os.access(output, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"output {output} holds a prepared graph and is read-only: make it writable to have it replaced, "
+            "or choose another output"
         )
 
 

@@ -164,3 +164,12 @@ def test_a_folder_that_cannot_be_opened_is_not_left(tmp_path: Path, monkeypatch:
             build(tmp_path / "g")
         left = os.listdir(tmp_path)
     assert left == []
+
+
+def test_a_graph_that_is_read_only_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(tmp_path / "g", "old")
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path / "g" or not mode & os.W_OK)
+    with pytest.raises(ConfigError, match="g holds a prepared graph and is read-only: make it writable"):
+        build(tmp_path / "g", overwrite=True)
+    assert (tmp_path / "g" / GRAPH_FILE).read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["g"]
