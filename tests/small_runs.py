@@ -23,11 +23,12 @@ def write_run(
     names=NAMES,
     relations=("likes", "knows it"),
     diverged=0,
+    spoilt=np.nan,
     constant=None,
 ):
     """Write folder/graph and folder/run; return (run folder, graph, rows (N, D), relations).
 
-    The rows of the first `diverged` nodes are NaN; the last coordinate of all rows is `constant`, if given.
+    The rows of the first `diverged` nodes are `spoilt`; the last coordinate of all is `constant`, if given.
     """
     rng, relation_names = np.random.default_rng(5), relations
     lines = []
@@ -43,7 +44,7 @@ def write_run(
     )
     table = NodeTable(graph.partitioning, dim, 0)
     rows = rng.normal(size=(graph.num_nodes, dim)).astype(np.float32)
-    rows[:diverged] = np.nan
+    rows[:diverged] = spoilt
     if constant is not None:
         rows[:, -1] = constant
     relations = rng.normal(size=(graph.num_relations * (1 + reciprocal), dim if dr is None else dr))

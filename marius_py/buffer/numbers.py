@@ -21,10 +21,10 @@ def check_numbers(rows: Float32, what: str, before: Callable[[], Float32 | None]
     Raises:
         DivergedError: says that it is `what` and which settings to look at.
     """
-    if _are_numbers(rows):
+    if are_numbers(rows):
         return
     committed = before()
-    if committed is not None and not _are_numbers(committed):
+    if committed is not None and not are_numbers(committed):
         return
     raise DivergedError(
         f"{what} became infinite or NaN, though losses and gradients were finite; the last commit is intact. "
@@ -33,6 +33,7 @@ def check_numbers(rows: Float32, what: str, before: Callable[[], Float32 | None]
     )
 
 
-def _are_numbers(rows: Float32) -> bool:
+def are_numbers(rows: Float32) -> bool:
+    """Whether rows (n, D) hold no NaN and no infinity; false, too, of some whose sum leaves float32."""
     with np.errstate(all="ignore"):  # one pass at the speed of memory, where looking at each makes an array
         return bool(np.isfinite(np.add.reduce(rows, axis=None)))

@@ -6,6 +6,7 @@ not at all: each is written beside its place under a temporary name and renamed 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from marius_py.buffer.numbers import are_numbers
 from marius_py.errors import ConfigError
 from marius_py.export.formats import (
     check_words,
@@ -33,10 +35,13 @@ from marius_py.storage.files import check_file_name
 from marius_py.storage.replacing import Replacing
 from marius_py.types import EXPORT_FORMATS, ExportFormat, StageProgress
 
+logger = logging.getLogger(__name__)
+
 Float32 = NDArray[np.float32]
 
 _SUFFIX = {"npy": ".npy", "parquet": ".parquet", "tsv": ".tsv", "word2vec": ".txt"}
 _NAME_BLOCK = 1 << 16
+_NOT_FINITE = "%d of %d %s hold a NaN or an infinity, the first that of %r; they are written as they are"
 
 
 class _Writer(Protocol):
@@ -110,6 +115,9 @@ def export(
     target = Path(output)
     names, rows = run.relations()
     with_relations = relations and rows.shape[1] > 0
+    odd = np.flatnonzero(~np.isfinite(rows).all(axis=1)) if with_relations else np.empty(0, np.int64)
+    if odd.size:
+        logger.warning(_NOT_FINITE, odd.size, len(rows), "relation rows", names[int(odd[0])])
     if format in ("pbg", "projector"):
         parts = _blocks(run, block_bytes, progress)
         with new_folder(target, overwrite=overwrite) as folder:
@@ -177,12 +185,21 @@ def _check_targets(run: RunReader, targets: Sequence[Path], overwrite: bool) -> 
 def _blocks(
     run: RunReader, block_bytes: int, progress: StageProgress | None
 ) -> Iterator[tuple[list[str], Float32]]:
+    """Names and rows of all nodes; warns of rows that are not finite, once they are through."""
     step = max(1, block_bytes // (4 * run.dim))
+    count, first = 0, ""
     for start in range(0, run.num_nodes, step):
         stop = min(start + step, run.num_nodes)
-        yield run.node_names(start, stop), run.read_rows(start, stop)
+        names, rows = run.node_names(start, stop), run.read_rows(start, stop)
+        if not are_numbers(rows):
+            odd = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+            first = names[int(odd[0])] if odd.size and not count else first
+            count += odd.size
+        yield names, rows
         if progress is not None:
             progress("export", stop, run.num_nodes, "nodes")
+    if count:
+        logger.warning(_NOT_FINITE, count, run.num_nodes, "embeddings", first)
 
 
 def _name_blocks(run: RunReader) -> Iterator[list[str]]:

@@ -40,6 +40,10 @@ Float32 = NDArray[np.float32]
 
 DEFAULT_MEMORY_BYTES = 1 << 30
 _NAME_BLOCK = 1 << 16
+_NOT_FINITE = (
+    "%d of %d %s hold a NaN or an infinity, the first that of %r; they are taken over as they are: no such "
+    "node or relation is given as an answer, and training on ends where it meets one"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +113,10 @@ def write_run(
     empty = make_model(config, make_components(config), graph, torch.device("cpu"))
     arrays = empty.state_arrays()
     arrays["relations"] = _relations(model, graph, arrays["relations"].shape)
-    if infinite := int((~np.isfinite(arrays["relations"]).all(axis=1)).sum()):
-        logger.warning("%d relations hold a NaN or an infinity", infinite)
+    odd = np.flatnonzero(~np.isfinite(arrays["relations"]).all(axis=1))
+    if odd.size:
+        first = graph.relation_names()[int(odd[0]) % graph.num_relations]
+        logger.warning(_NOT_FINITE, odd.size, len(arrays["relations"]), "relation rows", first)
     table = NodeTable(graph.partitioning, model.dim, empty.node_state_dim)
     result = {
         "test": None,
@@ -127,7 +133,7 @@ def write_run(
     with building(folder, overwrite=False) as temporary:
         spare = table.partitioning.num_partitions
         with create_node_store(temporary / CHECKPOINT_FOLDER, table, spare_slots=spare) as store:
-            _fill(store, model, place, empty, memory_bytes, progress)
+            _fill(store, model, graph, place, empty, memory_bytes, progress)
             store.commit(Checkpoint(arrays=arrays, meta=meta))
         write_yaml(settings, temporary / CONFIG_FILE)
         write_json(temporary / RESULT_FILE, result)
@@ -190,6 +196,7 @@ def _relations(model: PeerModel, graph: Graph, shape: tuple[int, ...]) -> Float3
 def _fill(
     store: Hdf5PartitionStore,
     model: PeerModel,
+    graph: Graph,
     place: NDArray[np.int64],
     empty: LinkPredictionModel,
     memory_bytes: int,
@@ -200,7 +207,7 @@ def _fill(
     group = max(1, memory_bytes // (4 * parts.max_size * table.dim))
     passes = -(-parts.num_partitions // group)
     slot, state = allocate((table.slot_rows, table.dim)), allocate((table.slot_rows, table.state_dim))
-    infinite = 0
+    count, first_odd = 0, -1
     for number in range(passes):
         first, last = number * group, min((number + 1) * group, parts.num_partitions)
         low, high = parts.start(first), parts.start(last)
@@ -211,12 +218,16 @@ def _fill(
             table_rows[ids[chosen] - low] = rows[chosen]
             if progress is not None:
                 progress("import", number * len(place) + start + len(rows), passes * len(place), "nodes")
-        infinite += int((~np.isfinite(table_rows).all(axis=1)).sum())
+        odd = np.flatnonzero(~np.isfinite(table_rows).all(axis=1))
+        if odd.size:
+            first_odd = low + int(odd[0]) if first_odd < 0 else first_odd
+            count += odd.size
         for part in range(first, last):
             size = parts.size(part)
             slot[:size] = table_rows[parts.start(part) - low :][:size]
             slot[size:], state[:] = 0, 0
             empty.init_node_state(state[:size])
             store.write(part, slot, state)
-    if infinite:
-        logger.warning("%d embeddings hold a NaN or an infinity", infinite)
+    if count:
+        name = graph.node_names(first_odd, first_odd + 1)[0]
+        logger.warning(_NOT_FINITE, count, graph.num_nodes, "embeddings", name)

@@ -10,7 +10,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from marius_py.errors import ConfigError
 from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES
@@ -24,7 +23,7 @@ from marius_py.predict.completion import (
     has_self,
     score_edges,
 )
-from marius_py.predict.finite import not_finite
+from marius_py.predict.finite import not_finite, odd_relations, tell_left_out
 from marius_py.predict.queries import Place, Queries, names_of, numbered
 from marius_py.predict.relations import complete_relations
 from marius_py.predict.topk import TopK
@@ -254,6 +253,10 @@ def _best(
             memory_bytes=memory_bytes,
         )
         found.append((pairs, best))
+        odd = odd_relations(run)[: run.graph.num_relations]
+        if odd.any():
+            first = run.relation_names[int(odd.int().argmax())]
+            tell_left_out(run, "relations", int(odd.sum()), odd.numel(), first)
     given = queries.asks("nothing", block)
     if given.size:
         scores = score_edges(run, ids[given], memory_bytes=memory_bytes)
@@ -295,8 +298,8 @@ def _without_numbers(run: RunReader, queries: Queries, found: list[tuple[Ids, To
         rows = run.model.relations
         if suspects.size and rows.shape[0]:
             # A reciprocal run has a second row for each relation, in the second half.
-            finite = torch.isfinite(rows).all(1).reshape(1 + run.model.reciprocal, -1).all(0)
-            wrong |= (relations >= 0) & ~finite.cpu().numpy()[relations]
+            unfit = odd_relations(run).reshape(1 + run.model.reciprocal, -1).any(0).numpy()
+            wrong |= (relations >= 0) & unfit[relations]
         odd += suspects[wrong].tolist()
     return odd
 

@@ -19,6 +19,7 @@ from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES
 from marius_py.evaluation.ranking.candidates import AllNodes, Float32, Ids
 from marius_py.evaluation.ranking.known import KnownAnswers, KnownFinder, QueryBlock, edge_blocks
 from marius_py.evaluation.ranking.scorer import ModelScorer
+from marius_py.predict.finite import odd_relations, only_numbers, tell_left_out
 from marius_py.predict.topk import TILE_CANDIDATES, Float64, TopK, top_k
 from marius_py.storage.protocols import Edges, EdgeStore
 from marius_py.types import SPLITS, Progress, Side
@@ -60,27 +61,39 @@ def query_keys(anchors: Ids, relations: Ids, is_head: NDArray[np.bool_], run: Ru
 
 
 def query_rows(run: RunReader, scorer: ModelScorer, block: QueryBlock) -> torch.Tensor:
-    """Query rows (U, W) of a block, on the scorer's device."""
-    parts = []
+    """Query rows (U, W) of a block, on the scorer's device; of a node or relation that is not finite NaN."""
+    parts, odd = [], odd_relations(run)
     for side in ("tail", "head"):
         span = block.side_slice(side)
         if span.stop > span.start:
-            anchors = torch.from_numpy(run.embeddings(block.anchors[span])).to(scorer.device)
-            relations = torch.from_numpy(block.relations[span]).to(scorer.device)
-            parts.append(scorer.queries(anchors, relations, side))
+            anchors = torch.from_numpy(only_numbers(run.embeddings(block.anchors[span]))[0])
+            relations = torch.from_numpy(block.relations[span])
+            inverse = run.graph.num_relations if run.model.reciprocal and side == "head" else 0
+            anchors[odd[inverse + relations]] = math.nan
+            parts.append(scorer.queries(anchors.to(scorer.device), relations.to(scorer.device), side))
     return torch.cat(parts)
 
 
 def node_blocks(
     run: RunReader, memory_bytes: int, progress: Progress | None = None
 ) -> Iterator[tuple[int, Float32]]:
-    """All rows in blocks of whole tiles, an eighth of the budget each where that is a tile or more."""
+    """All rows in blocks of whole tiles, an eighth of the budget each where that is a tile or more.
+
+    Rows that are not finite are NaN throughout; the first pass over a run's rows warns of them at its end.
+    """
+    count, first = 0, -1
     rows = max(1, memory_bytes // 8 // (4 * run.dim * TILE_CANDIDATES)) * TILE_CANDIDATES
     for start in range(0, run.num_nodes, rows):
         stop = min(start + rows, run.num_nodes)
-        yield start, run.read_rows(start, stop)
+        block, odd = only_numbers(run.read_rows(start, stop))
+        if odd is not None:
+            first = start + int(odd.argmax()) if first < 0 else first
+            count += int(odd.sum())
+        yield start, block
         if progress is not None:
             progress(stop, run.num_nodes)
+    if count:
+        tell_left_out(run, "nodes", count, run.num_nodes, run.node_names(first, first + 1)[0])
 
 
 def known_finder(run: RunReader, edges: EdgeStore, memory_bytes: int) -> KnownFinder:

@@ -26,6 +26,7 @@ from marius_py.evaluation.metrics import check_whole
 from marius_py.evaluation.ranking.candidates import Float32, Ids
 from marius_py.machine import available_cores
 from marius_py.predict.completion import check_k, check_memory
+from marius_py.predict.finite import only_numbers, tell_left_out
 from marius_py.predict.metric import Metric, check_metric, scorer_of
 from marius_py.predict.topk import Best, TopK
 from marius_py.storage.file_io import file_checksum
@@ -104,7 +105,7 @@ class NeighborIndex:
         step = max(1, pairs // (k + 1))
         for start in range(0, nodes.size, step):
             part = nodes[start : start + step]
-            rows = run.embeddings(part)
+            rows = only_numbers(run.embeddings(part))[0]
             found = self._find(rows, k + 1)
             # The node itself is as a rule the first; ties and approximation may put it elsewhere, or nowhere.
             query, place = np.nonzero((found >= 0) & (found != part[:, None]))
@@ -197,6 +198,9 @@ def open_index(
         with _naming(described):
             left_out = _fill(index, run, metric, memory_bytes, progress)
         _save(faiss, index, path, {**facts, "left_out": left_out.tolist()})
+    if left_out.size:
+        first = run.node_names(int(left_out[0]), int(left_out[0]) + 1)[0]
+        tell_left_out(run, "nodes", left_out.size, run.num_nodes, first)
     return NeighborIndex(path, metric, described, run.fingerprint, index, left_out)
 
 

@@ -15,7 +15,7 @@ from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES
 from marius_py.evaluation.ranking.candidates import Ids
 from marius_py.evaluation.ranking.known import KnownAnswers
 from marius_py.predict.completion import check_k, check_memory, node_blocks
-from marius_py.predict.finite import not_finite
+from marius_py.predict.finite import not_finite, only_numbers
 from marius_py.predict.index import NeighborIndex
 from marius_py.predict.metric import Metric, check_metric, scorer_of
 from marius_py.predict.queries import names_of
@@ -130,7 +130,7 @@ def find_neighbors(
     scores = np.empty((nodes.size, k))
     for start in range(0, nodes.size, size):
         part = nodes[start : start + size]
-        rows = torch.from_numpy(run.embeddings(part)).to(run.model.device)
+        rows = torch.from_numpy(only_numbers(run.embeddings(part))[0]).to(run.model.device)
         pairs = np.arange(part.size) * run.num_nodes + part
         itself = KnownAnswers(pairs, part.size, run.num_nodes, TILE_CANDIDATES)
         blocks = node_blocks(run, memory_bytes, progress)

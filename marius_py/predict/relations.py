@@ -26,6 +26,7 @@ from marius_py.predict.completion import (
     cut,
     score_edges,
 )
+from marius_py.predict.finite import not_finite, odd_relations, only_numbers
 from marius_py.predict.topk import TILE_CANDIDATES, Softmax, TopK, top_k
 from marius_py.types import SPLITS
 
@@ -104,6 +105,7 @@ def _score_all(
     undefined = np.zeros(pairs.size, np.bool_)
     softmax = None if beta is None else Softmax(pairs.size, beta)
     relations = np.arange(num_relations)
+    odd = odd_relations(run)[:num_relations].numpy()
     step = max(1, memory_bytes // 4 // (_RELATION_BYTES * num_relations))
     for start in range(0, pairs.size, step):
         span = slice(start, start + step)
@@ -114,6 +116,8 @@ def _score_all(
         edges[:, 2] = np.repeat(tails, num_relations)
         scores = score_edges(run, edges, memory_bytes=memory_bytes).reshape(heads.size, num_relations)
         del edges
+        scores[not_finite(run, heads) | not_finite(run, tails)] = -math.inf
+        scores[:, odd] = -math.inf
         for row in range(heads.size):
             scores[row, known.of(start + row)] = -math.inf
         is_nan = np.isnan(scores)
@@ -139,11 +143,11 @@ def _is_product(decoder: Decoder) -> bool:
 def _search(run: RunReader, pairs: Ids, k: int, known: _Known, memory_bytes: int) -> TopK:
     """The best of pairs (Q,), head · N + tail, by a fast pass over the relations."""
     scorer = _RelationScorer(run.model, run.dim)
-    rows = run.model.relations[: run.graph.num_relations].cpu().numpy()
+    rows = only_numbers(run.model.relations[: run.graph.num_relations].cpu().numpy())[0]
     ids, best = np.empty((pairs.size, k), dtype=np.int64), np.empty((pairs.size, k))
     for start, stop in cut(np.diff(known.starts), k, 2 * run.dim, memory_bytes):
         ends = np.divmod(pairs[start:stop], run.num_nodes)
-        queries = torch.cat([torch.from_numpy(run.embeddings(nodes)) for nodes in ends], dim=1)
+        pair_rows = only_numbers(np.concatenate([run.embeddings(nodes) for nodes in ends], axis=1))[0]
         counts = np.diff(known.starts[start : stop + 1])
         relations = known.relations[known.starts[start] : known.starts[stop]]
         left_out = KnownAnswers(
@@ -152,7 +156,8 @@ def _search(run: RunReader, pairs: Ids, k: int, known: _Known, memory_bytes: int
             len(rows),
             TILE_CANDIDATES,
         )
-        found = top_k(scorer, queries.to(scorer.device), [(0, rows)], k, known=left_out)
+        queries = torch.from_numpy(pair_rows).to(scorer.device)
+        found = top_k(scorer, queries, [(0, rows)], k, known=left_out)
         ids[start:stop], best[start:stop] = found.ids, found.scores
     return TopK(ids, best, None)
 

@@ -46,7 +46,8 @@ class TopK:
         scores: (Q, k) float64; −inf where a query has fewer than k.
         probabilities: (Q, k) float64, softmax of β·score over all candidates that were not left out; 0 where
             a query has fewer than k. None unless asked for.
-        undefined: (Q,) bool, whether the score of a candidate was NaN; None where that was not noted.
+        undefined: (Q,) bool, whether the score of a candidate with a finite row was NaN; None where that was
+            not noted.
     """
 
     ids: Ids
@@ -181,7 +182,7 @@ class Softmax:
 
 
 class Best:
-    """The best so far: (Q, k) scores, descending, and ids; (Q,) whether a candidate's score was NaN."""
+    """The best so far: (Q, k) scores, descending, and ids; (Q,) whether a finite row's score was NaN."""
 
     def __init__(self, num_queries: int, k: int) -> None:
         self.scores = np.full((num_queries, k), -math.inf)
@@ -253,7 +254,10 @@ class _Tile:
             if exact:
                 scores[part.to(scores.device), place.to(scores.device)] = torch.from_numpy(found).to(scores)
             numbers = (part + first).numpy()
-            best.undefined[numbers[np.isnan(found)]] = True
+            nan = np.isnan(found)
+            if nan.any():  # of a row without numbers it says nothing
+                nan[nan] = torch.isfinite(self.rows[place[nan].to(self.rows.device)]).all(1).cpu().numpy()
+                best.undefined[numbers[nan]] = True
             # Ids ascend from tile to tile, so an equal score that comes later loses the tie.
             enters = found > best.scores[numbers, -1]
             best.merge(numbers[enters], place.numpy()[enters] + self._start, found[enters])

@@ -9,6 +9,7 @@ import pytest
 from marius_py import load
 from marius_py.errors import ConfigError, FormatError, StorageError
 from marius_py.export import export
+from marius_py.types import EXPORT_FORMATS
 from tests.small_runs import NAMES, write_run
 
 
@@ -54,6 +55,28 @@ def test_reads_back_equal(tmp_path, written, format, block_bytes):
     np.testing.assert_array_equal(read_relations, relations)
     assert seen[-1] == ("export", 10, 10, "nodes")
     assert sorted(files) == sorted(path for path in tmp_path.iterdir() if path.name.startswith("vectors"))
+
+
+@pytest.mark.parametrize("format", EXPORT_FORMATS)
+def test_rows_that_are_not_finite_are_said_and_written(tmp_path, format, caplog):
+    folder, graph, rows, _ = write_run(tmp_path, diverged=2, spoilt=[np.nan, np.inf, -np.inf, 1e-40])
+    out = tmp_path / "out"
+    export(folder, out, format, block_bytes=20)
+    assert caplog.messages == [
+        f"2 of 10 embeddings hold a NaN or an infinity, the first that of {graph.node_names(0, 1)[0]!r}; "
+        "they are written as they are"
+    ]
+    if format in ("npy", "parquet", "tsv", "word2vec"):
+        np.testing.assert_array_equal(read(out, format)[1], rows)
+    caplog.clear()
+    with load(folder) as run:
+        run.model.relations[1, 2] = np.inf
+        export(run, tmp_path / "more", format)
+        export(run, tmp_path / "nodes", format, relations=False)
+    of_relations = (
+        f"1 of 2 relation rows hold a NaN or an infinity, the first that of {graph.relation_names()[1]!r};"
+    )
+    assert [of_relations in text for text in caplog.messages] == [True, False, False]
 
 
 def test_refuses_to_overwrite(tmp_path, written):

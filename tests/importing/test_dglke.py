@@ -162,10 +162,24 @@ def test_other_floats(tmp_path, dtype):
 
 def test_floats_too_large_are_counted(tmp_path, caplog):
     data, save, *_ = write_dglke(tmp_path, "DistMult")
-    np.save(save / "mine_DistMult_entity.npy", np.full((9, 6), 1e300))
-    graph = dglke_graph(data / "train.txt", tmp_path / "g", split=(1, 0, 0))
-    dglke_run(save, graph, tmp_path / "run", data=data)
-    assert "9 embeddings hold a NaN or an infinity" in caplog.text
+    rows = np.ones((9, 6))
+    rows[::2] = 1e300
+    np.save(save / "mine_DistMult_entity.npy", rows)
+    relations = np.load(save / "mine_DistMult_relation.npy")
+    relations[1, 2] = np.nan
+    np.save(save / "mine_DistMult_relation.npy", relations)
+    graph = dglke_graph(data / "train.txt", tmp_path / "g", split=(1, 0, 0), partitions=3)
+    run = dglke_run(save, graph, tmp_path / "run", data=data, memory_bytes=1)
+    with marius_py.load(run) as opened:
+        odd = [name for name in graph.node_names() if not np.isfinite(opened.embedding(name)).all()]
+        relation = graph.relation_names()[np.flatnonzero(np.isnan(opened.relations()[1]).any(axis=1))[0]]
+    assert [text for text in caplog.messages if "NaN" in text] == [
+        f"{count} hold a NaN or an infinity, the first that of {name!r}; they are taken over as they are: no "
+        "such node or relation is given as an answer, and training on ends where it meets one"
+        for count, name in (
+            (f"1 of {len(relations)} relation rows", relation), ("5 of 9 embeddings", odd[0])
+        )
+    ]  # fmt: skip
 
 
 def cut(path):

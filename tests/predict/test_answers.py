@@ -26,6 +26,7 @@ from marius_py.predict import (
     complete_relations,
     completion,
     fit_temperature,
+    open_index,
     predict,
 )
 from marius_py.predict.answer_files import AnswerWriter
@@ -899,7 +900,10 @@ def test_queries_without_numbers_are_said_once(diverged, caplog):
     assert [one.query for one in found] == [0, 0, 0, 4]
     assert np.isnan(found[-1].score)
     assert [record.getMessage() for record in caplog.records] == [
-        "query 2 and 3 more: the embedding of a given name is not finite, and so no answer has a score"
+        f"1 of {len(names)} nodes have embeddings that are not finite, the first of them {names[0]!r}: they "
+        "are left out of all answers",
+        f"{OF_RELATIONS} {kinds[1]!r}: they are left out of all answers",
+        "query 2 and 3 more: the embedding of a given name is not finite, and so no answer has a score",
     ]
 
 
@@ -971,3 +975,75 @@ def test_what_is_not_finite_is_near_to_nothing(diverged, metric, caplog):
     assert {one.node for one in found} == {other}
     assert odd not in {one.neighbor for one in found}
     assert caplog.text.count(f"{odd!r}: the embedding is not finite") == 1
+
+
+@pytest.fixture
+def infinite(tmp_path):
+    """A run of which two nodes and the second relation are infinite, as imported rows may be."""
+    folder = write_run(tmp_path, names=NODES, diverged=2, spoilt=[np.inf, 1, 1, 1])[0]
+    with load(folder) as run:
+        run.model.relations[1, 0] = -np.inf
+        yield run
+
+
+OF_NODES = "2 of 40 nodes have embeddings that are not finite, the first of them"
+OF_RELATIONS = "1 of 2 relations have embeddings that are not finite, the first of them"
+
+
+@pytest.mark.parametrize("metric", ["cosine", "dot", "l2"])
+@pytest.mark.parametrize("index", [False, True])
+def test_nodes_that_are_infinite_are_no_neighbours(infinite, metric, index, caplog):
+    names = infinite.node_names()
+    for _ in range(2):  # said once of an opened run
+        built = open_index(infinite, metric) if index else None
+        found = infinite.neighbors(names[1:4], k=50, metric=metric, index=built)
+    assert {one.node for one in found} == {*names[2:4]}
+    assert {one.neighbor for one in found} == {*names[2:]}
+    assert np.isfinite([one.score for one in found]).all()
+    assert [text for text in caplog.messages if "nodes have" in text] == [
+        f"{OF_NODES} {names[0]!r}: they are left out of all answers"
+    ]
+
+
+@pytest.mark.parametrize("probabilities", [False, True])
+@pytest.mark.parametrize("filter_known", [False, True])
+@pytest.mark.parametrize("k", [1, 50])
+def test_what_is_infinite_is_no_answer(infinite, probabilities, filter_known, k, caplog):
+    names, kinds = infinite.node_names(), infinite.relation_names
+    heads, relations = [*names[2:12], names[0], names[3]], [kinds[0]] * 11 + [kinds[1]]
+    for ends in ((heads, relations, None), (None, relations, heads)):
+        found = infinite.predict(*ends, k=k, probabilities=probabilities, filter_known=filter_known)
+        assert {one.query for one in found} == {*range(10)}
+        assert not {one.head for one in found} & {*names[:2]}
+        assert not {one.tail for one in found} & {*names[:2]}
+        assert np.isfinite([one.score for one in found]).all()
+        if probabilities and k > 1:
+            np.testing.assert_allclose(sum(one.probability for one in found), 10)
+    assert [text[: len(OF_NODES)] for text in caplog.messages].count(OF_NODES) == 1
+    assert sum("and 1 more: the embedding of a given name" in text for text in caplog.messages) == 2
+
+
+@pytest.mark.parametrize("probabilities", [False, True])
+@pytest.mark.parametrize("k", [1, 2])
+def test_a_relation_that_is_infinite_is_no_answer(infinite, probabilities, k, caplog):
+    names, kinds = infinite.node_names(), infinite.relation_names
+    found = infinite.predict(names[1:5], None, names[2:6], k=k, probabilities=probabilities)
+    assert [(one.query, one.relation) for one in found] == [(i, kinds[0]) for i in (1, 2, 3)]
+    assert [text for text in caplog.messages if "finite" in text] == [
+        f"{OF_RELATIONS} {kinds[1]!r}: they are left out of all answers",
+        "query 1: the embedding of a given name is not finite, and so no answer has a score",
+    ]
+
+
+def test_rows_without_numbers_are_not_blamed_on_a_decoder(tmp_path, caplog):
+    with load(write_run(tmp_path, names=NODES, decoder=f"{__name__}.Own", diverged=1)[0]) as run:
+        names = run.node_names()
+        assert len(run.predict(names[1], run.relation_names[0], k=50)) == 39
+    assert [text[:15] for text in caplog.messages] == ["1 of 40 nodes h"]
+
+
+class Own(DistMult):
+    """A decoder of a user's own with finite scores."""
+
+    def compare(self, query, candidates):
+        return super().compare(query, candidates)
