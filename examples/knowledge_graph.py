@@ -5,7 +5,7 @@
 
 Without --edges the facts of `countries.tsv` beside this file are used: capitals, neighbours, languages and
 regions of 191 countries. To see what has been learned and not just looked up, the continents of 30 countries
-are kept back, and asked for at the end. Needs matplotlib, for the map.
+are kept back, and asked for at the end. Needs matplotlib, for the map: `pip install 'marius_py[plot]'`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 
 import marius_py
 from marius_py.run import Run
+
+try:
+    from matplotlib.figure import Figure
+except ModuleNotFoundError:
+    raise SystemExit("this example needs matplotlib: pip install 'marius_py[plot]'") from None
 
 COUNTRIES = Path(__file__).with_name("countries.tsv")
 KEPT_BACK = 30

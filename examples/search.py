@@ -2,7 +2,7 @@
 
 Optuna proposes settings from what it has seen so far; each trial is a run; its validation MRR is what counts.
 Validations on the way are reported too, and a trial that is behind the others' median is ended early.
-Needs `pip install optuna`. Without --graph a generated graph is prepared.
+Needs `pip install 'marius_py[optuna]'`. Without --graph a generated graph is prepared.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import optuna
-
 import marius_py
 from marius_py.assembly import Watcher
 from marius_py.errors import InterruptedRunError
 from marius_py.generate import planted_graph
+
+try:
+    import optuna
+except ModuleNotFoundError:
+    raise SystemExit("this example needs optuna: pip install 'marius_py[optuna]'") from None
 
 DECODERS = ("complex", "distmult", "transe")
 

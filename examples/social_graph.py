@@ -6,7 +6,8 @@
 Without --edges the graph is NetworkX's "Les Misérables": 77 characters of Victor Hugo's novel, an edge
 between any two who appear together. The decoder is the dot product, the only one that needs no relations; a
 node's embedding is then close to those of the nodes that share its neighbours. Communities that NetworkX
-finds in the graph itself are compared with what the embeddings say. Needs networkx and matplotlib.
+finds in the graph itself are compared with what the embeddings say. Needs
+`pip install 'marius_py[plot]' networkx`.
 """
 
 from __future__ import annotations
@@ -14,12 +15,18 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import networkx as nx
 import numpy as np
-from matplotlib.figure import Figure
 
 import marius_py
 from marius_py.run import Run
+
+try:
+    import networkx as nx
+    from matplotlib.figure import Figure
+except ModuleNotFoundError:
+    raise SystemExit(
+        "this example needs networkx and matplotlib: pip install 'marius_py[plot]' networkx"
+    ) from None
 
 
 def read_graph(path: Path | None) -> nx.Graph:

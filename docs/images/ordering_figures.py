@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from marius_py.ordering import assign_buckets, build_schedule, cyclic, plot, simulate
+
+try:
+    from matplotlib.figure import Figure
+except ModuleNotFoundError:
+    raise SystemExit("this script needs matplotlib: pip install 'marius_py[plot]'") from None
 
 FOLDER = Path(__file__).parent
 SHARES = [share / 50 for share in range(1, 76)]

@@ -7,15 +7,19 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.docs.pages import ROOT
 
-pytest.importorskip("matplotlib", reason="the examples draw with matplotlib")
-
 EXAMPLES = ROOT / "examples"
+
+PLOT = "needs matplotlib: pip install 'marius_py[plot]'"
+SOCIAL = "example needs networkx and matplotlib: pip install 'marius_py[plot]' networkx"
+
+drawing = pytest.mark.skipif(find_spec("matplotlib") is None, reason="the examples draw with matplotlib")
 
 
 def _run(program: str, *words: str | Path, cwd: Path) -> str:
@@ -32,6 +36,25 @@ def _run(program: str, *words: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.parametrize(
+    ("program", "missing", "said"),
+    [
+        ("examples/knowledge_graph.py", "matplotlib", f"example {PLOT}"),
+        ("examples/social_graph.py", "networkx", SOCIAL),
+        ("examples/social_graph.py", "matplotlib", SOCIAL),
+        ("examples/search.py", "optuna", "example needs optuna: pip install 'marius_py[optuna]'"),
+        ("docs/images/ordering_figures.py", "matplotlib", f"script {PLOT}"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_line(program: str, missing: str, said: str) -> None:
+    """An environment without the package, as `None` among the modules makes one."""
+    code = f"import runpy, sys; sys.modules[{missing!r}] = None; runpy.run_path({str(ROOT / program)!r})"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert (done.returncode, done.stderr) == (1, f"this {said}\n")
+
+
+@drawing
 @pytest.mark.slow
 def test_knowledge_graph_finds_what_was_kept_back(tmp_path: Path) -> None:
     output = _run("knowledge_graph.py", cwd=tmp_path)
@@ -43,6 +66,7 @@ def test_knowledge_graph_finds_what_was_kept_back(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "map.png").read_bytes()[:4] == b"\x89PNG"
 
 
+@drawing
 @pytest.mark.slow
 def test_knowledge_graph_of_my_own(tmp_path: Path) -> None:
     lines = [f"city {i}\tin\tcountry {i % 5}\n" for i in range(100)]
@@ -53,6 +77,7 @@ def test_knowledge_graph_of_my_own(tmp_path: Path) -> None:
     assert "city 7 --in--> ?\n  1. country 2 " in output
 
 
+@drawing
 def test_social_graph_finds_communities(tmp_path: Path) -> None:
     networkx = pytest.importorskip("networkx", reason="the example's graph is networkx's")
     output = _run("social_graph.py", cwd=tmp_path)
