@@ -34,6 +34,8 @@ Header = bool | Literal["auto"]
 
 _PLAIN_NAME = re.compile(r"[^\W\d][\w-]*")
 _WHOLE_NUMBER = re.compile(r"\s*[+-]?[0-9]+\s*")
+_WHOLE_VALUE = re.compile(r"\s*[+-]?[0-9]+(\.0*)?\s*")
+"""A whole number, also as pandas writes it of a column that had a gap, `7.0`."""
 _NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
 _IN_QUOTES = re.compile(r'".*"', re.DOTALL)
 _DELIMITERS = {",": "a comma", "\t": "a tab", " ": "a blank", ";": "a semicolon", "|": "a bar"}
@@ -233,13 +235,13 @@ def _leaves_numbers_out(cells: Sequence[str], following: Sequence[Sequence[str]]
 def _heads_numbers(cells: Sequence[str], following: Sequence[Sequence[str]], head: int, tail: int) -> bool:
     """Whether head and tail are no numbers in the first line, and are in all those below, if any.
 
-    Heads are whole numbers there. Tails may be fractions, as weights that stand in their place are.
+    Heads are whole numbers there, `7` or `7.0`. Tails may be fractions, as weights in their place are.
     """
     return (
         bool(following)
         and not any(_NUMBER.fullmatch(cells[i]) for i in (head, tail))
         and all(
-            len(row) == len(cells) and is_whole_number(row[head]) and _NUMBER.fullmatch(row[tail])
+            len(row) == len(cells) and _WHOLE_VALUE.fullmatch(row[head]) and _NUMBER.fullmatch(row[tail])
             for row in following
         )
     )

@@ -653,6 +653,7 @@ def test_a_header_of_other_names_is_read_in_order_and_logged(
         (b"w,user,movie\n.5,1,2\n.1,3,4\n", {"columns": [1, 2]}, [("1", "2"), ("3", "4")]),
         (b"user,movie\n1,2.5\n3,4\n", {}, [("1", "2.5"), ("3", "4")]),
         (b"user,sees,movie\n1,often,.5\n3,never,1e-3\n", {}, [("1", "often", ".5"), ("3", "never", "1e-3")]),
+        (b"user,movie\n1.0,2.0\n3.0,4.0\n", {}, [("1.0", "2.0"), ("3.0", "4.0")]),
         # no header: a fraction for an end, or for a head below
         (b"a,.5\n1,.5\n3,4\n", {}, [("a", ".5"), ("1", ".5"), ("3", "4")]),
         (b".5,a\n1,2\n3,4\n", {}, [(".5", "a"), ("1", "2"), ("3", "4")]),
