@@ -17,7 +17,7 @@ from marius_py.storage.protocols import NodeTable
 
 
 @pytest.mark.parametrize(
-    ("slots", "partitions", "expected"), [(8, 8, 8), (7.9, 8, 6), (4, 8, 3), (1, 8, 2), (0, 8, 2), (0, 1, 1)]
+    ("slots", "partitions", "expected"), [(8, 8, 8), (7.9, 8, 5), (4, 8, 3), (1, 8, 2), (0, 8, 2), (0, 1, 1)]
 )
 def test_as_many_partitions_as_fit_with_a_spare_one(
     slots: float, partitions: int, expected: int, monkeypatch: pytest.MonkeyPatch

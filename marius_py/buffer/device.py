@@ -20,7 +20,7 @@ from marius_py.storage.protocols import Float32, NodeTable, PartitionStore
 
 
 class DeviceBuffer(PartitionBuffer):
-    """c + 1 slots of node rows in a device's memory.
+    """Slots of node rows in a device's memory: c, and spare ones to read into.
 
     A lease ends when a batch's work has been handed to the device, not when it is done: what writes a
     partition back waits for it on the device's own clock. So one thread computes, in the order of batches,

@@ -1,7 +1,7 @@
-"""Resident rows (floor 2): c partitions and one staging slot, swapped without stopping the pipeline.
+"""Resident rows (floor 2): c partitions and one or two spare slots, swapped without stopping the pipeline.
 
 In: the steps of a schedule. Out: rows by buffer index; gradients of rows come back for a step. Entering a
-step flips the slot table and copies nothing: the admitted partition was read into the staging slot while
+step flips the slot table and copies nothing: the admitted partition was read into a spare slot while
 the last step computed, and the evicted one is written back as soon as the batches that lease it have
 ended. No slot is used again before its write has succeeded.
 """
@@ -53,7 +53,7 @@ class Lease:
 
 
 class PartitionBuffer:
-    """c + 1 slots of node rows over a PartitionStore.
+    """Slots of node rows over a PartitionStore: c, and spare ones to read into.
 
     One thread walks the schedule (`begin`, `enter`, `lease`, `index`); one gathers; one scatters; the
     buffer's own I/O thread reads and writes. The buffer owns its memory; views never leave it.
@@ -96,6 +96,7 @@ class PartitionBuffer:
         self._first_row = np.full(num_partitions, -1, dtype=np.int64)
         self._free = deque(range(num_slots))
         self._dirty: set[int] = set()
+        self._leaving: list[tuple[int, int]] = []
         self._reads: dict[int, Future[int]] = {}
         self._leases = [0] * num_partitions
         self._changed = threading.Condition()
@@ -132,7 +133,7 @@ class PartitionBuffer:
 
     @property
     def num_slots(self) -> int:
-        """Slots: c, and one to read into where partitions are swapped."""
+        """Slots: c, and one or two to read into where partitions are swapped."""
         return self._num_slots
 
     @property
@@ -155,6 +156,7 @@ class PartitionBuffer:
         self._forget_prefetched(resident)
         for part in [part for part in self._slot_of if part not in resident]:
             self._evict(part)
+        self.write_back()
         missing = [part for part in resident if part not in self._slot_of]
         self.prefetch(missing)
         for part in missing:
@@ -167,7 +169,7 @@ class PartitionBuffer:
                 self._reads[part] = self._io.submit(self._read, part)
 
     def prefetch_for(self, upcoming: Step) -> None:
-        """Queue the reads of the step to come, as far as the staging slot holds them."""
+        """Queue the reads of the step to come, as far as the spare slots hold them."""
         if len(upcoming.admit) <= self.num_slots - self.capacity:
             self.prefetch(upcoming.admit)
 
@@ -180,9 +182,16 @@ class PartitionBuffer:
             self.waits.append((started, time.perf_counter()))
 
     def enter(self, step: Step, upcoming: Step | None = None) -> None:
-        """Swap to `step` and queue the reads of the `upcoming` one. Waits only for `step`'s own read."""
+        """Swap to `step` and queue the reads of the `upcoming` one. Waits only for `step`'s own read.
+
+        Where a spare slot is left for what is read next, the write-back of what leaves, which waits for the
+        batches in it, is queued behind: `write_back` does it.
+        """
+        self.write_back()
         for part in step.evict:
             self._evict(part)
+        if not self._has_room_ahead(step, upcoming):
+            self.write_back()
         self.prefetch(step.admit)
         for part in step.admit:
             self._admit(part)
@@ -193,6 +202,23 @@ class PartitionBuffer:
                 f"the step expects partitions {tuple(sorted(step.resident))} in the buffer, which "
                 f"holds {self.resident}; the schedule breaks its invariants"
             )
+
+    def _has_room_ahead(self, step: Step, upcoming: Step | None) -> bool:
+        """Whether the upcoming step's reads need no slot, and no partition, that leaves with this step."""
+        if upcoming is None or not self._reads.keys() >= set(step.admit):
+            return False
+        spare = self.num_slots - self.capacity - len(step.admit)
+        return len(upcoming.admit) <= spare and set(upcoming.admit).isdisjoint(step.evict)
+
+    def write_back(self) -> None:
+        """Queue the write-back of what has left and was not yet queued, behind what is queued by now."""
+        leaving, self._leaving = self._leaving, []
+        for part, slot in leaving:
+            if part in self._dirty:
+                self._dirty.discard(part)
+                self._io.submit(self._write, part, slot, slot)
+            else:
+                self._io.submit(self._drop, part, slot)
 
     def lease(self, parts: Sequence[int]) -> Lease:
         """Hold `parts` in their slots until the lease is released; they count as changed from now on."""
@@ -261,6 +287,7 @@ class PartitionBuffer:
 
     def flush(self) -> None:
         """Write every changed resident partition to the store and wait; call when no batch is in flight."""
+        self.write_back()
         for part, slot in sorted(self._slot_of.items()):
             if part in self._dirty:
                 self._io.submit(self._write, part, slot, None)
@@ -304,11 +331,7 @@ class PartitionBuffer:
     def _evict(self, part: int) -> None:
         slot = self._slot_of.pop(part)
         self._first_row[part] = -1
-        if part in self._dirty:
-            self._dirty.discard(part)
-            self._io.submit(self._write, part, slot, slot)
-        else:
-            self._io.submit(self._drop, part, slot)
+        self._leaving.append((part, slot))
 
     def _admit(self, part: int) -> None:
         slot = self.timed(self._reads.pop(part))

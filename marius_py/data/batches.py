@@ -130,6 +130,7 @@ class BatchSource:
                 ahead = self._io.submit(self._read, here[0], steps, start.epoch)
             else:
                 del ahead  # and with it what is to be masked
+            self._buffer.write_back()
             resident = steps[entered].resident
             places = self._places(start.epoch, block, len(edges), first_batch, skip)
             nodes = self._resident_nodes(resident)

@@ -68,7 +68,7 @@ class Plan:
         batch_size: edges a batch.
         order: what an epoch follows, and how often.
         partition_bytes: that reading or writing a partition with its optimizer state moves, at most.
-        buffer_bytes: memory of the c + 1 slots (c if everything is in memory).
+        buffer_bytes: memory of the slots, c and those to spare (c if everything is in memory).
         disk_bytes: the run's node file, every slot twice, and its checkpoint, of which two are there while
             one replaces the other.
         loads: partitions read an epoch.
@@ -294,12 +294,9 @@ def candidate_partitions(
 
 
 def fitting_capacity(table: NodeTable, memory_bytes: int) -> int | None:
-    """All partitions if the bytes hold them, else as many as fit with a spare slot; None: not even two."""
-    p = table.partitioning.num_partitions
-    if p * table.slot_bytes <= memory_bytes:
-        return p
-    fitting = memory_bytes // table.slot_bytes - 1
-    return fitting if fitting >= 2 else None
+    """All partitions if the bytes hold them, else as many as fit with spare slots; None: not even two."""
+    p, slots = table.partitioning.num_partitions, memory_bytes // table.slot_bytes
+    return next((c for c in range(p, min(p, 2) - 1, -1) if table.num_slots(c) <= slots), None)
 
 
 def plan_lines(plan: Plan, machine: Machine) -> list[tuple[str, str]]:

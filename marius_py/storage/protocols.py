@@ -23,6 +23,9 @@ Edges = NDArray[np.int32] | NDArray[np.int64]
 ROW_MULTIPLE = 1024
 """Rows of a slot are rounded up to this, so that a slot is 4 KiB-aligned for any width of float32."""
 
+SMALL_SLOT = 64 << 20
+"""Bytes up to which a buffer has two slots to read into: small partitions are swapped often."""
+
 
 @dataclass(frozen=True, slots=True)
 class NodeTable:
@@ -43,8 +46,12 @@ class NodeTable:
         return self.slot_rows * (self.dim + self.state_dim) * 4
 
     def num_slots(self, capacity: int) -> int:
-        """Slots of a buffer of c partitions: as many, and one to read into where others are on disk."""
-        return capacity + (capacity < self.partitioning.num_partitions)
+        """Slots of a buffer of c partitions: as many, and one to read into where others are on disk.
+
+        Two where slots are small, four or more partitions are in memory and two or more others on disk.
+        """
+        most = 2 if capacity >= 4 and self.slot_bytes <= SMALL_SLOT else 1
+        return capacity + min(most, self.partitioning.num_partitions - capacity)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ def test_a_buffer_that_memory_does_not_hold_is_refused_before_a_run_is_begun(
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     monkeypatch.setattr(checks.mmap, "mmap", refuse)
-    with pytest.raises(ConfigError, match=r"the buffer needs .* 5 slots of .* storage\.capacity is 4; set a"):
+    with pytest.raises(ConfigError, match=r"the buffer needs .* 6 slots of .* storage\.capacity is 4; set a"):
         train(
             load_config([f"graph={graph.path}", f"output={tmp_path / 'run'}", *SMALL, "storage.capacity=4"])
         )
@@ -128,7 +128,7 @@ def test_relations_that_memory_does_not_hold_are_refused(
 
 def test_swap_counts_as_memory_of_this_machine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     table = NodeTable(Partitioning(8000, 8), 16, 16)
-    monkeypatch.setattr(machine, "available_memory", lambda device: 5 * table.slot_bytes)
+    monkeypatch.setattr(machine, "available_memory", lambda device: 6 * table.slot_bytes)
     monkeypatch.setattr(machine, "_meminfo", lambda name: {"SwapFree": table.slot_bytes}[name])
     check_memory(table, 5, "cpu")
     for device, slots in (("cpu", 6), ("cuda", 5)):
@@ -138,10 +138,10 @@ def test_swap_counts_as_memory_of_this_machine_alone(monkeypatch: pytest.MonkeyP
 
 def test_a_devices_memory_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     table = NodeTable(Partitioning(8000, 8), 16, 16)
-    monkeypatch.setattr(checks, "memory_with_swap", lambda device: 5 * table.slot_bytes)
+    monkeypatch.setattr(checks, "memory_with_swap", lambda device: 6 * table.slot_bytes)
     check_memory(table, 4, "cuda")
     with pytest.raises(
-        ConfigError, match=r"6 slots of .*the device has .* KiB free\): storage\.capacity is 5"
+        ConfigError, match=r"7 slots of .*the device has .* KiB free\): storage\.capacity is 5"
     ):
         check_memory(table, 5, "cuda")
     check_memory(NodeTable(Partitioning(8000, 8), 16, 0), 8, "cpu")
@@ -166,7 +166,7 @@ def test_a_run_whose_memory_proves_short_goes_on_with_less(
     allocate = PartitionBuffer._allocate
 
     def scarce(self: Any, table: NodeTable, num_slots: int) -> None:
-        if num_slots > 4:
+        if num_slots > 5:
             raise MemoryError("no memory")
         allocate(self, table, num_slots)
 

@@ -90,7 +90,7 @@ def test_a_run_keeps_what_was_chosen_for_it(graph, tmp_path, memory, capsys):
     ("words", "expected"),
     [
         (["storage.capacity=auto"], (4, 2)),
-        (["storage.partitions=8", "storage.capacity=auto"], (8, 5)),
+        (["storage.partitions=8", "storage.capacity=auto"], (8, 4)),
         (["storage.partitions=auto", "storage.capacity=2"], (4, 2)),
     ],
 )

@@ -83,7 +83,7 @@ def test_swaps(rate, hidden):
     assert plan.loads == loads
     assert plan.bytes_read == loads * size + 10_000_000 * 12
     assert plan.bytes_written == (loads + 4) * size
-    assert plan.buffer_bytes == 5 * shape.slot_bytes
+    assert plan.buffer_bytes == 6 * shape.slot_bytes  # two to spare
     assert plan.io_hidden is hidden
     assert plan.epoch_s >= max(1e7 / rate, loads * size * (1 / 1e9 + 1 / 5e8) * 0.9)
 

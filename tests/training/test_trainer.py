@@ -891,7 +891,7 @@ def test_without_an_io_thread_the_run_ends_in_order(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(threading.Thread, "start", start)
     setup = Setup(replace(INLINE, trace=tmp_path / "trace.json"))
-    with pytest.raises(PipelineError, match=r"'marius-io' cannot be started: .* a limit of processes apply"):
+    with pytest.raises(PipelineError, match=r"'marius-io' cannot be started: .* processes or memory apply"):
         setup.train(1)
     assert (tmp_path / "trace.json").exists()
 
