@@ -61,6 +61,7 @@ def test_reads_back_equal(tmp_path, written, format, block_bytes):
 def test_rows_that_are_not_finite_are_said_and_written(tmp_path, format, caplog):
     folder, graph, rows, _ = write_run(tmp_path, diverged=2, spoilt=[np.nan, np.inf, -np.inf, 1e-40])
     out = tmp_path / "out"
+    caplog.clear()
     export(folder, out, format, block_bytes=20)
     assert caplog.messages == [
         f"2 of 10 embeddings hold a NaN or an infinity, the first that of {graph.node_names(0, 1)[0]!r}; "
