@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from marius_py.buffer.numbers import are_numbers
+from marius_py.buffer.numbers import NotFinite
 from marius_py.errors import ConfigError
 from marius_py.export.formats import (
     check_words,
@@ -187,19 +187,17 @@ def _blocks(
 ) -> Iterator[tuple[list[str], Float32]]:
     """Names and rows of all nodes; warns of rows that are not finite, once they are through."""
     step = max(1, block_bytes // (4 * run.dim))
-    count, first = 0, ""
+    odd = NotFinite()
     for start in range(0, run.num_nodes, step):
         stop = min(start + step, run.num_nodes)
-        names, rows = run.node_names(start, stop), run.read_rows(start, stop)
-        if not are_numbers(rows):
-            odd = np.flatnonzero(~np.isfinite(rows).all(axis=1))
-            first = names[int(odd[0])] if odd.size and not count else first
-            count += odd.size
-        yield names, rows
+        rows = run.read_rows(start, stop)
+        odd.see(rows, start)
+        yield run.node_names(start, stop), rows
         if progress is not None:
             progress("export", stop, run.num_nodes, "nodes")
-    if count:
-        logger.warning(_NOT_FINITE, count, run.num_nodes, "embeddings", first)
+    if odd.count:
+        first = run.node_names(odd.first, odd.first + 1)[0]
+        logger.warning(_NOT_FINITE, odd.count, run.num_nodes, "embeddings", first)
 
 
 def _name_blocks(run: RunReader) -> Iterator[list[str]]:

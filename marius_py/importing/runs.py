@@ -17,6 +17,7 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
+from marius_py.buffer.numbers import NotFinite
 from marius_py.config import TrainConfig, config_from, make_components, plain, write_yaml
 from marius_py.errors import FormatError
 from marius_py.graph import Graph
@@ -207,7 +208,7 @@ def _fill(
     group = max(1, memory_bytes // (4 * parts.max_size * table.dim))
     passes = -(-parts.num_partitions // group)
     slot, state = allocate((table.slot_rows, table.dim)), allocate((table.slot_rows, table.state_dim))
-    count, first_odd = 0, -1
+    odd = NotFinite()
     for number in range(passes):
         first, last = number * group, min((number + 1) * group, parts.num_partitions)
         low, high = parts.start(first), parts.start(last)
@@ -218,16 +219,13 @@ def _fill(
             table_rows[ids[chosen] - low] = rows[chosen]
             if progress is not None:
                 progress("import", number * len(place) + start + len(rows), passes * len(place), "nodes")
-        odd = np.flatnonzero(~np.isfinite(table_rows).all(axis=1))
-        if odd.size:
-            first_odd = low + int(odd[0]) if first_odd < 0 else first_odd
-            count += odd.size
+        odd.see(table_rows, low)
         for part in range(first, last):
             size = parts.size(part)
             slot[:size] = table_rows[parts.start(part) - low :][:size]
             slot[size:], state[:] = 0, 0
             empty.init_node_state(state[:size])
             store.write(part, slot, state)
-    if count:
-        name = graph.node_names(first_odd, first_odd + 1)[0]
-        logger.warning(_NOT_FINITE, count, graph.num_nodes, "embeddings", name)
+    if odd.count:
+        name = graph.node_names(odd.first, odd.first + 1)[0]
+        logger.warning(_NOT_FINITE, odd.count, graph.num_nodes, "embeddings", name)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from marius_py.buffer.numbers import NotFinite
 from marius_py.errors import ConfigError
 from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES
 from marius_py.evaluation.ranking.candidates import AllNodes, Float32, Ids
@@ -81,19 +82,15 @@ def node_blocks(
 
     Rows that are not finite are NaN throughout; the first pass over a run's rows warns of them at its end.
     """
-    count, first = 0, -1
+    odd = NotFinite()
     rows = max(1, memory_bytes // 8 // (4 * run.dim * TILE_CANDIDATES)) * TILE_CANDIDATES
     for start in range(0, run.num_nodes, rows):
         stop = min(start + rows, run.num_nodes)
-        block, odd = only_numbers(run.read_rows(start, stop))
-        if odd is not None:
-            first = start + int(odd.argmax()) if first < 0 else first
-            count += int(odd.sum())
-        yield start, block
+        yield start, only_numbers(run.read_rows(start, stop), odd, start)[0]
         if progress is not None:
             progress(stop, run.num_nodes)
-    if count:
-        tell_left_out(run, "nodes", count, run.num_nodes, run.node_names(first, first + 1)[0])
+    if odd.count:
+        tell_left_out(run, "nodes", odd.count, run.num_nodes, run.node_names(odd.first, odd.first + 1)[0])
 
 
 def known_finder(run: RunReader, edges: EdgeStore, memory_bytes: int) -> KnownFinder:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from marius_py.buffer.numbers import are_numbers
+from marius_py.buffer.numbers import NotFinite
 from marius_py.evaluation.ranking.candidates import Float32, Ids
 
 if TYPE_CHECKING:
@@ -34,15 +34,16 @@ def not_finite(run: RunReader, nodes: Ids) -> NDArray[np.bool_]:
     return odd
 
 
-def only_numbers(rows: Float32) -> tuple[Float32, NDArray[np.bool_] | None]:
+def only_numbers(
+    rows: Float32, seen: NotFinite | None = None, start: int = 0
+) -> tuple[Float32, NDArray[np.bool_] | None]:
     """Rows (n, D), those that are not finite NaN throughout, so that none has a score; and which (n,).
 
-    An infinity alone would stand above, or below, all that is a number. None: all rows are finite.
+    An infinity alone would stand above, or below, all that is a number. None: all rows are finite. They are
+    counted in `seen`, by their numbers from `start` on.
     """
-    if are_numbers(rows):
-        return rows, None
-    odd = np.logical_not(np.isfinite(rows).all(axis=1))
-    if not odd.any():
+    odd = (seen or NotFinite()).see(rows, start)
+    if odd is None:
         return rows, None
     return np.where(odd[:, None], np.float32(np.nan), rows), odd
 
