@@ -89,10 +89,12 @@ def check_seed(seed: SupportsIndex) -> int:
     return value
 
 
-def check_steps(schedule: Schedule) -> None:
-    """Refuses a schedule without steps."""
+def check_schedule(schedule: Schedule, name: str = "schedule") -> None:
+    """Refuses what is no schedule, and one without steps."""
+    if not isinstance(schedule, Schedule):
+        raise wrong_type(schedule, name, "a Schedule, as build_schedule and from_json return it")
     if not schedule.steps:
-        raise ScheduleError("the schedule has no step; allowed: at least the initial state")
+        raise ScheduleError(f"{name} has no step; allowed: at least the initial state")
 
 
 def check_rounds(rounds: SupportsIndex) -> int:

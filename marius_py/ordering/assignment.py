@@ -18,8 +18,8 @@ from marius_py.ordering.arguments import (
     check_choice,
     check_costs,
     check_number,
+    check_schedule,
     check_seed,
-    check_steps,
     generator,
 )
 from marius_py.ordering.leveling import Assignment, level_work
@@ -65,7 +65,7 @@ def assign_buckets(
         >>> [len(step.buckets) for step in assign_buckets(beta(5, 3), "deadline").steps]
         [5, 5, 5, 6, 4]
     """
-    check_steps(schedule)
+    check_schedule(schedule)
     check_choice(policy, "policy", POLICIES)
     cost = [value for row in check_costs(costs, schedule.p) for value in row]
     level = None if io_cost is None else check_number(io_cost, "io_cost", zero=True)

@@ -11,7 +11,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from marius_py.errors import ScheduleError
-from marius_py.ordering.arguments import Costs, check_costs, check_steps
+from marius_py.ordering.arguments import Costs, check_costs, check_schedule
 from marius_py.ordering.bounds import lower_bound
 from marius_py.types import Schedule
 
@@ -49,7 +49,7 @@ def plot(
         ScheduleError: no steps, costs of the wrong shape, or matplotlib is not installed.
         ValueError: the ending of `path` is no format that it writes. OSError: the file cannot be written.
     """
-    check_steps(schedule)
+    check_schedule(schedule)
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

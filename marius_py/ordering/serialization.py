@@ -12,6 +12,7 @@ import json
 from typing import TypeGuard
 
 from marius_py.errors import FormatError
+from marius_py.ordering.arguments import check_schedule
 from marius_py.ordering.validation import validate
 from marius_py.types import Bucket, Schedule, Step
 
@@ -27,6 +28,7 @@ def to_json(schedule: Schedule) -> str:
         >>> from_json(to_json(beta(8, 4))) == beta(8, 4)
         True
     """
+    check_schedule(schedule)
     steps = [{"evict": step.evict, "admit": step.admit, "buckets": step.buckets} for step in schedule.steps]
     header = {
         "format": FORMAT,

@@ -18,7 +18,7 @@ from marius_py.ordering.arguments import (
     check_costs,
     check_number,
     check_numbers,
-    check_steps,
+    check_schedule,
 )
 from marius_py.types import Schedule
 
@@ -102,7 +102,7 @@ def simulate(
         eager 1024.0 74.0
         deadline 1024.0 0.0
     """
-    check_steps(schedule)
+    check_schedule(schedule)
     rows = check_costs(costs, schedule.p)
     speed = check_number(compute_rate, "compute_rate", zero=False)
     sizes = _check_bytes(partition_bytes, schedule.p)
@@ -153,6 +153,7 @@ def hidden_io_cost(schedule: Schedule, *, costs: Costs | None = None, tolerance:
         >>> [round(hidden_io_cost(assign_buckets(order, policy)), 1) for policy in ("eager", "deadline")]
         [4.0, 29.3]
     """
+    check_schedule(schedule)
     rows = check_costs(costs, schedule.p)
     allowed = check_number(tolerance, "tolerance", zero=True) * sum(map(sum, rows))
     work = sorted(sum(rows[head][tail] for head, tail in step.buckets) for step in schedule.steps[:-1])

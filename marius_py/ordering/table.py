@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from marius_py.ordering.arguments import Costs, check_costs, check_steps
+from marius_py.ordering.arguments import Costs, check_costs, check_schedule
 from marius_py.ordering.bounds import beta_swaps, lower_bound
 from marius_py.ordering.simulation import hidden_io_cost
 from marius_py.types import Schedule
@@ -17,8 +17,8 @@ def format_summary(schedule: Schedule, *, costs: Costs | None = None) -> str:
     Raises:
         ScheduleError: no steps, or costs of the wrong shape.
     """
-    p, c = schedule.p, schedule.c
     work = _work(schedule, costs)
+    p, c = schedule.p, schedule.c
     mean = sum(work) / len(work)
     lines = [
         f"p = {p} partitions, c = {c} in the buffer, {p * p} buckets",
@@ -66,8 +66,8 @@ def format_table(schedule: Schedule, *, costs: Costs | None = None) -> str:
 
 
 def _work(schedule: Schedule, costs: Costs | None) -> list[float]:
-    """(T,) cost of each step's buckets; refuses a schedule without steps."""
-    check_steps(schedule)
+    """(T,) cost of each step's buckets; refuses what is no schedule, and one without steps."""
+    check_schedule(schedule)
     rows = check_costs(costs, schedule.p)
     return [sum(rows[head][tail] for head, tail in step.buckets) for step in schedule.steps]
 

@@ -14,10 +14,10 @@ from typing import SupportsIndex
 from marius_py.errors import ScheduleError
 from marius_py.ordering.arguments import (
     as_integers,
+    check_schedule,
     check_seed,
     check_sizes,
     check_start,
-    check_steps,
     generator,
 )
 from marius_py.types import Bucket, Schedule, Step
@@ -34,7 +34,7 @@ def reverse(schedule: Schedule) -> Schedule:
         >>> reverse(beta(6, 3)).initial == beta(6, 3).final
         True
     """
-    check_steps(schedule)
+    check_schedule(schedule)
     swapped = [((), ()), *((step.admit, step.evict) for step in reversed(schedule.steps[1:]))]
     steps = tuple(
         Step(step.resident, admit, evict, step.buckets)
@@ -57,6 +57,8 @@ def join(schedule: Schedule, following: Schedule) -> Schedule:
         >>> join(first, relabel(first, seed=1, start=first.final)).swaps == 2 * first.swaps
         True
     """
+    check_schedule(schedule)
+    check_schedule(following, "following")
     if (schedule.p, schedule.c) != (following.p, following.c) or schedule.final != following.initial:
         raise ScheduleError(
             f"a schedule of ({following.p}, {following.c}) that starts with {following.initial} cannot "
@@ -96,6 +98,7 @@ def relabel(
         >>> following.initial == first.final, following.swaps == first.swaps
         (True, True)
     """
+    check_schedule(schedule)
     p, c = check_sizes(schedule.p, schedule.c)
     if permutation is None:
         names = _draw(schedule, check_seed(seed), None if start is None else check_start(start, p, c))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from marius_py.errors import ScheduleError
-from marius_py.ordering.arguments import check_sizes, check_start, check_steps
+from marius_py.ordering.arguments import check_schedule, check_sizes, check_start
 from marius_py.types import Schedule, Step
 
 
@@ -18,8 +18,8 @@ def validate(schedule: Schedule) -> None:
     Raises:
         ScheduleError: names the step and what is wrong with it.
     """
+    check_schedule(schedule)
     p, c = check_sizes(schedule.p, schedule.c)
-    check_steps(schedule)
     ascending = check_start(schedule.initial, p, c, "initial")
     if ascending != schedule.initial:
         raise ScheduleError(f"initial is {schedule.initial!r}; allowed: the tuple {ascending}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +20,13 @@ from marius_py.ordering import (
     format_summary,
     format_table,
     hidden_io_cost,
+    join,
     plot,
+    relabel,
     reverse,
     simulate,
+    to_json,
+    validate,
 )
 from marius_py.types import Schedule
 from tests.ordering.strategies import orders
@@ -115,5 +120,32 @@ def test_bad_rates_are_named(options: dict[str, object], message: str) -> None:
     ids=lambda f: f.__name__,
 )
 def test_nothing_is_played_without_steps(function: Callable[[Schedule], object]) -> None:
-    with pytest.raises(ScheduleError, match="the schedule has no step"):
+    with pytest.raises(ScheduleError, match="schedule has no step"):
         function(Schedule(2, 2, (0, 1), ()))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        assign_buckets,
+        format_summary,
+        format_table,
+        hidden_io_cost,
+        lambda schedule: join(schedule, beta(4, 3)),
+        plot,
+        relabel,
+        reverse,
+        simulate,
+        to_json,
+        validate,
+    ],
+)
+@pytest.mark.parametrize("other", [None, (4, 3), to_json(beta(4, 3))], ids=["None", "tuple", "text"])
+def test_what_is_no_schedule_is_named(function: Callable[[Any], object], other: object) -> None:
+    with pytest.raises(ScheduleError, match=r"schedule is .* allowed: a Schedule, as build_schedule and"):
+        function(other)
+
+
+def test_the_schedule_that_follows_is_named_likewise() -> None:
+    with pytest.raises(ScheduleError, match="following is None, a NoneType; allowed: a Schedule"):
+        join(beta(4, 3), None)  # type: ignore[arg-type]
