@@ -42,8 +42,15 @@ class Bars:
             self._close()
             from tqdm import tqdm
 
+            # What was done before the bar opened says nothing of the speed: a run may go on inside an epoch.
             Bars._open = tqdm(
-                desc=stage, total=total, unit=unit, unit_scale=True, leave=False, file=sys.stderr
+                desc=stage,
+                total=total,
+                initial=done,
+                unit=unit,
+                unit_scale=True,
+                leave=False,
+                file=sys.stderr,
             )
             self._stage = stage
         bar = Bars._open

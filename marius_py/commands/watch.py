@@ -49,6 +49,7 @@ class CommandWatcher(Watcher):
         """Take over the signals, for all trainers of the run; an epoch has `num_edges` edges."""
         self._num_edges = num_edges
         self._epoch = epochs_done
+        self._done = trainer.edges_done
         self._interrupts.begin(trainer)
 
     def on_hang(self, message: str) -> None:

@@ -178,6 +178,12 @@ class Trainer:
         return 0 if meta is None else int(meta["position"][0])
 
     @property
+    def edges_done(self) -> int:
+        """Edges of the epoch under way that the store's last commit holds."""
+        meta = self._store.meta
+        return 0 if meta is None else int(meta["current"]["edges"])
+
+    @property
     def stage_seconds(self) -> Mapping[str, float]:
         """Seconds so far in each stage of the pipeline and in each wait, by name; stages overlap."""
         return self._trace.seconds

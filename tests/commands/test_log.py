@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ import marius_py.evaluating
 from marius_py import cli
 from marius_py.commands import console
 from marius_py.commands.progress import Bars
+from marius_py.commands.watch import CommandWatcher
 from marius_py.config import TrainConfig
 
 
@@ -52,6 +55,21 @@ def test_bars_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     assert out == ""
     assert "read" in err
     assert "a line" in err
+
+
+def test_the_bar_of_an_epoch_begins_where_a_run_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    trainer: Any = SimpleNamespace(edges_done=500, interrupt=lambda: None)
+    with Bars() as bars, CommandWatcher(bars, 3) as watcher:
+        watcher.on_start(trainer, 1000, 1)
+        watcher.on_progress(100)
+        watcher.on_epoch({"epoch": 1})
+        watcher.on_progress(100)
+    drawn = capsys.readouterr().err
+    assert re.search(r"epoch 2/3:\s+60%", drawn)
+    assert re.search(r"epoch 3/3:\s+10%", drawn)
 
 
 def test_log_lines_reach_stderr(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,7 +36,7 @@ class _Trainer:
     def __init__(self) -> None:
         self.interrupted = 0
         self.state = RunState()
-        self.epochs_done = 0
+        self.epochs_done = self.edges_done = 0
 
     def interrupt(self) -> None:
         self.interrupted += 1

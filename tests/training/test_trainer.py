@@ -458,6 +458,18 @@ def test_commits_inside_an_epoch_change_nothing_and_bound_the_lost_work() -> Non
     assert commits == sorted(commits)
 
 
+def test_a_trainer_that_goes_on_inside_an_epoch_says_how_many_of_its_edges_are_done() -> None:
+    done: list[int] = []
+    first = Setup(INLINE, on_progress=lambda edges: (done.append(edges), first.trainer.interrupt()))
+    assert first.trainer.edges_done == 0
+    with pytest.raises(InterruptedRunError, match="interrupted in epoch 1"):
+        first.train(1)
+    then = Setup(INLINE, store=first.store)
+    assert then.trainer.edges_done == sum(done) > 0
+    then.train(1)
+    assert then.trainer.edges_done == 0
+
+
 def test_an_epoch_is_not_continued_by_another_division_of_its_edges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Edges would run twice, and others not at all, where a version cuts steps in another way."""
     first = Setup(INLINE, on_progress=lambda edges: first.trainer.interrupt())
