@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -106,7 +107,7 @@ def config_from(
         output = composed.get("output")
         saved = None if output is None else saved_settings(Path(str(output)))
         if saved is not None:
-            defaults = _compose_plain(NAMES[kind], [], config_dir)
+            defaults = _defaults(NAMES[kind], config_dir)
             keys = keys_in(overrides) | _chosen_keys(NAMES[kind], overrides, config_dir)
             composed = overlay(as_given(saved), composed, defaults, keys)
     config = build(kind, composed)
@@ -128,6 +129,18 @@ def _compose_plain(name: str, overrides: Sequence[str], config_dir: str | Path |
         return _plain_of(composed)
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         raise refused(error, overrides, own) from error
+
+
+def _defaults(name: str, config_dir: str | Path | None) -> dict[str, Any]:
+    """What is composed from no overrides, for reading; where the package's own files say so, only once."""
+    if own_groups(name, config_dir) is None:
+        return _package_defaults(name)
+    return _compose_plain(name, [], config_dir)
+
+
+@cache
+def _package_defaults(name: str) -> dict[str, Any]:
+    return _compose_plain(name, [], None)
 
 
 def _chosen_keys(name: str, overrides: Sequence[str], config_dir: str | Path | None) -> set[str]:
@@ -158,22 +171,35 @@ def _chosen(
     name: str, overrides: Sequence[str], config_dir: str | Path | None
 ) -> tuple[set[str], list[tuple[Path, str]]]:
     """The groups that `overrides` choose from; files chosen that are not usual, with where each belongs."""
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.types import RunMode
-
     own = own_groups(name, config_dir)
     folders = [conf_dir()] if own is None else [own, conf_dir()]
-    with _own_hydra(own):
-        loader = GlobalHydra.instance().config_loader()
-        usual = loader.compute_defaults_list(name, [], RunMode.RUN)
-        chosen = loader.compute_defaults_list(name, list(overrides), RunMode.RUN)
+    chosen = _files_of(name, list(overrides), own)
+    taken = _package_files(name) if own is None else _paths(_files_of(name, [], own))
     files = []
-    taken = {one.config_path for one in usual.defaults}
     for one in chosen.defaults:
         path = next(filter(Path.is_file, (folder / f"{one.config_path}.yaml" for folder in folders)), None)
         if path is not None and one.config_path not in taken:
             files.append((path, one.package or ""))
     return set(chosen.overrides.override_choices), files
+
+
+@cache
+def _package_files(name: str) -> frozenset[str | None]:
+    """The files that are composed from no overrides, of the package's own."""
+    return _paths(_files_of(name, [], None))
+
+
+def _paths(files: Any) -> frozenset[str | None]:
+    return frozenset(one.config_path for one in files.defaults)
+
+
+def _files_of(name: str, overrides: list[str], own: Path | None) -> Any:
+    """The files that hydra composes, in order, and the groups chosen from."""
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.types import RunMode
+
+    with _own_hydra(own):
+        return GlobalHydra.instance().config_loader().compute_defaults_list(name, overrides, RunMode.RUN)
 
 
 @contextmanager
