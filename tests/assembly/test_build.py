@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -232,11 +233,16 @@ def test_a_run_is_the_same_whatever_torchs_defaults_are(
     small = [f"graph={tmp_path / 'graph'}", "device=cpu", "model.dim=4", "training.epochs=2"]
     small += ["training.batch_size=64", "negatives.count=8", "negatives.chunks=2", "model.node_dropout=0.1"]
     small += ["pipeline.mode=inline", "pipeline.compute_threads=1"]
-    modes = [nullcontext(), default_dtype(torch.float64), torch.device("meta"), torch.inference_mode()]
-    modes += [default_dtype(torch.bfloat16), torch.autocast("cpu", dtype=torch.bfloat16)]
+    modes: list[list[AbstractContextManager[Any]]] = [
+        [],
+        [default_dtype(torch.float64), torch.device("meta"), torch.inference_mode()],
+        [default_dtype(torch.bfloat16), torch.autocast("cpu", dtype=torch.bfloat16)],
+    ]
     found = []
     for number, mode in enumerate(modes):
-        with mode:
+        with ExitStack() as stack:
+            for one in mode:
+                stack.enter_context(one)
             result = train(load_config([*small, *words, f"output={tmp_path / str(number)}"]))
         with open_node_reader(tmp_path / str(number) / "checkpoint") as reader:
             found.append((result["test"]["mrr"], reader.fingerprint))

@@ -30,8 +30,17 @@ def test_help_and_version(command: str, capsys: pytest.CaptureFixture[str]) -> N
     assert __version__ in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "prepare", "plan"])
-@pytest.mark.parametrize("words", [[], ["output=o"], ["-m", "output=o"]])
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("train", []),
+        ("train", ["output=o"]),
+        ("train", ["-m", "output=o"]),
+        ("evaluate", ["output=o"]),
+        ("prepare", ["-m", "output=o"]),
+        ("plan", []),
+    ],
+)
 def test_help_of_hydra(command: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert getattr(cli, command)(["--hydra-help", *words]) == 0
     assert "Hydra" in capsys.readouterr().out

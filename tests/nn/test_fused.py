@@ -99,20 +99,24 @@ def assert_paths_equal(
         assert np.abs(np.subtract(ours, reference)).max(initial=0.0) <= 1e-5 * size
 
 
+FLAGS = list(itertools.product((False, True), repeat=5))
+
+
 @pytest.mark.parametrize("decoder", DECODERS, ids=lambda decoder: type(decoder).__name__)
 @pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
 def test_equal_to_autograd(decoder: Decoder, loss: Loss) -> None:
-    flags = (False, True)
-    for reciprocal, dropout, drop, groups, regularizers in itertools.product(
-        flags, flags, flags, (0, 3), REGULARIZERS
-    ):
+    """Any two flags in all ways with each pair; all five in all ways with each decoder."""
+    quarter = (DECODERS.index(decoder) + LOSSES.index(loss)) % 4
+    chosen = [f for f in FLAGS if 2 * (f[0] ^ f[1] ^ f[3]) + (f[0] ^ f[2] ^ f[4]) == quarter]
+    assert len(chosen) == 8
+    for reciprocal, dropout, drop, grouped, regularized in chosen:
         assert_paths_equal(
             decoder,
             loss,
-            {"drop": drop, "groups": groups},
+            {"drop": drop, "groups": 3 * grouped},
             reciprocal=reciprocal,
             dropout=dropout,
-            regularizers=regularizers,
+            regularizers=REGULARIZERS[regularized],
         )
 
 
@@ -181,21 +185,26 @@ def test_compiled_equals_plain(
         MarginLoss(margin=1.2, adversarial_temperature=0.7),  # at 1 one pair lies at the kink to the last bit
         SoftmaxLoss(smoothing=0.2, negative_weight=3.0),
     ]
-    for one, groups, reciprocal in itertools.product(losses, (0, 2), (False, True)):
+    # Groups and reciprocal relations in two of four ways; a block of three edges has the other two.
+    ways = [
+        (one, groups, (number + bool(groups) + (block == 3)) % 2 == 0)
+        for (number, one), groups in itertools.product(enumerate(losses), (0, 2))
+    ]
+    for one, groups, reciprocal in ways:
         options = {**shape, "groups": groups, "weighted": reciprocal}
         assert_paths_equal(decoder(dim), one, options, reciprocal=reciprocal)
-    assert len(calls) == 24
+    assert len(calls) == 12
     calls.clear()
-    for one, reciprocal in itertools.product(losses, (False, True)):
+    for one, _, reciprocal in ways[::2]:
         assert_paths_equal(decoder(dim), one, shape, dropout=True, reciprocal=reciprocal)
     makes_factors = name in ("rotate", "rotate-moduli", "rescal", "rescal-blocks")
-    assert len(calls) == (0 if makes_factors else 12)
+    assert len(calls) == (0 if makes_factors else 6)
     calls.clear()
-    for one, groups, reciprocal in itertools.product(losses, (0, 2), (False, True)):
+    for one, groups, reciprocal in ways:
         options = {**shape, "groups": groups, "weighted": reciprocal, "scale": 0.5}  # no score overflows
         rates = {"dropout": True, "relation_dropout": 0.0}
         assert_paths_equal(decoder(dim), one, options, reciprocal=reciprocal, **rates)
-    assert len(calls) == 24
+    assert len(calls) == 12
     calls.clear()
     assert_paths_equal(decoder(dim), loss, shape, reciprocal=True, compiled=False)
     assert not calls  # it goes the plain way

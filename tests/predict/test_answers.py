@@ -855,7 +855,7 @@ def test_messages_name_the_line_of_the_file(written, tmp_path, capsys):
 def test_answers_are_held_within_the_memory(tmp_path):
     names = [f"node {i}" for i in range(300)]
     folder = write_run(tmp_path, names=names)[0]
-    asked = [names[i % 300] for i in range(500)]  # 32 MiB of answers, were they held at once
+    asked = names  # 19 MiB of answers, were they held at once
     with load(folder) as run, AnswerWriter(tmp_path / "a.tsv", "tsv", Prediction, io.StringIO()) as writer:
         run.predict(head=names[0], relation="likes")
         tracemalloc.start()
@@ -864,7 +864,7 @@ def test_answers_are_held_within_the_memory(tmp_path):
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert peak < 16 << 20
-    assert len((tmp_path / "a.tsv").read_text(encoding="utf-8").splitlines()) == 1 + 500 * 300
+    assert len((tmp_path / "a.tsv").read_text(encoding="utf-8").splitlines()) == 1 + 300 * 300
 
 
 def test_answers_do_not_replace_the_queries(written, tmp_path, capsys, monkeypatch):

@@ -38,7 +38,7 @@ from marius_py.training.settings import TrainerSettings
 from marius_py.training.trainer import Trainer
 from marius_py.types import Schedule, Side
 
-NODES, RELATIONS, EDGES, DIM, PARTITIONS = 300, 4, 3000, 16, 6
+NODES, RELATIONS, EDGES, DIM, PARTITIONS = 300, 4, 1500, 16, 6
 
 
 def make_edges(p: int = PARTITIONS, seed: int = 0, count: int = EDGES) -> MemoryEdgeStore:
@@ -518,7 +518,7 @@ def test_rolled_back_to_a_commit_inside_an_epoch_ends_the_same() -> None:
     def kill(edges: int) -> None:
         nonlocal seen
         seen += 1
-        if seen == 60:
+        if seen == 40:
             raise KilledError
 
     first = Setup(replace(INLINE, commits=CommitRhythm(swaps=2)), on_progress=kill)
@@ -815,7 +815,7 @@ def test_questions_are_not_weighed_on_a_device() -> None:
 
 
 def test_answers_are_not_counted_among_more_edges_than_are_held() -> None:
-    message = r"negatives\.per_question=true .* at most 2999; with storage\.capacity=6 .* may be 3000"
+    message = r"negatives\.per_question=true .* at most 1499; with storage\.capacity=6 .* may be 1500"
     settings = replace(INLINE, capacity=PARTITIONS)
     with pytest.raises(ConfigError, match=message):
         Setup(settings, per_question=True, block_edges=EDGES - 1)
