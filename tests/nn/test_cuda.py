@@ -38,7 +38,7 @@ from marius_py.pipeline import recordings
 from marius_py.pipeline.device_stages import DeviceStages
 from marius_py.training.settings import TrainerSettings
 from tests.nn.batches import NUM_RELATIONS, random_batch, step
-from tests.training.test_trainer import DIM, EDGES, INLINE, PARTITIONS, RELATIONS, THREADED, Setup
+from tests.training.test_trainer import DIM, INLINE, PARTITIONS, RELATIONS, THREADED, Setup
 
 pytestmark = [
     pytest.mark.gpu,
@@ -225,7 +225,7 @@ def trained(
     *,
     mask_known: bool = True,
     batch_edges: int = 64,
-    edges: int = EDGES,
+    edges: int = 3000,
     decoder: Decoder | None = None,
     loss: Loss | None = None,
     optimizer: SparseOptimizer | None = None,
@@ -332,7 +332,7 @@ def test_recorded_batches_are_those_launched_one_by_one(
     settings = replace(THREADED, device_buffer=device_buffer, rate=CosineRate(2))
     options: dict[str, Any] = {"kernels": "triton", "clip_norm": clip, "regularizers": (N3(0.01),)}
     # With rows in RAM shapes differ by the rows of a batch, too: of fewer edges few would be replayed.
-    options |= {"mask_known": masked, "edges": 1500 if device_buffer else EDGES}
+    options |= {"mask_known": masked, "edges": 1500 if device_buffer else 3000}
     real = torch.cuda.CUDAGraph.replay
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda self: (replayed.append(1), real(self))[1])
     monkeypatch.setattr(recordings, "WARM_UPS", 2)
