@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from marius_py.errors import FormatError, MariusError, StorageError
 from marius_py.partitioning import Partitioning
 from marius_py.storage import files
+from marius_py.storage.checks import FROM_A_COPY
 from marius_py.storage.node_file import EMBEDDINGS, NODES_NAME, STATE
 from marius_py.storage.protocols import Checkpoint, JsonText, NodeTable
 from marius_py.storage.slots import EMPTY
@@ -252,17 +253,19 @@ def _check_header(data: bytes, path: Path) -> None:
     """Check the first line and the hash that it gives of the rest; raises like `read_checkpoint`."""
     match = _HEADER.match(data[:HEADER_BYTES])
     if not data:
-        raise StorageError(f"{path} is empty")
+        raise StorageError(f"{path} is empty; {FROM_A_COPY}")
     if match is None:
-        raise FormatError(f"{path} is damaged, or no checkpoint of this package: its first line is unknown")
+        raise FormatError(
+            f"{path} is damaged, or no checkpoint of this package: its first line is unknown; {FROM_A_COPY}"
+        )
     version, size = int(match[1]), int(match[2])
     if version != FORMAT_VERSION:
         raise FormatError(f"{path} has format version {version}; this version reads {FORMAT_VERSION}")
     content = memoryview(data)[HEADER_BYTES:]
     if len(content) < size:
-        raise StorageError(f"{path} is truncated: {len(content):,} of {size:,} bytes are left")
+        raise StorageError(f"{path} is truncated: {len(content):,} of {size:,} bytes are left; {FROM_A_COPY}")
     if data[:HEADER_BYTES] != _header(version, content):
-        raise StorageError(f"{path} is damaged: its checksum differs")
+        raise StorageError(f"{path} is damaged: its checksum differs; {FROM_A_COPY}")
 
 
 def _plain(group: h5py.Group, name: str) -> h5py.Dataset:

@@ -11,6 +11,9 @@ from marius_py.errors import ConfigError, StorageError
 from marius_py.partitioning import Partitioning
 from marius_py.storage.protocols import Float32, NodeTable
 
+FROM_A_COPY = "restore the file from a copy of the same run, or train anew"
+"""What can be done about a damaged file of a node store."""
+
 
 def check_table(table: NodeTable, spare_slots: int) -> None:
     """Raise ConfigError unless a node store of this shape can exist."""

@@ -26,7 +26,7 @@ from marius_py.storage.checkpoint_file import (
     encode,
     open_checkpoint,
 )
-from marius_py.storage.checks import check_arrays, hash_rows
+from marius_py.storage.checks import FROM_A_COPY, check_arrays, hash_rows
 from marius_py.storage.lock import FolderLock
 from marius_py.storage.node_file import NODES_NAME, NodeFile, read_facts
 from marius_py.storage.protocols import Checkpoint, Float32, NodeTable
@@ -57,7 +57,7 @@ def damaged_partition(path: Path, part: int, slot: int, generation: int) -> Stor
     """The error for a partition whose hash is not the committed one."""
     return StorageError(
         f"{path} is damaged: the checksum of partition {part} differs (slot {slot}, generation "
-        f"{generation}); restore the file from a copy, or train anew"
+        f"{generation}); {FROM_A_COPY}"
     )
 
 

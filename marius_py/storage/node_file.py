@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from marius_py.errors import FormatError, MariusError, StorageError
 from marius_py.storage import files
 from marius_py.storage.aligned import PAGE, is_aligned
+from marius_py.storage.checks import FROM_A_COPY
 from marius_py.storage.file_io import hdf5_errors_as_storage
 from marius_py.storage.protocols import Float32, NodeTable
 
@@ -124,14 +125,18 @@ def read_facts(path: Path) -> NodeFileFacts:
         if (refusal := files.refused_by_hdf5(path, error)) is not None:
             raise refusal from error
         if isinstance(error, OSError):
-            raise StorageError(f"{path} is damaged or truncated, HDF5 cannot open it: {error}") from error
+            raise StorageError(
+                f"{path} is damaged or truncated, HDF5 cannot open it ({error}); {FROM_A_COPY}"
+            ) from error
         raise FormatError(f"{path} is not a node file of this package: {error}") from error
     end = max(
         (offset + count * rows * w * 4 for offset, w in zip(offsets, (dim, width), strict=True) if offset),
         default=0,
     )
     if path.stat().st_size < end:
-        raise StorageError(f"{path} is truncated: it has {path.stat().st_size:,} bytes, {end:,} are needed")
+        raise StorageError(
+            f"{path} is truncated: it has {path.stat().st_size:,} bytes, {end:,} are needed; {FROM_A_COPY}"
+        )
     return facts
 
 

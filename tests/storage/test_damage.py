@@ -286,6 +286,19 @@ def test_a_cut_checkpoint_says_what_is_left(folder: Path) -> None:
             read_checkpoint(path)
 
 
+@pytest.mark.parametrize("name", [CHECKPOINT_NAME, NODES_NAME])
+@pytest.mark.parametrize("kind", ["emptied", "cut", "overwritten", "flipped"])
+def test_who_reads_damaged_nodes_is_told_what_can_be_done(name: str, kind: str, folder: Path) -> None:
+    path = folder / name
+    data = path.read_bytes()
+    if kind == "flipped":
+        flip(path, len(data) - 1 if name == CHECKPOINT_NAME else slot_offset(folder, 1, 0))
+    else:
+        path.write_bytes({"emptied": b"", "cut": data[: len(data) // 2]}.get(kind, bytes(64) + data[64:]))
+    with pytest.raises(MariusError, match=rf"{name}.*; restore the file from a copy of the same run, or"):
+        read_everything(folder)
+
+
 def test_a_checkpoint_needs_no_new_hdf5(folder: Path) -> None:
     """HDF5 1.14 cannot open what it makes in memory, unless the superblock is one without a checksum."""
     content = (folder / CHECKPOINT_NAME).read_bytes()[HEADER_BYTES:]
