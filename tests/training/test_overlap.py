@@ -76,10 +76,12 @@ def wait_share(policy: str, io_per_swap_s: float) -> float:
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_deadline_and_spread_hide_what_eager_exposes() -> None:
+def test_deadline_and_spread_hide_what_eager_exposes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one slot to spare, as large partitions have it: with two nothing is waited for here either way."""
+    monkeypatch.setattr("marius_py.storage.protocols.SMALL_SLOT", 0)
     swaps = build_schedule(P, C, order="beta", seed=0).swaps
     io_per_swap_s = 0.8 * PACE_S * EDGES / BATCH / swaps
     shares = {policy: wait_share(policy, io_per_swap_s) for policy in ("deadline", "spread", "eager")}
     assert shares["deadline"] < 0.05, shares
     assert shares["spread"] < 0.05, shares
-    assert shares["eager"] > shares["deadline"], shares
+    assert shares["eager"] > max(shares["deadline"], 0.002), shares
