@@ -104,9 +104,10 @@ FLAGS = list(itertools.product((False, True), repeat=5))
 
 @pytest.mark.parametrize("decoder", DECODERS, ids=lambda decoder: type(decoder).__name__)
 @pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
-def test_equal_to_autograd(decoder: Decoder, loss: Loss) -> None:
-    """Any two flags in all ways with each pair; all five in all ways with each decoder."""
-    quarter = (DECODERS.index(decoder) + LOSSES.index(loss)) % 4
+@pytest.mark.parametrize("turn", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))])
+def test_equal_to_autograd(decoder: Decoder, loss: Loss, turn: int) -> None:
+    """A turn has any two flags in all ways with each pair; all five in all ways with each decoder."""
+    quarter = (DECODERS.index(decoder) + LOSSES.index(loss) + turn) % 4
     chosen = [f for f in FLAGS if 2 * (f[0] ^ f[1] ^ f[3]) + (f[0] ^ f[2] ^ f[4]) == quarter]
     assert len(chosen) == 8
     for reciprocal, dropout, drop, grouped, regularized in chosen:
@@ -161,8 +162,9 @@ BY_ROWS = pytest.param(
 @pytest.mark.parametrize("by_rows", [False, BY_ROWS])
 @pytest.mark.parametrize("dim", [6, 16])  # a row's last register has room, and its sums are turned
 @pytest.mark.parametrize("block", [1, 3, 7])  # of one edge, of some with a rest, of the whole chunk
+@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_compiled_equals_plain(
-    name: str, by_rows: bool, dim: int, block: int, monkeypatch: pytest.MonkeyPatch
+    name: str, by_rows: bool, dim: int, block: int, half: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoder = COMPILED[name]
     chunk_edges = {1: 48, 3: 35, 7: 7}[block] if by_rows else 7  # whole registers of edges are a block then
@@ -187,7 +189,7 @@ def test_compiled_equals_plain(
     ]
     # Groups and reciprocal relations in two of four ways; a block of three edges has the other two.
     ways = [
-        (one, groups, (number + bool(groups) + (block == 3)) % 2 == 0)
+        (one, groups, (number + bool(groups) + (block == 3) + half) % 2 == 0)
         for (number, one), groups in itertools.product(enumerate(losses), (0, 2))
     ]
     for one, groups, reciprocal in ways:
