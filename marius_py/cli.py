@@ -19,7 +19,7 @@ from typing import Any, ParamSpec
 from marius_py.commands.console import USAGE, Parser, flagged, guarded, say, write
 from marius_py.commands.hydra_command import HydraCommand, configured
 from marius_py.commands.progress import Bars
-from marius_py.commands.streams import escape_unknown, open_missing, tell
+from marius_py.commands.streams import escape_unknown, open_missing, tell, write_whole
 from marius_py.errors import MariusError, StorageError
 from marius_py.types import EXPORT_FORMATS
 
@@ -32,6 +32,7 @@ def _with_streams(command: Callable[P, int]) -> Callable[P, int]:
     @functools.wraps(command)
     def opened(*given: P.args, **named: P.kwargs) -> int:
         open_missing()
+        write_whole()
         escape_unknown()
         return command(*given, **named)
 

@@ -8,7 +8,10 @@ import errno
 import io
 import os
 import sys
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 _STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 
@@ -35,6 +38,27 @@ def escape_unknown() -> None:
     complete = codecs.lookup(out.encoding).name.startswith("utf")
     if out.errors == "strict" or not complete:
         out.reconfigure(errors="backslashreplace")
+
+
+def write_whole() -> None:
+    """Let stdout write all of a text or fail, also where Python's is unbuffered, as by PYTHONUNBUFFERED=1.
+
+    Such a stream writes what its file takes at once, of a long text on a full disk the beginning, and says
+    nothing of the rest.
+    """
+    out = sys.stdout
+    if isinstance(out, io.TextIOWrapper) and isinstance(out.buffer, io.FileIO):
+        whole = _Unbuffered(io.FileIO(out.fileno(), "w", closefd=False))
+        sys.stdout = io.TextIOWrapper(whole, out.encoding, out.errors, write_through=True)
+
+
+class _Unbuffered(io.BufferedWriter):
+    """Holds nothing back."""
+
+    def write(self, data: ReadableBuffer) -> int:
+        written = super().write(data)
+        self.flush()
+        return written
 
 
 def flush(stream: TextIO) -> None:

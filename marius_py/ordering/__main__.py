@@ -43,7 +43,8 @@ def _print(text: str) -> None:
     out = sys.stdout
     encoding = out.encoding or "utf-8"  # a stream of text in memory has none
     try:
-        out.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        out.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        out.write("\n")  # apart: an unbuffered stream tells of no text that fits in part, but of the next
         out.flush()
     except OSError as error:
         with suppress(OSError):

@@ -69,6 +69,24 @@ def test_a_full_disk_is_told_of_standard_output_wherever_a_write_fails(
     assert done.stderr == "error: standard output cannot be written: No space left on device\n"
 
 
+@pytest.mark.parametrize("unbuffered", [False, True])
+@pytest.mark.parametrize("words", ["marius_py train --help", "marius_py.ordering 32 4"])
+def test_a_text_that_fits_in_part_is_told_of(words: str, unbuffered: bool, tmp_path: Path) -> None:
+    command = ["bash", "-c", 'ulimit -f 1; "$@" > file', "bash", sys.executable, "-m", *words.split()]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONUNBUFFERED": "1" if unbuffered else ""},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stderr == "error: standard output cannot be written: File too large\n"
+    assert done.returncode == 1
+    assert (tmp_path / "file").stat().st_size == 1024
+
+
 @pytest.mark.parametrize("words", [["train", "model.dimm=3"], ["nonsense"]])
 def test_errors_that_cannot_be_written_keep_their_code(words: list[str]) -> None:
     with open("/dev/full", "w") as full:
