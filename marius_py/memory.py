@@ -11,17 +11,26 @@ from typing import Any
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
+def unit_of(num_bytes: float) -> tuple[int, str]:
+    """The binary unit in which people read a number of bytes: its size and its name.
+
+    >>> unit_of(3 << 30), unit_of(512)
+    ((1073741824, 'GiB'), (1, 'B'))
+    """
+    power = 0
+    while num_bytes >= 1024 ** (power + 1) and power < len(_UNITS) - 1:
+        power += 1
+    return 1024**power, _UNITS[power]
+
+
 def with_unit(num_bytes: float) -> str:
     """A number of bytes as people read it, with a binary unit.
 
     >>> with_unit(3 << 30), with_unit(512)
     ('3.0 GiB', '512 B')
     """
-    power = 0
-    while num_bytes >= 1024 and power < len(_UNITS) - 1:
-        num_bytes /= 1024
-        power += 1
-    return f"{num_bytes:.{min(power, 1)}f} {_UNITS[power]}"
+    size, name = unit_of(num_bytes)
+    return f"{num_bytes / size:.{min(size - 1, 1)}f} {name}"
 
 
 class MemoryMeter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import unicodedata
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError
+from marius_py.memory import unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,8 +25,8 @@ _STAGE_LIMIT = 4000
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LABELED = 25
 _CANDIDATES = 400
-_LABEL_SIZE = np.array([0.11, 0.025])
-"""Width and height of a name, as shares of a map's."""
+_LETTER_SIZE = np.array([0.013, 0.025])
+"""Width and height of a letter of a name, as shares of a map's."""
 
 
 def new_figure(width: float = 7.0, height: float = 3.2) -> tuple[Figure, Any]:
@@ -100,15 +102,8 @@ def _epoch_axis(axes: Any, size: int, shown: Literal["extremes", "means"]) -> No
     axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
 
 
-def _epoch_legend(axes: Any, size: int) -> None:
-    """A legend where there is room; above the axes of a long run, as the search for room takes long there."""
-    if size > 1:
-        _legend_above(axes)
-    else:
-        axes.legend(frameon=False)
-
-
 def _legend_above(axes: Any) -> None:
+    """A legend over the axes, where it hides nothing; a search for room within takes long in a long run."""
     axes.legend(frameon=False, ncols=9, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
 
 
@@ -155,9 +150,10 @@ def bytes_figure(history: Sequence[Mapping[str, Any]]) -> Figure:
     """Bytes read and written by epoch."""
     figure, axes = new_figure()
     size = _group_size(history)
+    unit, unit_name = unit_of(max(max(line["bytes_read"], line["bytes_written"]) for line in history))
     epochs = np.array([int(line["epoch"]) + 1 for line in history])
     for shift, key, color in ((-0.2, "bytes_read", COLORS[0]), (0.2, "bytes_written", COLORS[1])):
-        values = np.array([line[key] / 2**30 for line in history])
+        values = np.array([line[key] / unit for line in history])
         label = key.removeprefix("bytes_")
         if size > 1:
             # An area and a line, so that both are seen where they are equal.
@@ -166,8 +162,8 @@ def bytes_figure(history: Sequence[Mapping[str, Any]]) -> Figure:
         else:
             axes.bar(epochs + shift, values, width=0.4, color=color, label=label)
     _epoch_axis(axes, size, "means")
-    axes.set_ylabel("GiB an epoch" if size > 1 else "GiB")
-    _legend_above(axes)  # bars as high in every epoch leave no room within
+    axes.set_ylabel(f"{unit_name} an epoch" if size > 1 else unit_name)
+    _legend_above(axes)
     return figure
 
 
@@ -189,7 +185,8 @@ def timeline_figure(spans: Sequence[Mapping[str, Any]]) -> Figure:
                 axes.broken_barh(bars, (place - 0.4, 0.8), facecolors=colors[name])
         axes.plot([], [], color=colors[name], linewidth=5, label=name)
     axes.set_yticks(range(len(threads)), threads)
-    axes.set_xlabel("seconds")
+    cut = f" (the first {len(shown):,} of {len(spans):,} spans)" if len(shown) < len(spans) else ""
+    axes.set_xlabel(f"seconds{cut}")
     figure.legend(frameon=False, fontsize=7, ncols=3, loc="outside lower center")
     return figure
 
@@ -266,7 +263,7 @@ def degree_rank_figure(degrees: NDArray[np.int64], ranks: NDArray[np.float64]) -
         axis.set_ticks(np.log10(ticks), labels)
     axes.set_xlabel("train degree of the answer + 1")
     axes.set_ylabel("rank of the answer")
-    axes.legend(framealpha=0.85, edgecolor="none")
+    _legend_above(axes)
     return figure
 
 
@@ -283,7 +280,7 @@ def metrics_figure(history: Sequence[Mapping[str, Any]]) -> Figure:
     _epoch_axis(axes, size, "extremes")
     axes.set_ylim(bottom=0)
     axes.set_ylabel("on validation edges")
-    _epoch_legend(axes, size)
+    _legend_above(axes)
     return figure
 
 
@@ -295,25 +292,38 @@ def map_figure(
 ) -> Figure:
     """Embeddings on two axes (n, 2), called by `labels`; the nodes with most edges carry their names."""
     figure, axes = new_figure(height=5.5)
-    color = np.log1p(degrees)
+    color = np.log10(degrees + 1.0)
     size = 6 if len(points) > 500 else 16
-    axes.scatter(points[:, 0], points[:, 1], c=color, s=size, cmap="viridis", alpha=0.7, linewidths=0)
-    for place in _apart(points, np.argsort(-degrees, kind="stable"))[:_LABELED]:
-        name = names[place] if len(names[place]) <= 24 else names[place][:23] + "…"
-        # A "$" would begin mathematics.
-        axes.annotate(name.replace("$", r"\$"), points[place], fontsize=6, alpha=0.9)
+    dots = axes.scatter(points[:, 0], points[:, 1], c=color, s=size, cmap="viridis", alpha=0.7, linewidths=0)
+    bar = figure.colorbar(dots, ax=axes, label="train degree + 1")
+    ticks, labels_of_bar = _log_ticks(10 ** color.min(), 10 ** color.max())
+    bar.set_ticks(np.log10(ticks).tolist(), labels=labels_of_bar)
+    shown = [name if len(name) <= 24 else name[:23] + "…" for name in names]
+    for place in _apart(points, shown, np.argsort(-degrees, kind="stable"))[:_LABELED]:
+        text = shown[place].replace("$", r"\$")  # it would begin mathematics
+        beside = {"xytext": (2, 1), "textcoords": "offset points"}  # else the dot hides the first letter
+        axes.annotate(text, points[place], fontsize=6, alpha=0.9, **beside)
     axes.set_xlabel(labels[0])
     axes.set_ylabel(labels[1])
     return figure
 
 
-def _apart(points: NDArray[np.float64], order: NDArray[np.integer]) -> list[int]:
+def _apart(points: NDArray[np.float64], texts: Sequence[str], order: NDArray[np.integer]) -> list[int]:
     """Places in `order` whose labels would not lie on an earlier one; looks at the first few hundred."""
     span = np.ptp(points, axis=0)
-    scaled = (points - points.min(axis=0)) / np.where(span > 0, span, 1)
+    left = (points - points.min(axis=0)) / np.where(span > 0, span, 1)
+    right = left + [_LETTER_SIZE * (_letters(text), 1) for text in texts]
     kept: list[int] = []
     for place in order[:_CANDIDATES].tolist():
-        away = np.abs(scaled[kept] - scaled[place]) > _LABEL_SIZE
+        away = (left[kept] > right[place]) | (left[place] > right[kept])
         if away.any(axis=1).all():
             kept.append(place)
     return kept
+
+
+def _letters(text: str) -> int:
+    """Width of a text in letters: those of East Asia take two, and what stands over another none."""
+    return sum(
+        0 if unicodedata.combining(letter) else 1 + (unicodedata.east_asian_width(letter) in "WF")
+        for letter in text
+    )

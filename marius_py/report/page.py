@@ -190,11 +190,11 @@ def _summary(page: _Page, run: Run) -> None:
         ("nodes", f"{graph.num_nodes:,}"),
         ("relations", f"{graph.num_relations:,}" if graph.has_relations else "none"),
         ("edges", ", ".join(f"{count:,} {split}" for split, count in graph.num_edges.items())),
-        ("decoder", _decoder(settings.get("model.decoder"))),
+        ("decoder", _described(settings.get("model.decoder"))),
         ("dim", str(run.dim)),
         ("epochs", f"{run.epochs}{'' if run.unfinished is None else ' (not finished)'}"),
         *(
-            (key, json.dumps(value) if isinstance(value, bool) else str(value))
+            (key, json.dumps(value) if isinstance(value, bool) else _described(value))
             for key, value in settings.items()
             if key not in ("model.decoder", "model.dim")
         ),
@@ -214,8 +214,8 @@ def _summary(page: _Page, run: Run) -> None:
         )
 
 
-def _decoder(description: Any) -> str:
-    """A decoder's name and its own settings."""
+def _described(description: Any) -> str:
+    """A part's name and its own settings; of anything else the text."""
     if not isinstance(description, Mapping):
         return str(description)
     own = ", ".join(f"{key} {value}" for key, value in description.items() if key != "_target_")
@@ -238,7 +238,7 @@ def _training(page: _Page, run: Run) -> None:
         page.figure("metrics", "Validation metrics by epoch", metrics_figure(history))
     page.title("Throughput")
     page.figure("speed", "Edges a second and waiting by epoch", speed_figure(history))
-    page.figure("bytes", "GiB read and written by epoch", bytes_figure(history))
+    page.figure("bytes", "Bytes read and written by epoch", bytes_figure(history))
 
 
 def _timeline(page: _Page, run: Run) -> None:

@@ -110,19 +110,21 @@ def test_a_short_run_is_drawn_epoch_by_epoch(epochs):
     assert all(figure.axes[0].get_xlabel() == "epoch" for figure in (loss, speed, amounts))
 
 
-def test_a_legend_of_a_long_run_lies_above_its_axes():
-    for make in (metrics_figure, bytes_figure):
-        figure = make(make_history(400))
+def test_a_legend_lies_above_its_axes():
+    histories = make_history(400), make_history(4)
+    figures = [make(history) for make in (metrics_figure, bytes_figure) for history in histories]
+    for figure in (*figures, degree_rank_figure(np.arange(9), np.arange(1.0, 10))):
         save_figure(figure, "svg")
         axes = figure.axes[0]
         assert axes.get_legend().get_window_extent().y0 >= axes.get_window_extent().y1 - 1
 
 
-def test_the_legend_of_bytes_covers_no_bar():
-    figure = bytes_figure(make_history(4))
-    save_figure(figure, "svg")
-    axes = figure.axes[0]
-    assert axes.get_legend().get_window_extent().y0 >= axes.get_window_extent().y1 - 1
+@pytest.mark.parametrize(("most", "unit", "height"), [(0, "B", 0), (3 << 10, "KiB", 3), (5 << 30, "GiB", 5)])
+def test_bytes_have_the_unit_that_suits_the_most(most, unit, height):
+    history = [line | {"bytes_read": most // 2, "bytes_written": most} for line in make_history(3)]
+    axes = bytes_figure(history).axes[0]
+    assert axes.get_ylabel() == unit
+    assert [patch.get_height() for patch in axes.patches] == [height / 2] * 3 + [height] * 3
 
 
 def test_bands_of_degree_do_not_read_as_open_ended():

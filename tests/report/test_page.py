@@ -17,7 +17,7 @@ import marius_py
 from marius_py import cli
 from marius_py.errors import ConfigError, StorageError
 from marius_py.report import write_report
-from marius_py.report.figures import _apart, _stage_colors
+from marius_py.report.figures import _apart, _stage_colors, map_figure, timeline_figure
 from marius_py.report.map import principal_components, umap_points
 from tests.small_runs import write_run
 
@@ -189,15 +189,16 @@ def test_names_may_hold_control_characters(tmp_path):
     assert "likes\ufffd" in page.cells
 
 
-def test_settings_of_the_decoder_are_shown(tmp_path):
+def test_settings_of_parts_are_shown(tmp_path):
     folder = write_run(tmp_path, decoder="transe")[0]
     with marius_py.load(folder) as run:
         settings = run.settings
         settings["model.decoder"] = {"_target_": "transe", "norm": "l1", "gamma": 3.0}
+        settings["model.init"] = {"_target_": "xavier_normal"}
         run._checkpoint.meta["settings"] = settings
         write_report(run, tmp_path / "r.html")
     cells = Page((tmp_path / "r.html").read_text(encoding="utf-8")).cells
-    assert "transe, norm l1, gamma 3.0" in cells
+    assert {"transe, norm l1, gamma 3.0", "xavier_normal"} <= set(cells)
 
 
 def test_an_unfinished_run_without_loss(tmp_path):
@@ -305,9 +306,38 @@ def test_without_matplotlib(trained, tmp_path, monkeypatch):
 def test_labels_of_a_map_lie_apart():
     points = np.repeat(np.array([[0.0, 0.0], [5.0, 5.0], [9.0, 1.0]]), 50, axis=0)
     points += np.random.default_rng(0).uniform(0, 0.05, points.shape)
-    kept = _apart(points, np.arange(len(points))[::-1])
+    kept = _apart(points, ["a name"] * len(points), np.arange(len(points))[::-1])
     assert [place // 50 for place in kept] == [2, 1, 0]
     assert kept[0] == 149
+
+
+@pytest.mark.parametrize("name", ["n", "a_name_of_many_letters_that_is_cut"])
+def test_names_on_a_map_hide_neither_one_another_nor_their_dots(name):
+    rng = np.random.default_rng(0)
+    figure = map_figure(rng.normal(size=(200, 2)), [name] * 200, rng.integers(1, 300, 200), ("x", "y"))
+    figure.draw_without_rendering()
+    axes, bar = figure.axes
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert len(boxes) > 5
+    for number, (text, box) in enumerate(zip(axes.texts, boxes, strict=True)):
+        assert box.x0 > axes.transData.transform(text.xy)[0]
+        assert not any(box.overlaps(other) for other in boxes[:number])
+    assert bar.get_ylabel() == "train degree + 1"
+    assert {"10", "100"} <= {label.get_text() for label in bar.get_yticklabels()}
+
+
+def test_names_of_wide_letters_take_twice_the_room():
+    points = np.array([[0.0, 0.0], [0.4, 0.0], [1.0, 1.0]])
+    assert _apart(points, ["a" * 20, "b", "c"], np.arange(3)) == [0, 1, 2]
+    assert _apart(points, ["\u672c" * 20, "b", "c"], np.arange(3)) == [0, 2]
+    assert _apart(points, ["e\u0301" * 20, "b", "c"], np.arange(3)) == [0, 1, 2]
+
+
+def test_a_timeline_that_is_cut_says_so(monkeypatch):
+    spans = [{"name": "load", "tid": "a", "ts": time, "dur": 1} for time in range(1200)]
+    assert timeline_figure(spans).axes[0].get_xlabel() == "seconds"
+    monkeypatch.setattr("marius_py.report.figures._STAGE_LIMIT", 1000)
+    assert timeline_figure(spans).axes[0].get_xlabel() == "seconds (the first 1,000 of 1,200 spans)"
 
 
 def test_waiting_is_gray():
