@@ -84,7 +84,7 @@ def _curve(axes: Any, points: Sequence[tuple[int, float]], size: int, **look: An
     for group in np.split(np.arange(len(points)), _group_starts(epochs, size)[1:]):
         kept.update((int(group[values[group].argmin()]), int(group[values[group].argmax()])))
     shown = sorted(kept)
-    if len(shown) > _EPOCHS:
+    if len(points) > _EPOCHS:  # and not what is shown, so that all curves of a figure look alike
         look |= {"marker": None, "linewidth": 0.8}
     axes.plot(epochs[shown], values[shown], **{"marker": "o", "markersize": 3} | look)
 

@@ -57,7 +57,9 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .2rem .8rem .2rem 0; text-align: right; border-bottom: 1px solid #e2e8f0; }
 th { vertical-align: bottom; } td { vertical-align: top; white-space: nowrap; }
 th:first-child, td:first-child, .facts td { text-align: left; }
-td:first-child { white-space: normal; overflow-wrap: anywhere; }
+td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 4em; }
+.facts td:first-child { white-space: nowrap; }
+.facts td:last-child { white-space: normal; overflow-wrap: anywhere; }
 .wide { overflow-x: auto; } .note, figcaption { color: #64748b; }
 figure { margin: 1.2rem 0; } img { width: 100%; max-width: 50rem; height: auto; }
 """
@@ -233,8 +235,9 @@ def _training(page: _Page, run: Run) -> None:
     if not history or "loss" not in history[0]:
         return
     page.title("Training")
-    page.figure("loss", "Loss and validation MRR by epoch", loss_figure(history))
-    if any(line.get("valid") for line in history):
+    validated = any(line.get("valid") for line in history)
+    page.figure("loss", f"Loss{' and validation MRR' * validated} by epoch", loss_figure(history))
+    if validated:
         page.figure("metrics", "Validation metrics by epoch", metrics_figure(history))
     page.title("Throughput")
     page.figure("speed", "Edges a second and waiting by epoch", speed_figure(history))

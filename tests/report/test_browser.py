@@ -18,6 +18,8 @@ Promise.all([...document.images].map(image => image.decode())).then(() => ({
         one.alt, one.naturalWidth, one.naturalHeight, one.clientWidth, one.complete]),
     captions: [...document.querySelectorAll('figcaption')].map(one => one.textContent),
     cells: [...document.querySelectorAll('td')].map(one => one.textContent),
+    wrapped: [...document.querySelectorAll('td:first-child')].filter(one => one.clientHeight > 45).map(
+        one => one.textContent),
     scripts: document.scripts.length,
     width: document.documentElement.scrollWidth,
     height: document.documentElement.scrollHeight,
@@ -52,6 +54,7 @@ def test_a_report_in_a_browser(page, width):
         assert natural_height > 80, name
         assert 0.7 * min(width - 32, 800) <= shown_width <= width, name
     assert {"r0", "r1", "r2", "complex"} <= set(facts["cells"])
+    assert facts["wrapped"] == [], "words are broken up, though a table may be scrolled"
     assert facts["scripts"] == 0
     assert facts["width"] == width, "the page is wider than the window"
     assert facts["height"] > 3000

@@ -76,6 +76,16 @@ def test_every_group_shows_its_lowest_and_highest_loss():
         assert {group.min(), group.max()} <= set(drawn)
 
 
+def test_curves_of_one_figure_look_alike():
+    """Of a curve that hardly changes fewer points are shown than of one that does."""
+    history = make_history(350)
+    for line in history:
+        line["valid"]["hits@10"] = 0.5
+    lines = metrics_figure(history).axes[0].lines
+    assert len({len(line.get_xdata()) > 300 for line in lines}) == 2
+    assert len({(line.get_marker(), line.get_linewidth()) for line in lines}) == 1
+
+
 def test_throughput_of_a_long_run_is_a_mean_by_group():
     history = make_history(5000)
     groups = range(0, 5000, 17)

@@ -255,6 +255,16 @@ def test_a_trace_of_another_shape_is_left_out(events, tmp_path, caplog):
     assert (said in caplog.text) == (events not in ("[]", '[{"ph": "M"}]'))
 
 
+def test_a_run_without_validation_is_not_said_to_have_it(tmp_path):
+    line = {"epoch": 0, "loss": 1.0, "seconds": 1.0, "edges_per_second": 9.0, "wait_disk_s": 0.0}
+    with marius_py.load(write_run(tmp_path)[0]) as run:
+        run._checkpoint.meta["history"] = [line | {"bytes_read": 0, "bytes_written": 8}]
+        write_report(run, tmp_path / "r.html", max_edges=1, max_nodes=1)
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "<figcaption>Loss by epoch</figcaption>" in text
+    assert "validation" not in text
+
+
 def test_a_snapshot_is_not_called_unfinished(tmp_path, monkeypatch):
     monkeypatch.setattr("marius_py.run_files.reader.is_snapshot", lambda folder: True)
     with marius_py.load(write_run(tmp_path)[0]) as run:
