@@ -21,7 +21,7 @@ from marius_py.assembly.interrupts import Interrupts
 from marius_py.assembly.joint import Passing
 from marius_py.config import EvaluateConfig, TrainConfig, compose, load_config, words_of
 from marius_py.convert import graph_from, is_graph_data
-from marius_py.errors import ConfigError, InterruptedRunError
+from marius_py.errors import ConfigError, InterruptedRunError, PipelineError
 from marius_py.evaluating import evaluate as evaluate_runs
 from marius_py.graph import Graph, open_graph
 from marius_py.graph.manifest import GRAPH_FILE
@@ -55,7 +55,7 @@ def train(
         resume: go on with the run in `output`, whatever `settings` say; False leaves it to them. An object
             must be the one that the run's graph was made from, its rows in the same order: it is prepared
             once more, beside the run, to compare them.
-        watcher: told of the progress.
+        watcher: told of the progress. What it raises ends the run and is raised here as it is.
 
     Returns:
         The run; `run.result` holds its metrics. Close it, or use it in a `with` block.
@@ -104,12 +104,22 @@ def _trained(config: TrainConfig, watcher: build.Watcher | None) -> Run:
         if not heeding.interrupts.came:
             raise
         raise KeyboardInterrupt(str(error)) from error
+    except PipelineError as error:
+        if heeding.raised is None or error.__cause__ is not heeding.raised:
+            raise
+        raise heeding.raised from None
     finally:
         heeding.interrupts.end()
 
 
 class _Heeding(Passing):
-    """Passes everything on, and turns the interrupts that Python knows into a commit."""
+    """Passes everything on, and turns the interrupts that Python knows into a commit.
+
+    Attributes:
+        raised: what the other watcher raised within a stage, whose error the pipeline makes of it.
+    """
+
+    raised: BaseException | None = None
 
     def __init__(self, inner: build.Watcher) -> None:
         super().__init__(inner)
@@ -121,9 +131,21 @@ class _Heeding(Passing):
         super().on_start(trainer, num_edges, epochs_done)
         self.interrupts.begin(trainer)
 
+    def on_progress(self, edges: int) -> None:
+        """Pass on, and note what is raised."""
+        try:
+            super().on_progress(edges)
+        except BaseException as error:
+            self.raised = error
+            raise
+
     def on_stage(self, stage: str, done: int, total: int | None, unit: str) -> None:
         """Stop where a signal came while the epoch before was committed."""
-        super().on_stage(stage, done, total, unit)
+        try:
+            super().on_stage(stage, done, total, unit)
+        except BaseException as error:
+            self.raised = error
+            raise
         self.interrupts.check()
 
 

@@ -115,13 +115,12 @@ class RunReader:
         return deepcopy(dict(self._checkpoint.meta.get("settings", {})))
 
     @property
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> dict[str, Any] | Any:  # Any for None: who has trained the run need not ask for it
         """Metrics and costs of a run that has finished, as in result.json; None of one that has not.
 
         They are in its last commit, so that nothing depends on the file.
         """
-        found: dict[str, Any] | None = deepcopy(self._checkpoint.meta.get(RESULT_META))
-        return found
+        return deepcopy(self._checkpoint.meta.get(RESULT_META))
 
     @property
     def unfinished(self) -> str | None:

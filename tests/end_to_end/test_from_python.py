@@ -269,6 +269,27 @@ def test_what_is_no_watcher_is_refused(watcher: Any, graph: Path, tmp_path: Path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("mode", ["inline", "threaded"])
+@pytest.mark.parametrize("method", ["on_start", "on_progress", "on_epoch", "on_stage"])
+def test_what_a_watcher_raises_comes_as_it_is(
+    method: str, mode: str, graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class PrunedError(Exception):
+        pass
+
+    def prune(*arguments: Any) -> None:
+        raise PrunedError("worse than the others")
+
+    watcher = Watcher()
+    monkeypatch.setattr(watcher, method, prune)
+    with pytest.raises(PrunedError) as caught:
+        marius_py.train(graph, tmp_path / "run", {**SMALL, "pipeline.mode": mode}, watcher=watcher)
+    assert caught.value.__cause__ is None
+    assert prune.__name__ in [one.name for one in caught.traceback]
+    with marius_py.train(graph, tmp_path / "run", resume=True) as run:
+        assert run.epochs == 1
+
+
 def test_an_interrupt_commits_and_goes_on_with_resume(tmp_path: Path) -> None:
     settings = {**SMALL, "training.epochs": 3, "training.batch_size": 10, "negatives.chunks": 2}
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
