@@ -182,6 +182,14 @@ class Evaluator:
                 counts.better.size,
                 ranker.nan_candidates,
             )
+        if ranker.odd_candidates:
+            logger.warning(
+                "%s: %d of %d candidates have embeddings that are not finite: one with an infinity may rank "
+                "before all answers, one with a NaN ranks behind them",
+                what,
+                ranker.odd_candidates,
+                source.size,
+            )
         both, head, tail = side_figures(counts, self._ks)
         extra = self._details(counts, chosen, degrees) if details else {}
         metrics = Metrics(

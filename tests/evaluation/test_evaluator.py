@@ -416,6 +416,23 @@ def test_scores_that_are_nan_are_counted_and_said(odd, answers, others, caplog):
     assert [text.startswith(said) for text in caplog.messages] == ([True] if odd else [])
 
 
+@pytest.mark.parametrize("memory_bytes", [1 << 20, 1 << 30])  # several passes over the candidates, and one
+def test_candidates_that_are_not_finite_are_said(memory_bytes, caplog):
+    caplog.set_level(logging.WARNING)
+    rng = np.random.default_rng(7)
+    rows = rng.normal(size=(3000, 32)).astype(np.float32)
+    rows[5], rows[6, 1], rows[7, 2] = np.nan, np.inf, -np.inf
+    test = np.stack([rng.integers(8, 3000, 3000), np.zeros(3000, int), rng.integers(8, 3000, 3000)], 1)
+    model, reader = DotModel(np.ones((1, 32))), ArrayReader(rows)
+    Evaluator(
+        model, reader, ArrayEdges(3000, test[:1], None, test), 3000, 1, memory_bytes=memory_bytes
+    ).evaluate()
+    assert caplog.messages == [
+        "test: 3 of 3000 candidates have embeddings that are not finite: one with an infinity may rank "
+        "before all answers, one with a NaN ranks behind them"
+    ]
+
+
 def test_rows_are_read_in_blocks_and_the_budget_is_kept():
     rng = np.random.default_rng(1)
     num_nodes, dim = 20_000, 32

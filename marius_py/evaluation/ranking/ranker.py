@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from marius_py.buffer.numbers import NotFinite
 from marius_py.errors import ConfigError
 from marius_py.evaluation.ranking.candidates import CandidateSource, Ids, NodeReader, gather_rows
 from marius_py.evaluation.ranking.counting import CandidateBlock, Counter, Questions
@@ -98,6 +99,7 @@ class Ranker:
         nan_answers: scores of true answers that were NaN, which rank last.
         nan_candidates: those of other candidates, which count as worse than any answer; they are counted for
             a comparison of a user's own.
+        odd_candidates: candidates whose rows hold a NaN or an infinity.
 
     Raises:
         ConfigError: the budget is too small.
@@ -129,7 +131,7 @@ class Ranker:
         self._num_relations = num_relations
         self._dim = dim
         self._num_known = num_known
-        self.nan_answers = self.nan_candidates = 0
+        self.nan_answers = self.nan_candidates = self.odd_candidates = 0
         self._finder = KnownFinder(source, known_edges, num_nodes, num_relations)
         # A half for the queries, an eighth for each of two candidate blocks, a quarter for the filter.
         row_bytes = 4 * dim
@@ -244,6 +246,7 @@ class Ranker:
         height, width = self._tile
         num_queries = questions.rows.shape[0]
         undefined: list[int] = []
+        odd = NotFinite()
 
         def work(first: int, block: CandidateBlock) -> None:
             with torch.no_grad():
@@ -255,9 +258,11 @@ class Ranker:
 
         running: list[Future[None]] = []
         for start, rows in self._source.blocks(self._block_rows):
+            odd.see(rows, start)
             on_device = torch.from_numpy(rows).to(self._scorer.device, non_blocking=True)
             block = CandidateBlock(on_device, start, width)
             finish(running)
             running = [pool.submit(work, first, block) for first in range(0, num_queries, height)]
         finish(running)
         self.nan_candidates += sum(undefined)
+        self.odd_candidates = odd.count  # each pass sees all
