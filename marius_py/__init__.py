@@ -41,13 +41,15 @@ if TYPE_CHECKING:
     from marius_py.run import load
 
 
-def __getattr__(name: str) -> Any:
-    """Import a name of `__all__` on first use."""
-    if name in _LAZY:
-        value = getattr(importlib.import_module(_LAZY[name]), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # where a name that is none is to be found by those who check types
+
+    def __getattr__(name: str) -> Any:
+        """Import a name of `__all__` on first use."""
+        if name in _LAZY:
+            value = getattr(importlib.import_module(_LAZY[name]), name)
+            globals()[name] = value
+            return value
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["dglke_graph", "dglke_run", "pbg_graph", "pbg_run"]
 
 
-def __getattr__(name: str) -> Any:
-    """Import on first use: a run that names the decoder below this package needs nothing else of it."""
-    if name in __all__:
-        return getattr(importlib.import_module(f"{__name__}.{name.split('_')[0]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # where a name that is none is to be found by those who check types
+
+    def __getattr__(name: str) -> Any:
+        """Import on first use: a run that names the decoder below this package needs nothing else of it."""
+        if name in __all__:
+            return getattr(importlib.import_module(f"{__name__}.{name.split('_')[0]}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

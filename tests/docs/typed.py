@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 import marius_py
+import marius_py.importing
 from marius_py.assembly import Watcher
 from marius_py.errors import ConfigError, PipelineError
 from marius_py.evaluation.metrics import Metrics
@@ -133,3 +134,9 @@ def handled() -> str:
         return error.stage
     except ConfigError as error:
         return str(error)
+
+
+def misspelt() -> None:
+    """What is no name of a package that imports its names on first use is found."""
+    marius_py.laod("runs/mine")  # type: ignore[attr-defined]
+    marius_py.importing.pbg_runs()  # type: ignore[attr-defined]
