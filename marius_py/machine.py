@@ -130,7 +130,7 @@ def _groups(
 ) -> Iterator[tuple[Path, *tuple[str, ...]]]:
     """The groups of this process and all above them, each with the names of its files."""
     try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
+        lines = os.fsdecode((root / "proc/self/cgroup").read_bytes()).splitlines()
     except OSError:
         return
     for line in lines:

@@ -104,6 +104,14 @@ def test_the_smallest_quota_of_all_groups_up_the_tree_counts(system, version, li
     assert group_cores(root) == 1.5
 
 
+def test_a_group_whose_name_is_no_text_counts(system):
+    name = b"/t\xe4tig"
+    root = system()
+    (root / "proc/self/cgroup").write_bytes(b"0::%s\n" % name)
+    give_quota(root, 2, os.fsdecode(name), 75_000, 50_000)
+    assert group_cores(root) == 1.5
+
+
 def test_quotas_that_cannot_be_read_are_none(system, tmp_path):
     assert group_cores(tmp_path / "nowhere") is None
     root = system("0::/", "4:cpu:/x")

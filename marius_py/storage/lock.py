@@ -201,10 +201,10 @@ def is_abandoned(path: Path, pid: int) -> bool:
 def process_start(pid: int) -> int | None:
     """Start time of a process in clock ticks since boot, None if unknown; tells recycled pids apart."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_bytes()  # the name in it may be cut within a character
     except OSError:
         return None
-    return int(stat.rpartition(")")[2].split()[19])
+    return int(stat.rpartition(b")")[2].split()[19])
 
 
 def is_alive(owner: dict[str, Any]) -> bool:

@@ -235,6 +235,17 @@ def test_owners() -> None:
         assert describe_owner(other) == f"process {os.getpid()} on {other['host']}"
 
 
+def test_the_start_of_a_process_whose_name_is_cut_within_a_character_is_known() -> None:
+    """The kernel keeps 15 bytes of a program's name: of eight Cyrillic letters, seven and a half."""
+    name = Path("/proc/self/comm")
+    before, started = name.read_bytes(), process_start(os.getpid())
+    try:
+        name.write_bytes("обучение".encode()[:15])
+        assert process_start(os.getpid()) == started
+    finally:
+        name.write_bytes(before.strip())
+
+
 @pytest.mark.parametrize(
     "text", ["", "garbage", "[]", '{"pid": "x"}', '{"pid": -1}', '{"pid": true}', "\0" * 9]
 )
