@@ -20,8 +20,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class CommandWatcher(Watcher):
     """Draws an epoch's bar and turns Ctrl-C, SIGTERM or SIGHUP into a commit and an orderly end.
 
-    See `Interrupts`. Signals that are ignored, as by nohup or in the background of a script, stay so. Use it
-    in a `with` block, which puts the previous handlers back.
+    See `Interrupts`. Signals that are ignored, as by nohup or in the background of a script, stay so, and
+    those that code in C handles, as of a library that was loaded before Python, are left to it. Use it in a
+    `with` block, which puts the previous handlers back.
 
     Args:
         bars: where progress is drawn.
@@ -34,7 +35,7 @@ class CommandWatcher(Watcher):
         self._epoch = 0
         self._done = 0
         self._num_edges = 0
-        heard = [one for one in SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
+        heard = [one for one in SIGNALS if signal.getsignal(one) not in (signal.SIG_IGN, None)]
         self._interrupts = Interrupts(heard, leave_terminal)
 
     def __enter__(self) -> CommandWatcher:

@@ -75,6 +75,19 @@ def test_a_signal_that_is_ignored_stays_so(number: signal.Signals) -> None:
     assert trainer.interrupted == 0
 
 
+def test_a_signal_that_code_in_c_handles_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a handler that was there before Python it knows None, which it takes for no handler to put back."""
+    known = signal.getsignal
+    monkeypatch.setattr(signal, "getsignal", lambda one: None if one == signal.SIGTERM else known(one))
+    trainer: Any = _Trainer()
+    before = known(signal.SIGTERM)
+    with Bars() as bars, CommandWatcher(bars, 3) as watcher:
+        watcher.on_start(trainer, 10, 0)
+        assert known(signal.SIGTERM) is before
+        assert known(signal.SIGINT) is not before
+    assert known(signal.SIGTERM) is before
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_first_signal_commits_and_second_stops(number: signal.Signals) -> None:
     trainer: Any = _Trainer()
