@@ -25,11 +25,11 @@ from marius_py.errors import (
     ConfigError,
     InterruptedRunError,
     MariusError,
-    MissingPathError,
     StalledError,
     StorageError,
 )
 from marius_py.readable import readable
+from marius_py.storage.files import check_working_directory
 from marius_py.version import __version__
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -139,7 +139,7 @@ def _outcome(run: Callable[[], None]) -> int:
     """The exit code of `run`, whose error is told."""
     try:
         _start_logging()
-        _check_working_directory()
+        check_working_directory()
         run()
         _write_out()
     except ConfigError as error:
@@ -158,16 +158,6 @@ def _outcome(run: Callable[[], None]) -> int:
     except BaseException as error:  # of a user's class, or of Rust; flags and help have had theirs
         return _report(error, FAILED, told(error))
     return OK
-
-
-def _check_working_directory() -> None:
-    """Raise MissingPathError where the working directory was deleted: libraries fail in many ways there."""
-    try:
-        os.getcwd()
-    except OSError as error:
-        raise MissingPathError(
-            f"the working directory cannot be used ({error.strerror}): change to a folder that exists"
-        ) from error
 
 
 def _write_out() -> None:

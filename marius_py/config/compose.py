@@ -30,6 +30,7 @@ from marius_py.config.saved import as_given, keys_of_file, overlay, saved_settin
 from marius_py.config.schema import TrainConfig
 from marius_py.config.sections import build
 from marius_py.errors import ConfigError
+from marius_py.storage.files import check_working_directory
 
 T = TypeVar("T", TrainConfig, EvaluateConfig, PrepareConfig)
 
@@ -55,6 +56,7 @@ def load_config(overrides: Sequence[str] = (), *, config_dir: str | Path | None 
 
 def compose(kind: type[T], overrides: Sequence[str] = (), *, config_dir: str | Path | None = None) -> T:
     """Compose the settings of any command; see `load_config`."""
+    check_working_directory()  # which hydra notes
     handled = sys.exc_info()[1]  # what the caller is about, in an except block, is not to be told again
     try:
         own_groups(NAMES[kind], config_dir)  # refuses what is no folder before a choice that it lacks

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from marius_py.errors import ConfigError, StorageError
+from marius_py.errors import ConfigError, MissingPathError, StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -321,6 +321,16 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError as error:
         logger.warning("cannot remove %s: %s", path, error.strerror)
+
+
+def check_working_directory() -> None:
+    """Raise MissingPathError where the working directory was deleted: libraries fail in many ways there."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise MissingPathError(
+            f"the working directory cannot be used ({error.strerror}): change to a folder that exists"
+        ) from error
 
 
 def check_file_name(target: Path | str, named: str) -> None:

@@ -246,6 +246,17 @@ def test_a_file_is_no_graph(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_a_working_directory_that_was_deleted_is_said(
+    graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(MissingPathError, match=r"^the working directory cannot be used .*: change to a fol"):
+        marius_py.train(graph, tmp_path / "run", SMALL)
+    assert not (tmp_path / "run").exists()
+
+
 class Interrupting(Watcher):
     """Interrupts the program after some batches, as Ctrl-C or a notebook does."""
 
