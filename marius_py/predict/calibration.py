@@ -111,7 +111,8 @@ def fit_temperature(
             before = loss
         if not math.isfinite(loss):
             raise ConfigError(
-                f"the scores of the {split} edges are not finite; the run in {run.path} diverged"
+                f"the scores of the {split} edges are not finite: the run in {run.path} diverged, or its "
+                "decoder makes them so"
             )
         if slope == 0:  # an optimum, or scores that are all alike and suit any T: then 1
             break
@@ -221,6 +222,11 @@ class _Task:
                             self.scorer, part, tile, first, number, self.known, torch.float64
                         )[0]
                         sums.add(first, scores)
+        with np.errstate(over="ignore", invalid="ignore"):  # of scores that are not finite no loss is
+            return self._averaged(beta, sums)
+
+    def _averaged(self, beta: float, sums: _Moments) -> tuple[float, float, float]:
+        """What `at` gives, of the moments of all queries."""
         total, mean, square = (values[self.query_of] for values in (sums.log_total, sums.mean, sums.square))
         if self.answers_are_known:
             # The answer itself is a known edge and was left out with the others: put it back.

@@ -947,6 +947,24 @@ def test_scores_of_a_users_decoder_that_are_nan_are_said_once(tmp_path, caplog, 
     ]
 
 
+class Steep(DistMult):
+    """A decoder of a user's own whose scores are infinite."""
+
+    def compare(self, query, candidates):
+        return super().compare(query, candidates) * float("inf")
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("filter_known", [False, True])
+def test_no_temperature_is_fitted_to_infinite_scores(tmp_path, filter_known):
+    said = (
+        "the scores of the train edges are not finite: the run in .* diverged, or its decoder makes them so"
+    )
+    folder = write_run(tmp_path, names=NODES, decoder=f"{__name__}.Steep")[0]
+    with load(folder) as run, pytest.raises(ConfigError, match=said):
+        fit_temperature(run, split="train", filter_known=filter_known)
+
+
 def test_a_relation_or_a_triple_whose_score_is_nan_is_said(tmp_path, caplog):
     with load(write_run(tmp_path, names=NODES, decoder=f"{__name__}.Root")[0]) as run:
         run.model.relations[0], run.model.relations[1] = -1, 1
