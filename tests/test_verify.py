@@ -197,7 +197,7 @@ def test_a_repair_that_is_refused_still_says_what_is_damaged(
     assert f"DAMAGED: {run / 'metrics.jsonl'} is damaged" in said.out
     assert said.err == (
         f"error: {run}: --repair failed: {run} cannot be written to: opening its writer.lock failed "
-        "(Is a directory)\n"
+        "(it is no file but a folder)\n"
     )
 
 

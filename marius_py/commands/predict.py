@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
@@ -85,7 +86,7 @@ def run(options: argparse.Namespace) -> None:
     if options.queries is not None:
         if any(value is not None for value in columns.values()):
             raise ConfigError("give --queries, or --head, --relation and --tail, not both")
-        if output is not None and output.resolve() == Path(options.queries).resolve():
+        if output is not None and os.path.realpath(output) == os.path.realpath(options.queries):
             raise ConfigError(
                 f"--output {output} and --queries {options.queries} are one file; "
                 "give the answers another name"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -57,7 +58,7 @@ def own_groups(name: str, config_dir: str | Path | None) -> Path | None:
     """
     if config_dir is None:
         return None
-    folder = Path(config_dir).resolve()
+    folder = Path(os.path.realpath(config_dir))
     if not folder.is_dir():
         raise ConfigError(f"--config-dir {config_dir} is not a folder")
     if (folder / f"{name}.yaml").exists():

@@ -10,6 +10,7 @@ from marius_py.config.explain import one_line
 from marius_py.config.fields import join
 from marius_py.errors import FormatError
 from marius_py.run_files.names import CHECKPOINT_FOLDER, CONFIG_FILE, CONFIG_META
+from marius_py.storage.files import open_regular
 
 _MISSING: Any = object()
 
@@ -21,7 +22,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     from yaml import YAMLError
 
     try:
-        values = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+        with open(path, encoding="utf-8", opener=open_regular) as file:
+            values = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
     except (OmegaConfBaseException, YAMLError, OSError, UnicodeDecodeError) as error:
         raise FormatError(f"{path} is no readable YAML file: {one_line(error)}") from error
     if not isinstance(values, dict):

@@ -14,6 +14,7 @@ from typing import Any
 import xxhash
 
 from marius_py.errors import FormatError, MissingPathError, StorageError
+from marius_py.storage.files import read_regular, storage_error
 
 GRAPH_FILE = "graph.json"
 NODES_FILE = "nodes.parquet"
@@ -57,7 +58,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     path = folder / GRAPH_FILE
     try:
-        content = path.read_bytes()
+        content = read_regular(path)
     except FileNotFoundError as error:
         if any((folder / name).exists() for name in (EDGES_FILE, NODES_FILE)):
             raise StorageError(f"{path} is missing; prepare the graph again") from error
@@ -65,7 +66,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"{folder} is no prepared graph: it has no {GRAPH_FILE}; prepare a graph there first"
         ) from error
     except OSError as error:
-        raise StorageError(f"reading {path} failed: {error.strerror}") from error
+        raise storage_error("read", path, error) from error
     try:
         body = json.loads(content)
     except (ValueError, RecursionError) as error:

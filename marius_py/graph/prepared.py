@@ -6,6 +6,7 @@ pyarrow.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +87,7 @@ class Graph:
         if wanted == self.partitioning:
             return self.edges()
         path = Path(folder) / EDGES_FILE
-        if path.resolve() == (self.path / EDGES_FILE).resolve():
+        if os.path.realpath(path) == os.path.realpath(self.path / EDGES_FILE):
             raise ConfigError(
                 f"repartition into {folder}: this would replace the graph's own edges; choose another folder"
             )

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marius_py.errors import FormatError, MariusError, MissingPathError, StorageError
+from marius_py.storage.files import read_regular
 
 JSON_LIMIT = 1 << 36
 """Bytes of a JSON file that are read at most."""
@@ -79,7 +80,7 @@ def read_bytes(path: Path, what: str) -> bytes:
     try:
         if path.stat().st_size > JSON_LIMIT:
             raise StorageError(f"{path} has more than {JSON_LIMIT >> 30} GiB; it should hold {what}")
-        return path.read_bytes()
+        return read_regular(path)
     except FileNotFoundError:
         raise StorageError(f"{path} is missing; it should hold {what}") from None
     except OSError as error:

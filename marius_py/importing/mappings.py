@@ -11,6 +11,7 @@ import numpy as np
 from marius_py.errors import ConfigError, FormatError, MissingPathError
 from marius_py.importing.files import check_file, shown
 from marius_py.storage.file_io import os_errors_as_storage
+from marius_py.storage.files import open_regular
 
 _LINES = "a line 'number, name' each"
 _NAMES = {"entities": ("entities.dict", "entities.tsv"), "relations": ("relations.dict", "relations.tsv")}
@@ -88,7 +89,7 @@ def _rows(path: Path, delimiter: str) -> Iterator[tuple[int, tuple[str, str]]]:
     """The line from 1 of each row, and its first two cells without the blanks around them."""
     with os_errors_as_storage("read", path):
         try:
-            with path.open(encoding="utf-8-sig", newline="\n") as lines:
+            with open(path, encoding="utf-8-sig", newline="\n", opener=open_regular) as lines:
                 for line, text in enumerate(lines, 1):
                     if not text.strip("\r\n"):
                         continue

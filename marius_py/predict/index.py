@@ -30,7 +30,7 @@ from marius_py.predict.finite import only_numbers, tell_left_out
 from marius_py.predict.metric import Metric, check_metric, scorer_of
 from marius_py.predict.topk import Best, TopK
 from marius_py.storage.file_io import file_checksum
-from marius_py.storage.files import made_folders
+from marius_py.storage.files import made_folders, read_regular
 from marius_py.storage.replacing import Replacing
 from marius_py.streams import Purpose, stream
 from marius_py.types import Progress
@@ -303,7 +303,7 @@ def _facts_path(path: Path) -> Path:
 def _saved(faiss: Any, path: Path, facts: Mapping[str, Any]) -> tuple[Any, Ids] | None:
     """The index in a file, and the ids it lacks, if it is whole and of these facts; else None."""
     try:
-        known = json.loads(_facts_path(path).read_text(encoding="utf-8"))
+        known = json.loads(read_regular(_facts_path(path)))
         if not isinstance(known, dict) or known | dict(facts) != known:
             logger.info("%s is of another commit of the run: it is built again", path)
             return None

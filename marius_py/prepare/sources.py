@@ -10,6 +10,7 @@ from marius_py.prepare.blocks import EdgeSource
 from marius_py.prepare.columns import ColumnKey, Header, elsewhere
 from marius_py.prepare.text import TextSource
 from marius_py.prepare.typed import NumpySource, ParquetSource
+from marius_py.storage.files import PIPE, kind_of
 
 _COMPRESSED = (".gz", ".zst", ".zstd", ".bz2", ".xz", ".lz4")
 """Endings to look behind; which compression is read the first bytes decide."""
@@ -60,8 +61,13 @@ def open_source(
     path = Path(path)
     if not path.exists():
         raise MissingPathError(f"{f'{key}=' if key else 'input file '}{path} does not exist")
-    if not path.is_file():
-        raise MissingPathError(f"{f'{key}=' if key else 'input '}{path} is no file")
+    other = kind_of(path)
+    if other is not None:
+        twice = "edges are read twice: write them to a file first (gzip and zstd are read as they are)"
+        raise MissingPathError(
+            f"{f'{key}=' if key else 'input '}{path} is no file but {other}"
+            + (f"; {twice}" if other == PIPE else "")
+        )
     kind = format_of(path, format)
     keys = None if columns is None else list(columns)
     if kind in _DELIMITERS:

@@ -37,7 +37,7 @@ from marius_py.report.map import Method, check_method, map_rows
 from marius_py.run import Run
 from marius_py.run_files.names import TRACE_FILE
 from marius_py.run_files.outputs import check_output
-from marius_py.storage.files import made_folders
+from marius_py.storage.files import made_folders, read_regular
 from marius_py.storage.replacing import Replacing
 from marius_py.streams import Purpose, stream
 from marius_py.types import StageProgress
@@ -247,7 +247,7 @@ def _training(page: _Page, run: Run) -> None:
 def _timeline(page: _Page, run: Run) -> None:
     path = run.path / TRACE_FILE
     try:
-        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+        events = json.loads(read_regular(path))["traceEvents"]
         spans = [event for event in events if event.get("ph") == "X"]
         figure = timeline_figure(spans) if spans else None
     except FileNotFoundError:

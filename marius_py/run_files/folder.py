@@ -19,6 +19,7 @@ from marius_py.run_files.names import (
 )
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, open_checkpoint
 from marius_py.storage.file_io import os_errors_as_storage
+from marius_py.storage.files import read_regular, storage_error
 from marius_py.storage.node_file import NODES_NAME, read_facts
 from marius_py.storage.reader import open_node_reader
 
@@ -67,9 +68,11 @@ def graph_folder(folder: Path, meta: Mapping[str, Any]) -> Path:
 def _read_settings(path: Path, way: str) -> dict[str, Any]:
     """The content of config.yaml; an error ends with `way`, which needs no such file."""
     try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        settings = yaml.safe_load(read_regular(path).decode())
     except FileNotFoundError:
         raise StorageError(f"{path} is missing; {way}") from None
+    except OSError as error:
+        raise StorageError(f"{storage_error('read', path, error)}; {way}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise FormatError(f"{path} is damaged ({error}); {way}") from error
     if not isinstance(settings, dict):

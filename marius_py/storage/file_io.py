@@ -19,6 +19,7 @@ from marius_py.errors import StorageError
 from marius_py.storage.files import (
     hdf5_error,
     open_file,
+    open_regular,
     read_into,
     remove,
     replace,
@@ -121,7 +122,7 @@ def file_checksum(path: Path) -> str:
     digest = xxhash.xxh3_64()
     buffer = bytearray(_HASH_BLOCK)
     view = memoryview(buffer)
-    with os_errors_as_storage("read", path), open(path, "rb", buffering=0) as file:
+    with os_errors_as_storage("read", path), open(path, "rb", buffering=0, opener=open_regular) as file:
         while got := file.readinto(buffer):
             digest.update(view[:got])
     return digest.hexdigest()

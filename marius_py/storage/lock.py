@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from marius_py.errors import StorageError
+from marius_py.storage.files import open_regular, reason_of
 
 logger = logging.getLogger(__name__)
 
@@ -42,11 +43,11 @@ class FolderLock:
         """Take the lock without waiting; StorageError if another process or store has it."""
         while self._descriptor is None:
             try:
-                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                descriptor = open_regular(self.path, os.O_RDWR | os.O_CREAT)
             except OSError as error:
                 raise StorageError(
                     f"{self.path.parent} cannot be written to: opening its {LOCK_NAME} failed "
-                    f"({error.strerror})"
+                    f"({reason_of(error)})"
                 ) from error
             try:
                 self._take(descriptor)
@@ -141,7 +142,7 @@ def _identity(place: Path | int) -> tuple[int, int] | None:
 def is_locked(folder: Path) -> bool:
     """Whether a process writes to a folder, by its lock; that of a process which is gone is free."""
     try:
-        descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular(folder / LOCK_NAME, os.O_RDONLY)
     except OSError:
         return False
     try:
@@ -230,7 +231,7 @@ def _runs(pid: int) -> bool:
 def lock_owner(folder: Path) -> dict[str, Any] | None:
     """What the folder's lock file says: pid, started, host; None if there is none or it says nothing."""
     try:
-        descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular(folder / LOCK_NAME, os.O_RDONLY)
     except OSError:
         return None
     try:

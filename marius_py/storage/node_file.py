@@ -103,8 +103,6 @@ def read_facts(path: Path) -> NodeFileFacts:
         StorageError: missing, truncated or unreadable; `errno` in `files.REFUSALS` says that it may be whole.
         FormatError: readable, but not what this version writes.
     """
-    if not path.is_file():
-        raise StorageError(f"{path} is missing")
     os.close(files.open_file(path, os.O_RDONLY))  # what the system refuses is not damaged
     try:
         with h5py.File(path, "r", locking=False) as file:

@@ -23,6 +23,7 @@ from marius_py.config.registry import make
 from marius_py.errors import ConfigError
 from marius_py.run_files.names import CHECKPOINT_FOLDER, CSV_FILE, METRICS_FILE
 from marius_py.storage.file_io import replace_file
+from marius_py.storage.files import read_regular
 from marius_py.storage.node_file import NODES_NAME, read_facts
 
 logger = logging.getLogger(__name__)
@@ -87,11 +88,11 @@ class CsvTracker(Tracker):
         """Read what a run that is resumed has written, and write what it has not."""
         self._path = folder / CSV_FILE
         if self._path.exists():
-            self._read(self._path.read_bytes().decode())
+            self._read(read_regular(self._path).decode())
         history = folder / METRICS_FILE
         if not history.exists():
             return
-        lines = map(json.loads, reversed(history.read_text(encoding="utf-8").splitlines()))
+        lines = map(json.loads, reversed(read_regular(history).decode().splitlines()))
         told = {epoch for epoch, _ in self._taken}
         missed = list(takewhile(lambda line: str(line["epoch"] + 1) not in told, lines))
         for line in reversed(missed):

@@ -24,6 +24,9 @@ def test_a_folder_of_groups_of_ones_own(tmp_path: Path) -> None:
         load_config(["graph=g", "model=nosuch"], config_dir=tmp_path)
     with pytest.raises(ConfigError, match="is not a folder"):
         load_config(["graph=g"], config_dir=tmp_path / "absent")
+    (tmp_path / "link").symlink_to("link")  # to itself
+    with pytest.raises(ConfigError, match="is not a folder"):
+        load_config(["graph=g"], config_dir=tmp_path / "link")
 
 
 def test_groups_of_ones_own_come_first(tmp_path: Path) -> None:

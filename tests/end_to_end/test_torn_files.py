@@ -28,7 +28,7 @@ RUN_FILES = (
     "edges-4/edges.h5",
 )
 GRAPH_FILES = ("graph.json", "nodes.parquet", "relations.parquet", "edges.h5")
-DAMAGES = ("truncate", "zero", "flip", "remove", "replace")
+DAMAGES = ("truncate", "zero", "flip", "remove", "replace", "pipe")
 VIEWS = RUN_FILES[:3]
 
 
@@ -49,6 +49,9 @@ def damage(path: Path, kind: str, other: Path) -> None:
     middle = len(content) // 2
     if kind == "remove":
         path.unlink()
+    elif kind == "pipe":  # whoever opened it would wait for ever
+        path.unlink()
+        os.mkfifo(path)
     elif kind == "replace":
         shutil.copy(other, path)
     elif kind == "truncate":

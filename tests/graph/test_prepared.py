@@ -90,6 +90,10 @@ def test_repartition_sorts_once_and_reuses(tmp_path: Path) -> None:
     (tmp_path / "run" / "edges.h5").write_bytes(b"torn")
     with graph.repartition(2, tmp_path / "run") as store:
         assert store.verify() == []
+    (tmp_path / "run" / "edges.h5").unlink()
+    (tmp_path / "run" / "edges.h5").symlink_to("edges.h5")  # to itself
+    with graph.repartition(2, tmp_path / "run") as store:
+        assert store.verify() == []
     assert [p.name for p in (tmp_path / "run").iterdir()] == ["edges.h5"]
     with pytest.raises(ConfigError, match="graph's own edges"):
         graph.repartition(3, tmp_path / "g")

@@ -8,6 +8,7 @@ import gzip
 import io
 import logging
 import lzma
+import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -748,8 +749,11 @@ def test_formats_and_delimiters(tmp_path: Path) -> None:
     assert read(put(tmp_path, b"a,r,c\n", "E.CSV.GZ")) == [("a", "r", "c")]
     with pytest.raises(ConfigError, match="compressed inside"):
         read(put(tmp_path, b"", "e.parquet.gz"))
-    with pytest.raises(StorageError, match="is no file"):
+    with pytest.raises(StorageError, match="is no file but a folder"):
         read(tmp_path)
+    os.mkfifo(tmp_path / "pipe.tsv")  # as of the shell's <(zcat edges.tsv.gz)
+    with pytest.raises(StorageError, match=r"is no file but a pipe; edges are read twice: write them to a"):
+        read(tmp_path / "pipe.tsv")
 
 
 names = st.text(

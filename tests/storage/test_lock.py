@@ -61,6 +61,14 @@ def test_second_writer_is_refused_and_the_first_named(tmp_path: Path, holder: su
     assert is_locked(tmp_path)
 
 
+def test_a_pipe_in_place_of_the_lock_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / LOCK_NAME)
+    assert not is_locked(tmp_path)
+    assert lock_owner(tmp_path) is None
+    with pytest.raises(StorageError, match=r"opening its writer.lock failed \(it is no file but a pipe\)"):
+        FolderLock(tmp_path).acquire()
+
+
 def test_lock_of_a_killed_process_is_taken_over(
     tmp_path: Path, holder: subprocess.Popen[str], caplog: pytest.LogCaptureFixture
 ) -> None:

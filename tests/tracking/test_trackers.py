@@ -1,6 +1,7 @@
 """Trackers see every epoch and the result; one that fails does not end the run; names are checked first."""
 
 import csv
+import os
 import re
 import sys
 from types import SimpleNamespace
@@ -163,6 +164,12 @@ def test_a_csv_line_that_was_cut_short_is_left_out(tmp_path):
     trackers.start(tmp_path, {})
     trackers.log({"epoch": 2, "loss": 1.0})
     assert [row["epoch"] for row in _rows(tmp_path)] == ["1", "3"]
+
+
+def test_a_pipe_in_place_of_the_csv_file_is_not_waited_for(tmp_path, caplog):
+    os.mkfifo(tmp_path / "metrics.csv")
+    make_trackers(["csv"]).start(tmp_path, {})
+    assert "it is no file but a pipe" in caplog.text
 
 
 @pytest.mark.parametrize("kept", [0, 1])
