@@ -25,12 +25,15 @@ def check_output(output: Path, overwrite: bool) -> None:
     """Refuse an output that would destroy something, or whose place nothing can take.
 
     Raises:
-        ConfigError: it is a file, a mount point, the current folder or one around it, a prepared graph
-        without `overwrite`, read-only or with other things beside its files, or a folder of other things.
+        ConfigError: it is a file or below one, a mount point, the current folder or one around it, a prepared
+        graph without `overwrite`, read-only or with other things beside its files, or a folder of others.
         StorageError: it lies in a folder that may not be entered.
     """
     with os_errors_as_storage("look at output", output):
         if not output.exists():
+            above = next(one for one in output.absolute().parents if one.exists())
+            if not above.is_dir():
+                raise ConfigError(f"output {output} lies below {above}, which is a file; choose a folder")
             return
         if not output.is_dir():
             raise ConfigError(f"output {output} is a file; choose a folder")

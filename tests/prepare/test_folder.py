@@ -139,6 +139,13 @@ def test_without_flock_the_process_in_the_name_decides(
     assert live.exists()
 
 
+def test_an_output_below_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ConfigError, match=f"lies below {tmp_path}/file, which is a file; choose a folder"):
+        build(tmp_path / "file" / "new" / "g")
+    assert os.listdir(tmp_path) == ["file"]
+
+
 def test_an_output_in_a_folder_that_may_not_be_entered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
