@@ -25,6 +25,7 @@ from marius_py.run import Run, load
 from marius_py.run_files.names import CHECKPOINT_FOLDER, CONFIG_FILE
 from marius_py.run_files.outputs import check_output
 from marius_py.run_files.results import rank_split
+from marius_py.storage.file_io import os_errors_as_storage
 from marius_py.storage.protocols import Edges
 from marius_py.types import StageProgress
 
@@ -106,7 +107,9 @@ def _opened(folder: Path, name: str, graph: str | None, device: torch.device, ha
 
     It has `graph`, or, if it `has_own` and that is where it was, its own.
     """
-    if not (folder / CHECKPOINT_FOLDER).is_dir() and not (folder / CONFIG_FILE).is_file():
+    with os_errors_as_storage("open", folder):
+        is_run = (folder / CHECKPOINT_FOLDER).is_dir() or (folder / CONFIG_FILE).is_file()
+    if not is_run:
         raise MissingPathError(
             f"{name} is no run folder: it holds no {CHECKPOINT_FOLDER}/; marius-train writes one"
         )

@@ -54,10 +54,13 @@ def saved_settings(folder: Path) -> dict[str, Any] | None:
         StorageError, FormatError: the checkpoint, or without one config.yaml, is damaged.
     """
     from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, decode_meta, open_checkpoint
+    from marius_py.storage.file_io import os_errors_as_storage
     from marius_py.storage.hdf5_nodes import has_commit
 
     nodes = folder / CHECKPOINT_FOLDER
-    if not (nodes / CHECKPOINT_NAME).exists():
+    with os_errors_as_storage("open", nodes):
+        is_there = (nodes / CHECKPOINT_NAME).exists()
+    if not is_there:
         has_commit(nodes)  # refuses a store that lacks this file
     else:
         committed = open_checkpoint(nodes / CHECKPOINT_NAME)

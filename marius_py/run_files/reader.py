@@ -29,6 +29,7 @@ from marius_py.pipeline.forked import tell_of_fork
 from marius_py.run_files.folder import graph_folder, is_snapshot
 from marius_py.run_files.given_names import Name, name_text, name_texts
 from marius_py.run_files.names import CHECKPOINT_FOLDER, CONFIG_FILE, RESULT_META
+from marius_py.storage.file_io import os_errors_as_storage
 from marius_py.storage.protocols import Checkpoint
 from marius_py.storage.reader import NodeReader, open_node_reader
 
@@ -291,7 +292,9 @@ def open_run(kind: type[R], path: Path | str, graph: Path | str | None, device: 
     if graph is not None and not isinstance(graph, (str, PathLike)):
         raise ConfigError(f"graph is {graph!r}, {type(graph).__name__}; allowed: a prepared graph's folder")
     folder = Path(path).absolute()  # the current folder may be another one when a file is needed
-    if not (folder / CHECKPOINT_FOLDER).is_dir():
+    with os_errors_as_storage("open", folder):
+        is_run = (folder / CHECKPOINT_FOLDER).is_dir()
+    if not is_run:
         if (folder / CONFIG_FILE).is_file():
             raise StorageError(
                 f"the run {folder} has no {CHECKPOINT_FOLDER}/: nothing was committed yet, or it is lost"

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from marius_py.errors import FormatError, StorageError
 from marius_py.partitioning import Partitioning
 from marius_py.storage import files
+from marius_py.storage.file_io import os_errors_as_storage
 from marius_py.types import SPLITS
 
 EDGE_FILE_VERSION = 1
@@ -62,8 +63,9 @@ def read_layout(path: Path) -> EdgeLayout:
         StorageError: the file is missing, may not be read or cannot be opened as HDF5.
         FormatError: it is HDF5, but not a whole edge file of this version.
     """
-    if not path.is_file():
-        raise StorageError(f"{path} is missing; prepare the graph again")
+    with os_errors_as_storage("open", path):
+        if not path.is_file():
+            raise StorageError(f"{path} is missing; prepare the graph again")
     os.close(files.open_file(path, os.O_RDONLY))  # what the system refuses is not damaged
     try:
         with h5py.File(path, "r", locking=False) as file:

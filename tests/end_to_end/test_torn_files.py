@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import marius_py
 from marius_py import cli
 from marius_py.assembly.build import train
-from marius_py.config import load_config
-from marius_py.errors import MariusError
+from marius_py.config import EvaluateConfig, load_config
+from marius_py.errors import MariusError, StorageError
+from marius_py.evaluating import evaluate
 from marius_py.prepare import prepare
 from marius_py.storage.checkpoint_file import read_checkpoint
 from marius_py.verify import is_sound, verify
@@ -189,6 +191,30 @@ def test_the_graph_of_a_run_in_a_folder_that_may_not_be_entered(
     findings = verify(originals / "run")
     assert [finding.file for finding in findings] == [str(graph)]
     assert "Permission denied" in findings[0].problem
+
+
+@pytest.mark.parametrize("closed", ["", "checkpoint", "edges-4"])
+def test_folders_of_a_run_that_may_not_be_entered(
+    closed: str, originals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(originals / "run", run)
+    plain, folder = Path.stat, run / closed
+
+    def stat(path: Path, **named: bool) -> os.stat_result:
+        if folder in path.parents:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return plain(path, **named)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    told = f"{folder}.*: Permission denied$"
+    with pytest.raises(StorageError, match=told):
+        train(load_config([f"output={run}", "resume=true", "training.epochs=3"]))
+    if closed != "edges-4":  # which training alone needs
+        with pytest.raises(StorageError, match=told):
+            marius_py.load(run)
+        with pytest.raises(StorageError, match=told):
+            evaluate(EvaluateConfig(run=str(run), device="cpu"))
 
 
 def test_the_graph_of_a_run_that_is_another(originals: Path, tmp_path: Path) -> None:
