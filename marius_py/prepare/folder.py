@@ -26,9 +26,16 @@ def check_output(output: Path, overwrite: bool) -> None:
 
     Raises:
         ConfigError: it is a file or below one, a mount point, the current folder or one around it, a prepared
-        graph without `overwrite`, read-only or with other things beside its files, or a folder of others.
+        graph without `overwrite`, read-only or with other things beside its files, or a folder of others; or
+        its path is not UTF-8.
         StorageError: it lies in a folder that may not be entered.
     """
+    try:
+        os.fspath(output.absolute()).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"output {output} is not UTF-8, as the path of a Parquet file must be: choose another folder"
+        ) from None
     with os_errors_as_storage("look at output", output):
         if not output.exists():
             above = next(one for one in output.absolute().parents if one.exists())

@@ -139,6 +139,12 @@ def test_without_flock_the_process_in_the_name_decides(
     assert live.exists()
 
 
+def test_an_output_that_is_not_utf_8(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not UTF-8, as the path of a Parquet file must be"):
+        build(tmp_path / os.fsdecode(b"g\xff"))
+    assert os.listdir(tmp_path) == []
+
+
 def test_an_output_below_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ConfigError, match=f"lies below {tmp_path}/file, which is a file; choose a folder"):
