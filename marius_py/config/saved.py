@@ -10,7 +10,7 @@ from marius_py.config.explain import one_line
 from marius_py.config.fields import join
 from marius_py.errors import FormatError
 from marius_py.run_files.names import CHECKPOINT_FOLDER, CONFIG_FILE, CONFIG_META
-from marius_py.storage.files import open_regular
+from marius_py.storage.regular import open_regular
 
 _MISSING: Any = object()
 

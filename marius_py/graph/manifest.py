@@ -14,7 +14,8 @@ from typing import Any
 import xxhash
 
 from marius_py.errors import FormatError, MissingPathError, StorageError
-from marius_py.storage.files import read_regular, storage_error
+from marius_py.storage.files import storage_error
+from marius_py.storage.regular import read_regular
 
 GRAPH_FILE = "graph.json"
 NODES_FILE = "nodes.parquet"

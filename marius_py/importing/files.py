@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marius_py.errors import FormatError, MariusError, MissingPathError, StorageError
-from marius_py.storage.files import read_regular
+from marius_py.storage.regular import read_regular
 
 JSON_LIMIT = 1 << 36
 """Bytes of a JSON file that are read at most."""

@@ -11,7 +11,7 @@ import numpy as np
 from marius_py.errors import ConfigError, FormatError, MissingPathError
 from marius_py.importing.files import check_file, shown
 from marius_py.storage.file_io import os_errors_as_storage
-from marius_py.storage.files import open_regular
+from marius_py.storage.regular import open_regular
 
 _LINES = "a line 'number, name' each"
 _NAMES = {"entities": ("entities.dict", "entities.tsv"), "relations": ("relations.dict", "relations.tsv")}

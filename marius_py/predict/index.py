@@ -30,7 +30,8 @@ from marius_py.predict.finite import only_numbers, tell_left_out
 from marius_py.predict.metric import Metric, check_metric, scorer_of
 from marius_py.predict.topk import Best, TopK
 from marius_py.storage.file_io import file_checksum
-from marius_py.storage.files import made_folders, read_regular
+from marius_py.storage.files import made_folders
+from marius_py.storage.regular import read_regular
 from marius_py.storage.replacing import Replacing
 from marius_py.streams import Purpose, stream
 from marius_py.types import Progress

@@ -10,7 +10,7 @@ from marius_py.prepare.blocks import EdgeSource
 from marius_py.prepare.columns import ColumnKey, Header, elsewhere
 from marius_py.prepare.text import TextSource
 from marius_py.prepare.typed import NumpySource, ParquetSource
-from marius_py.storage.files import PIPE, kind_of
+from marius_py.storage.regular import PIPE, irregular_kind
 
 _COMPRESSED = (".gz", ".zst", ".zstd", ".bz2", ".xz", ".lz4")
 """Endings to look behind; which compression is read the first bytes decide."""
@@ -61,7 +61,7 @@ def open_source(
     path = Path(path)
     if not path.exists():
         raise MissingPathError(f"{f'{key}=' if key else 'input file '}{path} does not exist")
-    other = kind_of(path)
+    other = irregular_kind(path)
     if other is not None:
         twice = "edges are read twice: write them to a file first (gzip and zstd are read as they are)"
         raise MissingPathError(

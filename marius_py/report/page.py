@@ -37,7 +37,8 @@ from marius_py.report.map import Method, check_method, map_rows
 from marius_py.run import Run
 from marius_py.run_files.names import TRACE_FILE
 from marius_py.run_files.outputs import check_output
-from marius_py.storage.files import made_folders, read_regular
+from marius_py.storage.files import made_folders
+from marius_py.storage.regular import read_regular
 from marius_py.storage.replacing import Replacing
 from marius_py.streams import Purpose, stream
 from marius_py.types import StageProgress

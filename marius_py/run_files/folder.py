@@ -19,9 +19,10 @@ from marius_py.run_files.names import (
 )
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, open_checkpoint
 from marius_py.storage.file_io import os_errors_as_storage
-from marius_py.storage.files import read_regular, storage_error
+from marius_py.storage.files import storage_error
 from marius_py.storage.node_file import NODES_NAME, read_facts
 from marius_py.storage.reader import open_node_reader
+from marius_py.storage.regular import read_regular
 
 
 def is_snapshot(folder: Path) -> bool:

@@ -19,7 +19,6 @@ from marius_py.errors import StorageError
 from marius_py.storage.files import (
     hdf5_error,
     open_file,
-    open_regular,
     read_into,
     remove,
     replace,
@@ -28,6 +27,7 @@ from marius_py.storage.files import (
     write_from,
     write_temporary,
 )
+from marius_py.storage.regular import open_regular
 
 _HASH_BLOCK = 1 << 24
 

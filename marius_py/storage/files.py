@@ -12,12 +12,12 @@ import errno
 import logging
 import os
 import re
-import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from marius_py.errors import ConfigError, MissingPathError, StorageError
+from marius_py.storage.regular import open_regular
 
 logger = logging.getLogger(__name__)
 
@@ -31,15 +31,6 @@ CallHook = Callable[[str, str, int], int]
 
 REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
 """Errors of opening or reading a file that say nothing of what it holds."""
-
-PIPE = "a pipe"
-_KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: PIPE,
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
 
 _HDF5_ERRNO = re.compile(r"errno = (\d+)")
 
@@ -112,36 +103,6 @@ def refused_by_hdf5(path: Path, error: Exception) -> StorageError | None:
             "h5py.File(…, locking=False)"
         )
     return None
-
-
-def kind_of(path: Path | str) -> str | None:
-    """What a path leads to, in words, if that is no file; None of a file. OSError: it leads nowhere.
-
-    >>> kind_of("/dev/null")
-    'a device'
-    """
-    return _KINDS.get(stat.S_IFMT(os.stat(path).st_mode))
-
-
-def open_regular(path: Path | str, flags: int) -> int:
-    """Open a file, or with O_DIRECTORY a folder, as os.open; also the opener of `open`.
-
-    Anything else is refused: whoever opens a pipe waits for another program, and a device may have no end.
-
-    Raises:
-        OSError: it is something else, or the system refuses it.
-    """
-    with contextlib.suppress(FileNotFoundError):  # O_CREAT makes it
-        kind = kind_of(path)
-        if kind is not None and not flags & os.O_DIRECTORY:
-            raise OSError(f"it is no file but {kind}")
-    return os.open(path, flags | os.O_CLOEXEC, 0o666)
-
-
-def read_regular(path: Path) -> bytes:
-    """The bytes of a file; raises OSError as `open_regular`."""
-    with open(path, "rb", opener=open_regular) as file:
-        return file.read()
 
 
 def open_file(path: Path, flags: int) -> int:

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from marius_py.errors import StorageError
-from marius_py.storage.files import open_regular, reason_of
+from marius_py.storage.files import reason_of
+from marius_py.storage.regular import open_regular
 
 logger = logging.getLogger(__name__)
 

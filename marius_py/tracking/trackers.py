@@ -23,8 +23,8 @@ from marius_py.config.registry import make
 from marius_py.errors import ConfigError
 from marius_py.run_files.names import CHECKPOINT_FOLDER, CSV_FILE, METRICS_FILE
 from marius_py.storage.file_io import replace_file
-from marius_py.storage.files import read_regular
 from marius_py.storage.node_file import NODES_NAME, read_facts
+from marius_py.storage.regular import read_regular
 
 logger = logging.getLogger(__name__)
 
