@@ -55,7 +55,9 @@ def _one_torch_thread() -> None:
 def _logging_as_it_was() -> Iterator[None]:
     """A command called in this process takes over the package's logger, hydra the root's: give them back."""
     logger, root = logging.getLogger("marius_py"), logging.getLogger()
-    before = list(logger.handlers), logger.level, logger.propagate
+    before: tuple[list[logging.Handler], int, bool] = [], logging.NOTSET, True
+    logger.handlers[:], level, logger.propagate = before  # a fixture of the module may have called a command
+    logger.setLevel(level)
     of_root = list(root.handlers), root.level
     yield
     root.handlers[:], level = of_root
