@@ -133,20 +133,22 @@ class _Heeding(Passing):
 
     def on_progress(self, edges: int) -> None:
         """Pass on, and note what is raised."""
-        try:
+        with self._noting():
             super().on_progress(edges)
-        except BaseException as error:
-            self.raised = error
-            raise
 
     def on_stage(self, stage: str, done: int, total: int | None, unit: str) -> None:
         """Stop where a signal came while the epoch before was committed."""
-        try:
+        with self._noting():
             super().on_stage(stage, done, total, unit)
+        self.interrupts.check()
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        try:
+            yield
         except BaseException as error:
             self.raised = error
             raise
-        self.interrupts.check()
 
 
 def evaluate(
