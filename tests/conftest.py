@@ -1,4 +1,4 @@
-"""Shared fixtures: the real data folder, one torch thread, no thread left behind."""
+"""Shared fixtures: the real data folder, one torch thread, the same random numbers, no thread left behind."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ def data_dir() -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _one_torch_thread() -> None:
-    """One thread for every test: a run in the test before may have left it at the machine's cores."""
+def _torch_as_new() -> None:
+    """One thread, and the same random numbers whatever ran before: a test that fails does so again alone."""
     import torch
 
     torch.set_num_threads(1)
+    torch.default_generator.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
