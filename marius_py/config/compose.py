@@ -8,16 +8,13 @@ functions: `--help` and the library work without waiting for it.
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from marius_py.config.evaluate_schema import EvaluateConfig
-from marius_py.config.explain import explain
 from marius_py.config.groups import conf_dir, own_groups, refused
+from marius_py.config.hydra_values import files_of, plain_of, values_of
 from marius_py.config.overrides import (
     keys_in,
     prepare_overrides,
@@ -36,9 +33,6 @@ T = TypeVar("T", TrainConfig, EvaluateConfig, PrepareConfig)
 
 NAMES: dict[type[Any], str] = {TrainConfig: "train", EvaluateConfig: "evaluate", PrepareConfig: "prepare"}
 """Configuration class → name of its primary file in conf/."""
-
-_HYDRA = threading.Lock()
-"""Held while hydra composes: its state belongs to the process."""
 
 
 def load_config(overrides: Sequence[str] = (), *, config_dir: str | Path | None = None) -> TrainConfig:
@@ -102,14 +96,14 @@ def config_from(
         ConfigError: unknown key, wrong type, value out of range. StorageError, FormatError: the run to resume
         is damaged.
     """
-    composed = values if isinstance(values, dict) else _plain_of(values)
+    composed = values if isinstance(values, dict) else plain_of(values)
     if overrides is not None and "experiment" in composed:
         _check_packages(NAMES[kind], overrides, config_dir)
     if overrides is not None and kind is TrainConfig and composed.get("resume") is True:
         output = composed.get("output")
         saved = None if output is None else saved_settings(Path(str(output)))
         if saved is not None:
-            defaults = _defaults(NAMES[kind], config_dir)
+            defaults = _compose_plain(NAMES[kind], [], config_dir)
             keys = keys_in(overrides) | _chosen_keys(NAMES[kind], overrides, config_dir)
             composed = overlay(as_given(saved), composed, defaults, keys)
     config = build(kind, composed)
@@ -119,30 +113,15 @@ def config_from(
 
 
 def _compose_plain(name: str, overrides: Sequence[str], config_dir: str | Path | None) -> dict[str, Any]:
-    from hydra import compose as hydra_compose
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
     own = own_groups(name, config_dir)
     try:
-        with _own_hydra(own):
-            composed = hydra_compose(name, overrides=list(overrides))
-        return _plain_of(composed)
+        return values_of(name, overrides, own)
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         raise refused(error, overrides, own) from error
-
-
-def _defaults(name: str, config_dir: str | Path | None) -> dict[str, Any]:
-    """What is composed from no overrides, for reading; where the package's own files say so, only once."""
-    if own_groups(name, config_dir) is None:
-        return _package_defaults(name)
-    return _compose_plain(name, [], config_dir)
-
-
-@cache
-def _package_defaults(name: str) -> dict[str, Any]:
-    return _compose_plain(name, [], None)
 
 
 def _chosen_keys(name: str, overrides: Sequence[str], config_dir: str | Path | None) -> set[str]:
@@ -175,66 +154,11 @@ def _chosen(
     """The groups that `overrides` choose from; files chosen that are not usual, with where each belongs."""
     own = own_groups(name, config_dir)
     folders = [conf_dir()] if own is None else [own, conf_dir()]
-    chosen = _files_of(name, list(overrides), own)
-    taken = _package_files(name) if own is None else _paths(_files_of(name, [], own))
+    chosen = files_of(name, overrides, own)
+    taken = {one.config_path for one in files_of(name, [], own).defaults}
     files = []
     for one in chosen.defaults:
         path = next(filter(Path.is_file, (folder / f"{one.config_path}.yaml" for folder in folders)), None)
         if path is not None and one.config_path not in taken:
             files.append((path, one.package or ""))
     return set(chosen.overrides.override_choices), files
-
-
-@cache
-def _package_files(name: str) -> frozenset[str | None]:
-    """The files that are composed from no overrides, of the package's own."""
-    return _paths(_files_of(name, [], None))
-
-
-def _paths(files: Any) -> frozenset[str | None]:
-    return frozenset(one.config_path for one in files.defaults)
-
-
-def _files_of(name: str, overrides: list[str], own: Path | None) -> Any:
-    """The files that hydra composes, in order, and the groups chosen from."""
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.types import RunMode
-
-    with _own_hydra(own):
-        return GlobalHydra.instance().config_loader().compute_defaults_list(name, overrides, RunMode.RUN)
-
-
-@contextmanager
-def _own_hydra(groups: Path | None) -> Iterator[None]:
-    """Nobody else's hydra, by one thread at a time; what the program around us initialised comes back.
-
-    Args:
-        groups: the folder of the user's own groups, where it looks first.
-    """
-    from hydra import initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.version import VersionBase
-
-    from marius_py.config.search_path import searched
-
-    with _HYDRA:
-        state, version = GlobalHydra.instance(), VersionBase.instance()
-        outer, base = state.hydra, version.version_base
-        state.hydra = None
-        try:
-            with searched(groups), initialize_config_dir(str(conf_dir()), version_base="1.3"):
-                yield
-        finally:
-            GlobalHydra.set_instance(state)  # hydra leaves a copy in its place
-            state.hydra, version.version_base = outer, base
-
-
-def _plain_of(composed: Any) -> dict[str, Any]:
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    try:
-        values = OmegaConf.to_container(composed, resolve=True)
-    except OmegaConfBaseException as error:
-        raise ConfigError(explain(error)) from error
-    return cast(dict[str, Any], values)
