@@ -18,13 +18,13 @@ from pathlib import Path
 
 import numpy as np
 
-import marius_py
-from marius_py.run import Run
-
 try:
     from matplotlib.figure import Figure
 except ModuleNotFoundError:
     raise SystemExit("this example needs matplotlib: pip install 'marius_py[plot]'") from None
+
+import marius_py
+from marius_py.run import Run
 
 COUNTRIES = Path(__file__).with_name("countries.tsv")
 KEPT_BACK = 30

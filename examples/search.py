@@ -13,15 +13,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import marius_py
-from marius_py.assembly import Watcher
-from marius_py.errors import InterruptedRunError
-from marius_py.generate import planted_graph
-
 try:
     import optuna
 except ModuleNotFoundError:
     raise SystemExit("this example needs optuna: pip install 'marius_py[optuna]'") from None
+
+import marius_py
+from marius_py.assembly import Watcher
+from marius_py.errors import InterruptedRunError
+from marius_py.generate import planted_graph
 
 DECODERS = ("complex", "distmult", "transe")
 

@@ -17,9 +17,6 @@ from pathlib import Path
 
 import numpy as np
 
-import marius_py
-from marius_py.run import Run
-
 try:
     import networkx as nx
     from matplotlib.figure import Figure
@@ -27,6 +24,9 @@ except ModuleNotFoundError:
     raise SystemExit(
         "this example needs networkx and matplotlib: pip install 'marius_py[plot]' networkx"
     ) from None
+
+import marius_py
+from marius_py.run import Run
 
 
 def read_graph(path: Path | None) -> nx.Graph:
