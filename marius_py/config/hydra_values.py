@@ -130,20 +130,16 @@ def _upon_files(name: str, words: Sequence[str]) -> dict[str, Any] | None:
 
 
 def _read(words: Sequence[str]) -> list[tuple[str, Any]] | None:
-    """Keys and values, of words that give plain ones; None: some do not, or cannot be read."""
+    """Keys and values, of words that give plain ones; None: some do not. HydraException: cannot be read."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
 
     if not all(map(_is_value, words)):
         return None
-    try:
-        with _HYDRA:
-            parsed = OverridesParser.create().parse_overrides(list(words))
-        if any(one.is_sweep_override() for one in parsed):
-            return None
-        given = [(one.key_or_group, one.value()) for one in parsed]
-    except HydraException:  # told where hydra composes
+    with _HYDRA:
+        parsed = OverridesParser.create().parse_overrides(list(words))
+    if any(one.is_sweep_override() for one in parsed):
         return None
+    given = [(one.key_or_group, one.value()) for one in parsed]
     return given if all(_is_plain(value) for _, value in given) else None
 
 

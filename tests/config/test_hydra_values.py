@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from hydra.errors import HydraException
 
 from marius_py.config import hydra_values
 from marius_py.config.hydra_values import files_of, values_of
@@ -49,8 +50,6 @@ NOT_PLAIN = [
     "output=${graph}",
     "model=${oc.env:HOME}",
     "output=???",
-    "graph=[",
-    "graph=a=b)",
     "more=1",
     "model.more=1",
     "model.dim.more=1",
@@ -72,6 +71,15 @@ def test_values_upon_files_are_as_hydra_composes_them(choices: list[str]) -> Non
 @pytest.mark.parametrize("word", NOT_PLAIN)
 def test_what_is_no_plain_value_of_a_key_that_is_there_is_left_to_hydra(word: str) -> None:
     assert hydra_values._upon_files("train", ["graph=g", word, "output=o"]) is None
+
+
+@pytest.mark.parametrize("word", ["graph=[", "graph=a)", "model.dim='4"])
+def test_what_cannot_be_read_is_told_as_by_hydra(word: str) -> None:
+    with pytest.raises(HydraException) as expected:
+        hydra_values._composed("train", [word], None)
+    with pytest.raises(HydraException) as found:
+        values_of("train", [word], None)
+    assert (found.type, str(found.value)) == (expected.type, str(expected.value))
 
 
 def test_what_was_composed_before_stays_as_it_was() -> None:

@@ -17,14 +17,17 @@ import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
 from hydra.version import VersionBase
 
 import marius_py
 from marius_py import api
 from marius_py.assembly.build import Watcher
-from marius_py.config import load_config
+from marius_py.config import hydra_values, load_config
 from marius_py.errors import ConfigError, InterruptedRunError, MissingPathError
 from marius_py.storage.hdf5_nodes import open_node_store
+
+PARSER = "hydra.core.override_parser.overrides_parser.OverridesParser.create"
 
 SMALL: dict[str, Any] = {
     "device": "cpu",
@@ -42,6 +45,7 @@ def outer(tmp_path: Path) -> Iterator[None]:
     """A program that has initialised hydra for itself."""
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "mine.yaml").write_text("mine: 3\n")
+    hydra_values._composed_once.cache_clear()
     with initialize_config_dir(str(tmp_path / "conf"), version_base="1.2"):
         yield
 
@@ -348,9 +352,10 @@ def test_a_graph_that_appears_while_it_is_prepared_is_used(
         assert run.epochs == 1
 
 
-@pytest.mark.parametrize("kind", [UnboundLocalError, ValueError])
+@pytest.mark.parametrize("kind", [UnboundLocalError, ValueError, HydraException])
+@pytest.mark.parametrize("where", ["hydra.compose", PARSER])
 def test_what_hydra_makes_of_an_interrupt_is_one(
-    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+    where: str, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*words: Any, **named: Any) -> None:
         try:
@@ -358,7 +363,8 @@ def test_what_hydra_makes_of_an_interrupt_is_one(
         finally:
             raise kind("instead")
 
-    monkeypatch.setattr("hydra.compose", interrupted)
+    hydra_values._composed_once.cache_clear()
+    monkeypatch.setattr(where, interrupted)
     with pytest.raises(KeyboardInterrupt):
         load_config(["model.dim=8"])
 
