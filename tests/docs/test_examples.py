@@ -78,6 +78,7 @@ def test_knowledge_graph_of_my_own(tmp_path: Path) -> None:
 
 
 @drawing
+@pytest.mark.slow
 def test_social_graph_finds_communities(tmp_path: Path) -> None:
     networkx = pytest.importorskip("networkx", reason="the example's graph is networkx's")
     output = _run("social_graph.py", cwd=tmp_path)
