@@ -49,7 +49,8 @@ def files_of(name: str, words: Sequence[str], own: Path | None) -> Any:
     Args and errors as of `values_of`.
     """
     choices = tuple(word for word in words if not _is_value(word))
-    return _listed(name, choices, own) if own else _listed_once(name, choices)
+    changes = own or any("${" in word for word in choices)  # files, or what is interpolated
+    return _listed(name, choices, own) if changes else _listed_once(name, choices)
 
 
 def plain_of(composed: Any) -> dict[str, Any]:

@@ -97,6 +97,14 @@ def test_a_choice_is_composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert values_of("train", ["model=distmult", "model.dim=32"], None)["model"]["dim"] == 32
 
 
+def test_what_is_interpolated_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    for model in ("transe", "distmult"):
+        monkeypatch.setenv("MODEL", model)
+        words = ["model=${oc.env:MODEL}", "model.dim=8"]
+        assert f"model/{model}" in {one.config_path for one in files_of("train", words, None).defaults}
+        assert values_of("train", words, None)["model"]["decoder"] == {"_target_": model}
+
+
 def test_files_do_not_depend_on_values() -> None:
     words = ["model=transe", "experiment=demo", "model.dim=4", "hydra/launcher=basic"]
     found = files_of("train", words, None)
