@@ -10,10 +10,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -51,6 +53,17 @@ def without_numba(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(builtins, "__import__", refuse)
     yield
     host.numba_works.cache_clear()
+
+
+@cache
+def from_python(helper: Any) -> Any:
+    """What Python calls a function by that is for compiled ones: called itself, it would end the process."""
+
+    @numba.njit
+    def call(*given: Any) -> Any:
+        return helper(*given)
+
+    return call
 
 
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +140,7 @@ def test_weights_are_summed_on_the_way() -> None:
 def powers_of_2(x: np.ndarray) -> np.ndarray:
     """As loops compute them."""
     found = np.empty_like(x)
-    _write_powers(x, found)
+    from_python(_write_powers)(x, found)
     return found
 
 
@@ -144,33 +157,39 @@ def weigh(scores: np.ndarray, shifts: np.ndarray, count: int, log_weight: np.flo
         np.zeros(0, np.int64),
         np.array([0, scores.shape[1]]),
     )
-    numba_weights.weigh_softmax(scores, -shifts, count, log_weight, bias, group, 0, runs, 1, scores, shifts)
+    from_python(numba_weights.weigh_softmax)(
+        scores, -shifts, count, log_weight, bias, group, 0, runs, 1, scores, shifts
+    )
 
 
 def test_sigmoids_and_their_integrals() -> None:
     """Close to the exact ones where these are near nothing as well, at their ends and for no number."""
     x = np.linspace(-80, 80, 100_001, dtype=np.float32)
     exact = x.astype(np.float64)
-    softplus = np.array([numba_weights._softplus(one) for one in x])
-    sigmoid = np.array([numba_weights._sigmoid(one) for one in x])
+    softplus = np.array([from_python(numba_weights._softplus)(one) for one in x])
+    sigmoid = np.array([from_python(numba_weights._sigmoid)(one) for one in x])
     allowed = 5e-7 + 9e-8 * np.abs(exact)  # powers of numbers that are rounded
     assert (np.abs(softplus / np.logaddexp(0, exact) - 1) <= allowed).all()
     assert (np.abs(sigmoid / np.exp(exact - np.logaddexp(0, exact)) - 1) <= allowed).all()
     ends = [np.float32(one) for one in (-np.inf, -1e30, 1e30, np.inf, np.nan)]
-    np.testing.assert_array_equal([numba_weights._sigmoid(one) for one in ends], [0, 0, 1, 1, np.nan])
     np.testing.assert_array_equal(
-        [numba_weights._softplus(one) for one in ends], [0, 0, np.float32(1e30), np.inf, np.nan]
+        [from_python(numba_weights._sigmoid)(one) for one in ends], [0, 0, 1, 1, np.nan]
+    )
+    np.testing.assert_array_equal(
+        [from_python(numba_weights._softplus)(one) for one in ends], [0, 0, np.float32(1e30), np.inf, np.nan]
     )
 
 
 def test_bits_as_whole_numbers_are_in_the_order_of_floats() -> None:
     floats = np.array([-np.inf, -3e38, -1.5, -1e-40, 0, 1e-40, 2, 3e38, np.inf], np.float32)
-    ordered = [int(numba_weights._ordered(one)) for one in floats.view(np.int32)]
+    ordered = [int(from_python(numba_weights._ordered)(one)) for one in floats.view(np.int32)]
     assert ordered == sorted(ordered)
-    back = np.array([numba_weights._ordered(np.int32(one)) for one in ordered], np.int32)
+    back = np.array([from_python(numba_weights._ordered)(np.int32(one)) for one in ordered], np.int32)
     np.testing.assert_array_equal(back.view(np.float32), floats)
     assert (
-        ordered[1] > numba_weights._LEAST == numba_weights._ordered(np.finfo(np.float32).min.view(np.int32))
+        ordered[1]
+        > numba_weights._LEAST
+        == from_python(numba_weights._ordered)(np.finfo(np.float32).min.view(np.int32))
     )
 
 
@@ -186,14 +205,14 @@ def test_factors_are_rounded_to_the_nearest() -> None:
     numbers = numbers.astype(np.float32)
     numbers[0, :6] = 0, np.inf, -np.inf, 1, -2.5, np.finfo(np.float32).max
     found = np.zeros((40, 64), np.uint16)
-    numba_contrast._round(numbers, 40, 50, found)
+    from_python(numba_contrast._round)(numbers, 40, 50, found)
     np.testing.assert_array_equal(found[:, :50], as_factors(numbers, np.uint16))
     assert not found[:, 50:].any()
     no_numbers = np.array([[0x7F800001, 0x7FC00000, 0x7FFFFFFF, 0xFFFFFFFF]], np.uint32).view(np.float32)
-    numba_contrast._round(no_numbers, 1, 4, found)
+    from_python(numba_contrast._round)(no_numbers, 1, 4, found)
     assert torch.from_numpy(found[:1, :4].copy()).view(torch.bfloat16).isnan().all()
     ties = np.array([[1 + 2**-8, -1 - 2**-8]], np.float32)  # between 1 and 1 + 2^-7
-    numba_contrast._round(ties, 1, 2, found)
+    from_python(numba_contrast._round)(ties, 1, 2, found)
     rounded = torch.from_numpy(found[:1, :2].copy()).view(torch.bfloat16).float().tolist()
     assert rounded == [[1 + 2**-7, -1 - 2**-7]]
 
@@ -228,7 +247,9 @@ def test_products_within_loops(
     out = np.full((6, 8), np.nan, np.float32)
     for kept in (0.0, 1.0):
         factors = [as_factors(array, dtype) for array in arrays]
-        numba_gemm.multiply(gemm, transpose_left, transpose_right, (m, n, k), *factors, np.float32(kept), out)
+        from_python(numba_gemm.multiply)(
+            gemm, transpose_left, transpose_right, (m, n, k), *factors, np.float32(kept), out
+        )
         np.testing.assert_allclose(out[:m, :n], (1 + kept) * (left @ right), rtol=1e-6)
     assert np.isnan(out[m:]).all()
     assert np.isnan(out[:, n:]).all()
@@ -255,15 +276,15 @@ def test_products_by_rows_within_loops(m: int, n: int, k: int, gemm: int, dtype:
     factors = [as_factors(array, dtype) for array in arrays]
     if dtype == np.uint16:
         pairs = np.zeros((k // 2, n + 3), np.uint32)
-        numba_products._pair(factors[1], k, n + 3, pairs)
+        from_python(numba_products._pair)(factors[1], k, n + 3, pairs)
         np.testing.assert_array_equal(pairs & 0xFFFF, factors[1][:k:2])
         np.testing.assert_array_equal(pairs >> 16, factors[1][1:k:2])
         factors[1] = pairs
     out = np.full((m + 1, n + 1), np.nan, np.float32)
     for is_added in (False, True):
-        numba_gemm.multiply_rows(gemm, (m, n, k), *factors, is_added, out)
+        from_python(numba_gemm.multiply_rows)(gemm, (m, n, k), *factors, is_added, out)
         np.testing.assert_allclose(out[:m, :n], (1 + is_added) * (left @ right), rtol=1e-6)
-    numba_gemm.multiply_rows(gemm, (m, n, k - 2), *factors, False, out, 2)
+    from_python(numba_gemm.multiply_rows)(gemm, (m, n, k - 2), *factors, False, out, 2)
     np.testing.assert_allclose(out[:m, :n], left[:, 2:] @ right[2:], rtol=1e-6)
     assert np.isnan(out[m:]).all()
     assert np.isnan(out[:, n:]).all()
@@ -273,11 +294,11 @@ def test_products_by_rows_within_loops(m: int, n: int, k: int, gemm: int, dtype:
 def test_words_are_turned_by_tiles(dtype: type[np.generic]) -> None:
     words = np.arange(48 * 32, dtype=np.uint32).reshape(48, 32).view(dtype)
     turned = np.zeros((32, 64), dtype)
-    numba_turning.turn(words, 33, 17, turned)
+    from_python(numba_turning.turn)(words, 33, 17, turned)
     np.testing.assert_array_equal(turned[:, :48], words.T)
     assert not turned[:, 48:].any()
     turned[:] = 0
-    numba_turning.turn(words, 16, 1, turned)
+    from_python(numba_turning.turn)(words, 16, 1, turned)
     np.testing.assert_array_equal(turned[:16, :16], words[:16, :16].T)
     assert not turned[16:].any()
     assert not turned[:, 16:].any()
