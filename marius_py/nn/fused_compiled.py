@@ -38,13 +38,8 @@ from marius_py.types import Side
 _ZERO, _ONE = np.float32(0), np.float32(1)
 _ALL = np.empty((0, 0), np.bool_)
 """A mask that drops nothing."""
-_OBJECTIVES = {
-    SoftmaxObjective: "SOFTMAX",
-    SmoothedObjective: "SMOOTHED",
-    LogisticObjective: "LOGISTIC",
-    MarginObjective: "MARGIN",
-}
-"""Objectives that loops know, and what they call them."""
+_AVERAGES = {SmoothedObjective: "SMOOTHED", LogisticObjective: "LOGISTIC", MarginObjective: "MARGIN"}
+"""Objectives beside softmax that loops know, and what they call them."""
 
 
 def can_compile(form: ClosedForm, given: StepInput, workspace: Workspace) -> bool:
@@ -60,7 +55,7 @@ def can_compile(form: ClosedForm, given: StepInput, workspace: Workspace) -> boo
 
 def loops_know(form: ClosedForm, *, drops_relations: bool) -> bool:
     """Whether there are loops for a decoder and a loss, with dropout of relations or without."""
-    if not _is_joined(form.decoder) or type(form.objective) not in _OBJECTIVES:
+    if not _is_joined(form.decoder) or type(form.objective) not in (SoftmaxObjective, *_AVERAGES):
         return False
     if drops_relations and not _may_drop_relations(form.decoder):
         return False
@@ -180,7 +175,7 @@ def _contrast(
         *(one.numpy() for one in tables),
         edges,
         _negatives(given, side),
-        _objective(form),
+        *_objective(form),
         masks,
         uses,
         *loops.given,
@@ -261,17 +256,18 @@ def _negatives(given: StepInput, side: Side) -> Any:
     )
 
 
-def _objective(form: ClosedForm) -> Any:
-    """The loops' Objective."""
+def _objective(form: ClosedForm) -> tuple[np.float32, Any]:
+    """What the loops take for a loss: the logarithm of what all negatives count, and Averages or None."""
     weights, given = compiled_weights(), form.objective
     assert weights is not None
-    kind = getattr(weights, _OBJECTIVES[type(given)])
+    if type(given) is SoftmaxObjective:
+        return np.float32(given.log_weight), None
+    kind = getattr(weights, _AVERAGES[type(given)])
     if isinstance(given, AveragedObjective):
-        margin, temperature = np.float32(given.margin), np.float32(given.temperature)
-        return weights.Objective(kind, _ZERO, margin, temperature, _ZERO)
-    assert isinstance(given, SoftmaxObjective)
-    smoothing = given.smoothing if isinstance(given, SmoothedObjective) else 0
-    return weights.Objective(kind, np.float32(given.log_weight), _ZERO, _ZERO, np.float32(smoothing))
+        return _ZERO, weights.Averages(kind, np.float32(given.margin), np.float32(given.temperature), _ZERO)
+    assert isinstance(given, SmoothedObjective)
+    smoothed = weights.Averages(kind, _ZERO, _ZERO, np.float32(given.smoothing))
+    return np.float32(given.log_weight), smoothed
 
 
 def _array(given: Tensor | None, dtype: type[np.generic], *shape: int) -> np.ndarray:

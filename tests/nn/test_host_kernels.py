@@ -608,7 +608,7 @@ from marius_py.nn.kernels import numba_contrast_sums as sums_loops
 from marius_py.nn.kernels import numba_matrices as matrices
 from marius_py.nn.kernels.numba_dropout import Masks, Uses
 from marius_py.nn.kernels.numba_queries import COMPLEX, SUM, Edges
-from marius_py.nn.kernels.numba_weights import LOGISTIC, MARGIN, SMOOTHED, SOFTMAX, Negatives, Objective
+from marius_py.nn.kernels.numba_weights import LOGISTIC, MARGIN, SMOOTHED, Averages, Negatives
 from marius_py.nn.kernels.numba_products import Turned
 from marius_py.nn.kernels.gemm import bfloat16_gemm_address, rows_gemm_address, sgemm_address
 from marius_py.nn.kernels.host import has_bfloat16_pairs
@@ -624,11 +624,9 @@ negatives = Negatives(
     random.integers(0, 80, (1, count)), np.zeros((1, 0), np.int64), np.zeros((1, edges, 0), np.float32),
     np.zeros(0, np.int64),
 )
-objectives = [
-    Objective(kind, np.float32(0), np.float32(1), np.float32(temperature), np.float32(0.1))
-    for kind, temperature in (
-        (SOFTMAX, 0), (SMOOTHED, 0), (LOGISTIC, 0), (LOGISTIC, 0.5), (MARGIN, 0), (MARGIN, 0.5)
-    )
+losses = [None] + [
+    Averages(kind, np.float32(1), np.float32(temperature), np.float32(0.1))
+    for kind, temperature in ((SMOOTHED, 0), (LOGISTIC, 0), (LOGISTIC, 0.5), (MARGIN, 0), (MARGIN, 0.5))
 ]
 kept = [random.random((edges, dim)) < 0.7 for _ in range(5)] + [random.random((count, dim)) < 0.7]
 masks = Masks(*kept, np.float32(1.25), np.float32(1.5))
@@ -671,24 +669,24 @@ for (gemm, dtype, is_by_rows), by_columns in (
         room[7], room[9] = room[0], room[5]
     turned = turn(room[10], room[9]) if is_by_rows else None
     room = loops.Room(*room, by_columns)
-    for objective in objectives:
+    for loss in losses:
         for dropout in ((None, None), (masks, uses)):
-            show(loops.contrast, asked, negatives, objective, *dropout, room, turned, gemm)
+            show(loops.contrast, asked, negatives, np.float32(0), loss, *dropout, room, turned, gemm)
 shapes = [(edges, width)] * 3 + [(edges, places)] + [(edges,)] * 5
 shapes += [(places, width), (places,), (dim + 1, places)]
 room = distances.Room(*(np.zeros(shape, np.float32) for shape in shapes))
 asked = Edges(known, relation, answer, known, SUM, np.float32(1), weight)
 for gemm, turned in ((sgemm_address(), None), (by_rows[0], turn(room.candidates, room.scores))):
-    for objective in objectives if gemm is not None else ():
+    for loss in losses if gemm is not None else ():
         for dropout in ((None, None), (masks, uses)):
-            show(distances.contrast, asked, negatives, objective, *dropout, room, turned, gemm)
+            show(distances.contrast, asked, negatives, np.float32(0), loss, *dropout, room, turned, gemm)
 room = [np.zeros(shape, np.float32) for shape in [(edges, dim)] * 2 + [(edges,)] * 3 + [(edges, count)]]
 room = sums_loops.Room(*room, room[5], *(np.zeros((dim, count), np.float32) for _ in range(2)))
 for product, is_complex in ((SUM, False), (COMPLEX, True)):
     asked = Edges(known, relation, answer, known, product, np.float32(1), weight)
-    for objective in objectives:
+    for loss in losses:
         for dropout in ((None, None), (masks, uses)):
-            show(sums_loops.contrast, asked, negatives, objective, *dropout, is_complex, room)
+            show(sums_loops.contrast, asked, negatives, np.float32(0), loss, *dropout, is_complex, room)
 forms = random.standard_normal((3, dim * 20), np.float32)
 given = rows, forms, known, relation, np.argsort(relation)
 for turned, mask in ((False, masks.node), (True, masks.node[:0])):

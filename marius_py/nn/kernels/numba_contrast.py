@@ -25,8 +25,8 @@ from marius_py.nn.kernels.numba_queries import Edges, ask, ask_back
 from marius_py.nn.kernels.numba_rows import add_columns, add_each
 from marius_py.nn.kernels.numba_weights import (
     NOTHING,
+    Averages,
     Negatives,
-    Objective,
     find_runs,
     leave_out,
     weigh,
@@ -135,7 +135,8 @@ def contrast(
     relations: np.ndarray,
     edges: Edges,
     negatives: Negatives,
-    objective: Objective,
+    log_weight: np.float32,
+    averages: Averages | None,
     masks: Masks | None,
     uses: Uses | None,
     room: Room,
@@ -148,6 +149,7 @@ def contrast(
 
     Args:
         rows, relations: (U, D) and (V, D) float32, of relations the decoder's `factors`.
+        log_weight, averages: the loss, see `numba_weights.weigh`.
         masks, uses: for dropout; None: there is none. Known when this is compiled.
         turned: what oneDNN's products take; None: they are BLAS's. Known when this is compiled.
         gemm: address of the matrix product, for factors of the type of the room's.
@@ -188,7 +190,20 @@ def contrast(
             compare(gemm, turned, asked, candidates, n, count, dim, scores)
             place = leave_out(negatives.dropped, place, first, n, count, NOTHING, scores)
             loss += weigh(
-                scores, room, n, edges, first, share, objective, bias, group, inside, runs, num_runs, shares
+                scores,
+                room,
+                n,
+                edges,
+                first,
+                share,
+                log_weight,
+                averages,
+                bias,
+                group,
+                inside,
+                runs,
+                num_runs,
+                shares,
             )
             add_candidates(gemm, turned, weights, candidates, n, count, dim, gradients)
             is_added, by_columns = inside > 0, room.by_columns

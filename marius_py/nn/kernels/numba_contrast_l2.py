@@ -21,9 +21,8 @@ from marius_py.nn.kernels.numba_queries import Edges, ask, ask_back
 from marius_py.nn.kernels.numba_weights import (
     LOG2_E,
     NOTHING,
-    SOFTMAX,
+    Averages,
     Negatives,
-    Objective,
     average,
     find_runs,
     leave_out,
@@ -144,9 +143,23 @@ def _weigh(scores, count, log_weight, bias, group, inside, runs, num_runs, room,
 
 @reordered_helper
 def _average(
-    scores, room, count, edges, first, share, objective, bias, group, inside, runs, num_runs, shares, apart
+    scores,
+    room,
+    count,
+    edges,
+    first,
+    share,
+    log_weight,
+    averages,
+    bias,
+    group,
+    inside,
+    runs,
+    num_runs,
+    shares,
+    apart,
 ):
-    """As `_weigh` by an objective that averages; writes factors and pulls as well and returns losses.
+    """As `_weigh` by another loss, see `Averages`; writes factors and pulls as well and returns losses.
 
     `shares` and `apart` are scratch (K,).
     """
@@ -165,7 +178,8 @@ def _average(
             e,
             -distances[e],
             share_of(weight, first + e, share),
-            objective,
+            log_weight,
+            averages,
             bias,
             group,
             inside + e,
@@ -247,7 +261,8 @@ def contrast(
     relations: np.ndarray,
     edges: Edges,
     negatives: Negatives,
-    objective: Objective,
+    log_weight: np.float32,
+    averages: Averages | None,
     masks: Masks | None,
     uses: Uses | None,
     room: Room,
@@ -260,7 +275,7 @@ def contrast(
 
     Args:
         rows, relations: (U, D) and (V, D) float32, of relations the decoder's `factors`.
-        masks, uses, turned, gemm: as for `numba_contrast`, of float32.
+        log_weight, averages, masks, uses, turned, gemm: as for `numba_contrast`, of float32.
         d_rows, d_relations: (U, D) and (V, D), added to.
 
     Returns:
@@ -296,8 +311,7 @@ def contrast(
                 _measure(uses.answers, uses.places, 0, n, queries, uses.queries, room.norms, room.distances)
             compare(gemm, turned, queries, candidates, n, count, dim, scores)
             place = leave_out(negatives.dropped, place, first, n, count, _FAR, scores)
-            if objective.kind == SOFTMAX:
-                log_weight = objective.log_weight
+            if averages is None:
                 _weigh(scores, n, log_weight, bias, group, inside, runs, num_runs, room, room.pulls)
                 loss += settle(room.pulls, edges.weight, first, n, share, room.factors, room.pulls)
             else:
@@ -308,7 +322,8 @@ def contrast(
                     edges,
                     first,
                     share,
-                    objective,
+                    log_weight,
+                    averages,
                     bias,
                     group,
                     inside,

@@ -18,8 +18,8 @@ from marius_py.nn.kernels.numba_queries import Edges, ask, ask_back
 from marius_py.nn.kernels.numba_rows import add_columns
 from marius_py.nn.kernels.numba_weights import (
     NOTHING,
+    Averages,
     Negatives,
-    Objective,
     find_runs,
     leave_out,
     weigh,
@@ -147,7 +147,8 @@ def contrast(
     relations: np.ndarray,
     edges: Edges,
     negatives: Negatives,
-    objective: Objective,
+    log_weight: np.float32,
+    averages: Averages | None,
     masks: Masks | None,
     uses: Uses | None,
     is_complex: bool,
@@ -159,6 +160,7 @@ def contrast(
 
     Args:
         rows, relations: (U, D) and (V, D) float32, of relations the decoder's `factors`.
+        log_weight, averages: the loss, see `numba_weights.weigh`.
         masks, uses: for dropout; None: there is none. Known when this is compiled.
         is_complex: whether coordinates are complex, real parts in the first half of a row.
         d_rows, d_relations: (U, D) and (V, D), added to.
@@ -194,7 +196,20 @@ def contrast(
             measure(queries, n, room.candidates, count, is_complex, -_ONE, scores, 0)
             place = leave_out(negatives.dropped, place, first, n, count, NOTHING, scores)
             loss += weigh(
-                scores, room, n, edges, first, share, objective, bias, group, inside, runs, num_runs, shares
+                scores,
+                room,
+                n,
+                edges,
+                first,
+                share,
+                log_weight,
+                averages,
+                bias,
+                group,
+                inside,
+                runs,
+                num_runs,
+                shares,
             )
             for e in range(n):
                 for d in range(dim):

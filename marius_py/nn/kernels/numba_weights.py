@@ -14,7 +14,7 @@ from marius_py.nn.kernels.compiling import elementwise, helper, reordered_helper
 from marius_py.nn.kernels.gemm import ROUNDED
 from marius_py.nn.kernels.objectives import MOST_WEIGHT
 
-SOFTMAX, LOGISTIC, MARGIN, SMOOTHED = 0, 1, 2, 3
+LOGISTIC, MARGIN, SMOOTHED = 0, 1, 2
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 NOTHING = -np.float32(np.inf)
@@ -54,18 +54,16 @@ _HALF, _TIE = np.uint32(16), np.uint32(1 << 15)
 _NAN = np.uint16(0x7FC0)
 
 
-class Objective(NamedTuple):
-    """A loss.
+class Averages(NamedTuple):
+    """A loss that goes over all negatives of an edge before it weighs one: any but the plain softmax loss.
 
     Attributes:
-        kind: SOFTMAX, or SMOOTHED with labels smoothed; LOGISTIC or MARGIN, averages over negatives.
-        log_weight: float32, logarithm of what all negatives count in the first two.
-        margin: float32, of the others. temperature: float32, theirs, of negatives' weights; 0: even ones.
+        kind: LOGISTIC or MARGIN; SMOOTHED, the softmax loss with smoothed labels.
+        margin: float32, of the first two. temperature: float32, theirs, of negatives' weights; 0: even ones.
         smoothing: float32, of SMOOTHED.
     """
 
     kind: int
-    log_weight: np.float32
     margin: np.float32
     temperature: np.float32
     smoothing: np.float32
@@ -243,7 +241,7 @@ def _share_by_score(scores, e, temperature, bias, group, inside, runs, num_runs,
 
 
 @reordered_helper
-def _smooth(scores, e, positive, share, objective, bias, group, inside, runs, num_runs, shares):
+def _smooth(scores, e, positive, share, log_weight, averages, bias, group, inside, runs, num_runs, shares):
     """As `average`, by the softmax loss with smoothed labels (`objectives.SmoothedObjective`)."""
     count, kept, gaps = np.uint64(runs[num_runs]), _ZERO, _ZERO
     for r in range(num_runs):
@@ -253,8 +251,8 @@ def _smooth(scores, e, positive, share, objective, bias, group, inside, runs, nu
             kept += _ONE if is_kept else _ZERO
             gaps += positive - (scores[e, k] + shift) if is_kept else _ZERO
     total, largest = _share_by_score(scores, e, _ONE, bias, group, inside, runs, num_runs, shares)
-    smoothed = objective.smoothing / (kept + _ONE)
-    above = np.float32(largest + np.log(total)) + (objective.log_weight - positive)
+    smoothed = averages.smoothing / (kept + _ONE)
+    above = np.float32(largest + np.log(total)) + (log_weight - positive)
     inverse = _ZERO if total == _ZERO else _sigmoid(above) / total  # NaN stays
     slopes = _ZERO
     for k in range(count):
@@ -265,12 +263,13 @@ def _smooth(scores, e, positive, share, objective, bias, group, inside, runs, nu
 
 
 @reordered_helper
-def average(scores, e, positive, share, objective, bias, group, inside, runs, num_runs, shares):
-    """Turn the scores of an edge's negatives into weights by an objective that goes over all of them.
+def average(scores, e, positive, share, log_weight, averages, bias, group, inside, runs, num_runs, shares):
+    """Turn the scores of an edge's negatives into weights by a loss that goes over all of them.
 
     Args:
         scores: of which row e is replaced.
         positive: score of the own answer. share: what the edge's gradients are multiplied by.
+        log_weight: float32, logarithm of what all negatives count under SMOOTHED.
         bias, group: of the edge's chunk, see `Negatives`. inside: place of the edge there.
         runs, num_runs: see `find_runs`.
         shares: scratch (K,).
@@ -278,16 +277,18 @@ def average(scores, e, positive, share, objective, bias, group, inside, runs, nu
     Returns:
         Loss, factor and pull.
     """
-    if objective.kind == SMOOTHED:
-        return _smooth(scores, e, positive, share, objective, bias, group, inside, runs, num_runs, shares)
-    count, margin, temperature = np.uint64(runs[num_runs]), objective.margin, objective.temperature
+    if averages.kind == SMOOTHED:
+        return _smooth(
+            scores, e, positive, share, log_weight, averages, bias, group, inside, runs, num_runs, shares
+        )
+    count, margin, temperature = np.uint64(runs[num_runs]), averages.margin, averages.temperature
     if temperature == _ZERO:
         total = _share_evenly(scores, e, bias, group, inside, runs, num_runs, shares)
     else:
         total, _ = _share_by_score(scores, e, temperature, bias, group, inside, runs, num_runs, shares)
     inverse = _ZERO if total == _ZERO else _ONE / total  # NaN stays
     losses, slopes = _ZERO, _ZERO
-    if objective.kind == LOGISTIC:
+    if averages.kind == LOGISTIC:
         for k in range(count):
             score = scores[e, k] + margin
             losses += shares[k] * _softplus(score)
@@ -328,7 +329,20 @@ def weigh_softmax(scores, positives, count, log_weight, bias, group, inside, run
 
 @reordered_helper
 def weigh_average(
-    scores, room, count, edges, first, share, objective, bias, group, inside, runs, num_runs, shares
+    scores,
+    room,
+    count,
+    edges,
+    first,
+    share,
+    log_weight,
+    averages,
+    bias,
+    group,
+    inside,
+    runs,
+    num_runs,
+    shares,
 ):
     """Write the weights, factors and pulls of `count` edges as `average` has them; returns losses."""
     weights, positives, factors, pulls = room.weights, room.positives, room.factors, room.pulls
@@ -339,7 +353,8 @@ def weigh_average(
             e,
             positives[e],
             share_of(weight, first + e, share),
-            objective,
+            log_weight,
+            averages,
             bias,
             group,
             inside + e,
@@ -354,13 +369,30 @@ def weigh_average(
 
 
 @reordered_helper
-def weigh(scores, room, count, edges, first, share, objective, bias, group, inside, runs, num_runs, shares):
+def weigh(
+    scores,
+    room,
+    count,
+    edges,
+    first,
+    share,
+    log_weight,
+    averages,
+    bias,
+    group,
+    inside,
+    runs,
+    num_runs,
+    shares,
+):
     """Turn the scores of `count` edges, from `first` on and `inside` their chunk, into weights.
 
     Args:
         scores: (n, K or more), replaced where `room.weights` is the same array.
         room: holds `positives`, scores of own answers; `weights`, `factors` and `pulls` are written.
         share: what the gradients of all edges are multiplied by.
+        log_weight: float32, logarithm of what all negatives count under the softmax losses.
+        averages: None: the loss is softmax. Known when this is compiled: a loop for either is made sooner.
         bias, group: of the chunk, see `Negatives`. runs, num_runs: see `find_runs`.
         shares: scratch (K,).
 
@@ -368,12 +400,24 @@ def weigh(scores, room, count, edges, first, share, objective, bias, group, insi
         The sum of losses.
     """
     weights, positives, factors, pulls = room.weights, room.positives, room.factors, room.pulls
-    if objective.kind == SOFTMAX:
-        log_weight = objective.log_weight
+    if averages is None:
         weigh_softmax(
             scores, positives, count, log_weight, bias, group, inside, runs, num_runs, weights, pulls
         )
         return settle(pulls, edges.weight, first, count, share, factors, pulls)
     return weigh_average(
-        scores, room, count, edges, first, share, objective, bias, group, inside, runs, num_runs, shares
+        scores,
+        room,
+        count,
+        edges,
+        first,
+        share,
+        log_weight,
+        averages,
+        bias,
+        group,
+        inside,
+        runs,
+        num_runs,
+        shares,
     )
