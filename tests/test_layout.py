@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -79,19 +80,27 @@ def _modules() -> dict[str, Path]:
     return found
 
 
-def _imported(module: str, file: Path) -> set[str]:
-    """Names below marius_py that a file imports, wherever in the file the import stands."""
+MODULES = _modules()
+
+
+@cache
+def _read(module: str) -> tuple[str | None, list[ast.Import | ast.ImportFrom]]:
+    """A module's docstring and its imports, wherever in the file they stand."""
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    found = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    return ast.get_docstring(tree), found
+
+
+def _imported(module: str) -> set[str]:
+    """Names below marius_py that a module imports."""
     names = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in _read(module)[1]:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, f"{module}: relative import in line {node.lineno}; write the whole name"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return {name.removeprefix("marius_py.") for name in names if name.startswith("marius_py.")}
-
-
-MODULES = _modules()
 
 
 def _module_of(name: str) -> str:
@@ -107,7 +116,7 @@ def _module_of(name: str) -> str:
 def test_imports_point_downward(module: str) -> None:
     part = module.split(".")[0]
     assert part in FLOORS, f"give marius_py/{part} a floor in tests/test_layout.py"
-    for name in _imported(module, MODULES[module]):
+    for name in _imported(module):
         other = name.split(".")[0]
         assert FLOORS[other] <= FLOORS[part], (
             f"{module} (floor {FLOORS[part]}) imports {name} (floor {FLOORS[other]})"
@@ -118,18 +127,15 @@ def test_imports_point_downward(module: str) -> None:
 def test_parts_do_not_import_each_other_in_a_ring() -> None:
     """Of one floor too: what a part is made of can be told without it."""
     below = {part: set[str]() for part in FLOORS}
-    for module, file in MODULES.items():
+    for module in MODULES:
         part = module.split(".")[0]
-        below[part] |= {name.split(".")[0] for name in _imported(module, file)} - {part}
+        below[part] |= {name.split(".")[0] for name in _imported(module)} - {part}
     _expect_no_ring(below)
 
 
 def test_files_do_not_import_each_other_in_a_ring() -> None:
     """For the type checker alone counts too: a type that both need stands below both."""
-    below = {
-        module: {_module_of(name) for name in _imported(module, file)} - {module}
-        for module, file in MODULES.items()
-    }
+    below = {module: {_module_of(name) for name in _imported(module)} - {module} for module in MODULES}
     _expect_no_ring(below)
 
 
@@ -148,19 +154,14 @@ def test_no_floor_is_left_of_a_module_that_is_gone() -> None:
     "module", [name for name, file in MODULES.items() if FLOORS.get(name.split(".")[0], 9) < 5]
 )
 def test_hydra_stays_above_floor_four(module: str) -> None:
-    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [node.module or ""]
-        else:
-            continue
+    for node in _read(module)[1]:
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
         assert not [name for name in names if name.split(".")[0] in ("hydra", "omegaconf")], module
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_every_module_says_what_it_is(module: str) -> None:
-    assert ast.get_docstring(ast.parse(MODULES[module].read_text(encoding="utf-8"))), module
+    assert _read(module)[0], module
 
 
 def _loaded(statement: str) -> set[str]:

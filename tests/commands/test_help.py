@@ -34,9 +34,9 @@ def test_help_and_version(command: str, capsys: pytest.CaptureFixture[str]) -> N
     ("command", "words"),
     [
         ("train", []),
-        ("train", ["output=o"]),
-        ("train", ["-m", "output=o"]),
-        ("evaluate", ["output=o"]),
+        pytest.param("train", ["output=o"], marks=pytest.mark.slow),
+        pytest.param("train", ["-m", "output=o"], marks=pytest.mark.slow),
+        pytest.param("evaluate", ["output=o"], marks=pytest.mark.slow),
         ("prepare", ["-m", "output=o"]),
         ("plan", []),
     ],

@@ -1,5 +1,6 @@
 """Full filtered ranking: the oracles, brute force in float64, and independence of how the work is cut."""
 
+import itertools
 import logging
 from unittest.mock import patch
 
@@ -223,9 +224,15 @@ def test_bfloat16_is_for_dot_products():
         Evaluator(model, ArrayReader(np.zeros((3, 4))), edges, 3, 1, precision="half")
 
 
-@pytest.mark.parametrize("kind", ["dot", "l1", "l2"])
-@pytest.mark.parametrize("spread", [0.0, 1e-6, 1.0])
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "spread", "compiled"),
+    [
+        pytest.param(kind, spread, compiled, marks=[] if (i + j) % 2 == compiled else pytest.mark.slow)
+        for (i, kind), (j, spread), compiled in itertools.product(
+            enumerate(("dot", "l1", "l2")), enumerate((0.0, 1e-6, 1.0)), (False, True)
+        )
+    ],
+)
 def test_ranks_do_not_depend_on_blocks_and_threads(kind, spread, compiled, monkeypatch):
     from marius_py.evaluation.ranking import ranker
 

@@ -147,9 +147,19 @@ def test_an_epoch_ends_with_a_commit(capacity):
     assert dear.exposed_s - quick.exposed_s == pytest.approx(0.25)
 
 
-@pytest.mark.parametrize("capacity", [3, 8])
-@pytest.mark.parametrize("known", ["true", "false"])
-@pytest.mark.parametrize("held", [0, 20_000])
+@pytest.mark.parametrize(
+    ("held", "capacity", "known"),
+    [
+        (0, 3, "true"),
+        (20_000, 3, "false"),
+        (20_000, 8, "true"),
+        pytest.param(0, 3, "false", marks=pytest.mark.slow),
+        pytest.param(0, 8, "true", marks=pytest.mark.slow),
+        pytest.param(0, 8, "false", marks=pytest.mark.slow),
+        pytest.param(20_000, 3, "true", marks=pytest.mark.slow),
+        pytest.param(20_000, 8, "false", marks=pytest.mark.slow),
+    ],
+)
 def test_an_epoch_moves_what_was_planned(held, capacity, known, tmp_path, monkeypatch):
     """Partitions of 101 and 100 rows: a tenth of their slots, in whole pages. Edges are many, or few."""
     for module in ("data.batches", "planning.moved"):
@@ -419,7 +429,9 @@ def test_settings_of_which_no_run_can_be_made_are_not_planned_for(words, key, tm
     assert not told.out
 
 
-@pytest.mark.parametrize("row_floats", [(64, 64), (100, 1), (3, 0)])
+@pytest.mark.parametrize(
+    "row_floats", [(100, 1), *(pytest.param(one, marks=pytest.mark.slow) for one in ((64, 64), (3, 0)))]
+)
 def test_the_disk_is_measured_and_left_clean(row_floats, tmp_path, monkeypatch):
     """Rates of whole partitions of the run's rows, a commit's own time not in them."""
     tables = []
