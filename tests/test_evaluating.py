@@ -350,7 +350,7 @@ except StorageError:
 """
 
 
-@pytest.mark.parametrize("ends", ["it is killed", "its disk is full"])
+@pytest.mark.parametrize("ends", ["it is killed", pytest.param("its disk is full", marks=pytest.mark.slow)])
 def test_another_writer_of_the_same_metrics_does_no_harm(tmp_path, monkeypatch, ends):
     """It had truncated the file that this one was about to put in its place, or removed it."""
     target, beside = tmp_path / "m.json", tmp_path / "m.json.tmp"

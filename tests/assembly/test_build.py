@@ -204,10 +204,13 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
     [
         [],
         ["storage.partitions=4", "storage.capacity=3", "negatives.sampler=degree"],
-        ["model.decoder=transe", "loss=margin", "optimizer=adam"],
-        ["model.decoder=rotate", "loss=logistic", "storage.partitions=4", "storage.capacity=3"],
+        pytest.param(["model.decoder=transe", "loss=margin", "optimizer=adam"], marks=pytest.mark.slow),
+        pytest.param(
+            ["model.decoder=rotate", "loss=logistic", "storage.partitions=4", "storage.capacity=3"],
+            marks=pytest.mark.slow,
+        ),
         ["model.decoder=tests.assembly.own_parts.Plain", "storage.partitions=4", "storage.capacity=3"],
-        ["loss.smoothing=0.1", "negatives.mask_known=true"],
+        pytest.param(["loss.smoothing=0.1", "negatives.mask_known=true"], marks=pytest.mark.slow),
         ["loss.smoothing=0.1", "model.decoder=tests.assembly.own_parts.Plain"],
         ["model.decoder=rescal", "training.regularizer.n3=0.1"],
     ],

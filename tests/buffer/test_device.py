@@ -49,6 +49,7 @@ from marius_py.training import trainer
 from marius_py.training.batch_path import finds_known_on_device
 from marius_py.training.trainer import TrainerSettings
 from marius_py.types import SIDES, Position, Side
+from tests.every_second import every_second
 from tests.training.test_trainer import DIM, EDGES, INLINE, PARTITIONS, RELATIONS, THREADED, Setup
 
 ON_DEVICE = replace(INLINE, device_buffer=True)
@@ -89,8 +90,10 @@ def test_equal_to_the_buffer_in_ram(capacity: int, masked: bool) -> None:
         assert [line[key] for line in histories[0]] == [line[key] for line in histories[1]]
 
 
-@pytest.mark.parametrize("capacity", [3, PARTITIONS])
-@pytest.mark.parametrize("options", [{}, {"spread": True}, {"block_edges": 170}, {"sampler": AllNegatives()}])
+@pytest.mark.parametrize(
+    ("options", "capacity"),
+    every_second([{}, {"spread": True}, {"block_edges": 170}, {"sampler": AllNegatives()}], [3, PARTITIONS]),
+)
 def test_equal_where_the_device_finds_known_edges(
     options: dict[str, Any], capacity: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

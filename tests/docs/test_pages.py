@@ -19,7 +19,7 @@ from tests.docs.pages import PAGES, REASONS, ROOT, Block, blocks_of, contents, u
 from tests.docs.shell import Shell
 
 README, QUICKSTART = "README.md", "docs/quickstart.md"
-FIRST = (README, QUICKSTART, "docs/own_parts.md", "docs/python.md")
+FIRST = (README, QUICKSTART, "docs/python.md")
 """Pages that the default tests run; the slow ones run the others."""
 
 MAKING = 2

@@ -57,7 +57,7 @@ class Trial:
 def test_calls_here_and_there(server: CrashServer, graph: Path, tmp_path: Path) -> None:
     trial = Trial(server, graph, tmp_path)
     assert trial.calls > 60
-    for number in range(1, trial.calls + 1, 61):
+    for number in range(1, trial.calls + 1, 97):
         trial.strike(number, (errno.ENOSPC, errno.EIO)[number % 2])
 
 

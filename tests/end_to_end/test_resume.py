@@ -224,7 +224,10 @@ def test_a_buffer_too_large_for_the_spare_slots_is_refused(run_train: Train) -> 
         run_train("storage.capacity=8", "training.epochs=2", resume=True)
 
 
-@pytest.mark.parametrize(("every", "capacity"), [(1, 2), (3, 2), (1, 4), (100, 3)])
+@pytest.mark.parametrize(
+    ("every", "capacity"),
+    [(1, 2), (100, 3), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((3, 2), (1, 4)))],
+)
 def test_disk_overhead_is_bounded_and_suffices(
     every: int, capacity: int, run_train: Train, tmp_path: Path
 ) -> None:
@@ -236,6 +239,7 @@ def test_disk_overhead_is_bounded_and_suffices(
     run_train("checkpoint.every_steps=null", "training.epochs=2", resume=True)
 
 
+@pytest.mark.slow
 def test_spare_slots_suffice_where_steps_have_no_edges(tmp_path: Path) -> None:
     """Nothing asks for a commit between two steps without edges, but all residents are swapped meanwhile."""
     tails = np.random.default_rng(0).integers(0, 64, 60)

@@ -219,6 +219,7 @@ def test_a_snapshot_that_a_failure_cut_off_is_made_up_for(
     assert not verify(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_best_epoch_that_was_not_kept_is_not_another_one(
     run_train: Train, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

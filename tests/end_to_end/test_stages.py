@@ -109,7 +109,7 @@ def test_a_stage_that_raises(
         pytest.param("compute", "threaded", marks=pytest.mark.slow),
         ("compute", "inline"),
         pytest.param("scatter", "threaded", marks=pytest.mark.slow),
-        ("I/O: read", "threaded"),
+        pytest.param("I/O: read", "threaded", marks=pytest.mark.slow),
         pytest.param("I/O: read", "inline", marks=pytest.mark.slow),
         pytest.param("I/O: write", "threaded", marks=pytest.mark.slow),
         pytest.param("commit", "threaded", marks=pytest.mark.slow),

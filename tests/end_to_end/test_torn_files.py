@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import shutil
 from pathlib import Path
@@ -21,6 +20,7 @@ from marius_py.prepare import prepare
 from marius_py.storage.checkpoint_file import read_checkpoint
 from marius_py.verify import is_sound, verify
 from tests.end_to_end.conftest import SMALL, embeddings, write_edges
+from tests.every_second import every_second
 
 RUN_FILES = (
     "config.yaml",
@@ -102,10 +102,7 @@ def refusal(words: list[str]) -> str:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [
-        pytest.param(name, kind, marks=[] if (i + j) % 2 == 0 else pytest.mark.slow)
-        for (i, name), (j, kind) in itertools.product(enumerate(RUN_FILES), enumerate(DAMAGES))
-    ],
+    every_second(RUN_FILES, DAMAGES),
 )
 def test_a_damaged_file_of_a_run(
     name: str, kind: str, originals: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -1,6 +1,5 @@
 """Full filtered ranking: the oracles, brute force in float64, and independence of how the work is cut."""
 
-import itertools
 import logging
 from unittest.mock import patch
 
@@ -28,6 +27,7 @@ from tests.evaluation.ranking.helpers import (
     count_rows,
     read_graph,
 )
+from tests.every_second import every_second
 
 HAND_TRAIN = [(0, 0, 1), (2, 0, 3)]
 HAND_VALID = [(0, 0, 2)]
@@ -226,12 +226,7 @@ def test_bfloat16_is_for_dot_products():
 
 @pytest.mark.parametrize(
     ("kind", "spread", "compiled"),
-    [
-        pytest.param(kind, spread, compiled, marks=[] if (i + j) % 2 == compiled else pytest.mark.slow)
-        for (i, kind), (j, spread), compiled in itertools.product(
-            enumerate(("dot", "l1", "l2")), enumerate((0.0, 1e-6, 1.0)), (False, True)
-        )
-    ],
+    every_second(["dot", "l1", "l2"], [0.0, 1e-6, 1.0], [False, True]),
 )
 def test_ranks_do_not_depend_on_blocks_and_threads(kind, spread, compiled, monkeypatch):
     from marius_py.evaluation.ranking import ranker

@@ -188,7 +188,7 @@ sys.exit(cli.export([{run!r}, "--format", "pbg", "--output", {target!r}, "--over
 """
 
 
-@pytest.mark.parametrize("limit", [1 << 10, 1 << 16])
+@pytest.mark.parametrize("limit", [pytest.param(1 << 10, marks=pytest.mark.slow), 1 << 16])
 def test_a_full_disk_ends_an_export_for_pbg_with_one_message(tmp_path, limit):
     """HDF5 alone would end the process, or say that it cannot close a file."""
     folder, *_ = write_run(tmp_path)

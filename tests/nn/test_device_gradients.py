@@ -40,6 +40,7 @@ from marius_py.nn import model as model_module
 from marius_py.nn.batch import Corruption, Importance
 from marius_py.nn.cuda_kernels import TorchKernels, step_rows
 from marius_py.nn.known_answers import AnswerTables
+from tests.every_second import every_second
 from tests.nn.batches import NUM_RELATIONS, gradients, random_batch
 
 REGULARIZERS: list[list[Regularizer]] = [[], [N3(0.1), L2(0.2, relation_weight=0.3, weighted=False)]]
@@ -123,8 +124,9 @@ def test_equal_whatever_torchs_default_dtype_is(kernels: str) -> None:
     assert_close(found, wanted, tolerance=0)
 
 
-@pytest.mark.parametrize("reciprocal", [False, True])
-@pytest.mark.parametrize("decoder", [ComplEx(12), DistMult(12), Dot(12)], ids=lambda d: type(d).__name__)
+@pytest.mark.parametrize(
+    ("decoder", "reciprocal"), every_second([ComplEx(12), DistMult(12), Dot(12)], [False, True])
+)
 def test_triton_equals_the_blocked_closed_form(decoder: Decoder, reciprocal: bool) -> None:
     pytest.importorskip("triton", reason="Triton is not installed (extra marius_py[kernels])")
     batch = weighted(random_batch(12, drop=True, chunks=2, chunk_edges=20, count=18))
@@ -178,8 +180,7 @@ def test_a_penalty_that_is_no_number_at_rows_without_one(kernels: str, fused: bo
     assert_close(found, wanted)
 
 
-@pytest.mark.parametrize("parts", [1, 2, 7])
-@pytest.mark.parametrize("kernels", ["auto", "torch", "triton"])
+@pytest.mark.parametrize(("kernels", "parts"), every_second(["auto", "torch", "triton"], [1, 2, 7]))
 @pytest.mark.parametrize(
     ("decoder", "loss"),
     [(ComplEx(8), SoftmaxLoss()), (Dot(8), LogisticLoss(2.0)), (TransE(8), SoftmaxLoss())],

@@ -47,6 +47,7 @@ from marius_py.nn.kernels.gemm import bfloat16_gemm_address, rows_gemm_address
 from marius_py.nn.kernels.objectives import LogisticObjective, SmoothedObjective, closed_form
 from marius_py.nn.product_units import product_units
 from marius_py.types import Side
+from tests.every_second import every_second
 from tests.nn.batches import NUM_RELATIONS, gradients, make_model, random_batch
 
 DECODERS = [
@@ -152,9 +153,12 @@ def test_sums_over_many(edges: int, count: int, monkeypatch: pytest.MonkeyPatch)
 BY_ROWS = pytest.param(
     True,
     id="onednn",
-    marks=pytest.mark.skipif(
-        rows_gemm_address(is_rounded=False) is None, reason="this PyTorch exports no product by rows"
-    ),
+    marks=[
+        pytest.mark.skipif(
+            rows_gemm_address(is_rounded=False) is None, reason="this PyTorch exports no product by rows"
+        ),
+        pytest.mark.slow,  # a minute of compiling; `test_sums_over_many` has some of them
+    ],
 )
 
 
@@ -162,10 +166,7 @@ BY_ROWS = pytest.param(
 @pytest.mark.parametrize("by_rows", [False, BY_ROWS])
 @pytest.mark.parametrize(
     ("dim", "block"),  # a row's last register has room, and its sums are turned; blocks as below
-    [
-        pytest.param(dim, block, marks=[] if (dim == 6) == (block != 3) else pytest.mark.slow)
-        for dim, block in itertools.product((6, 16), (1, 3, 7))  # one edge, some with a rest, the whole chunk
-    ],
+    every_second([6, 16], [1, 3, 7]),  # one edge, some with a rest, the whole chunk
 )
 @pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_compiled_equals_plain(
@@ -280,9 +281,14 @@ def test_products_of_other_precision_are_left_to_pytorch(monkeypatch: pytest.Mon
         )
     ],
 )
-@pytest.mark.parametrize("decoder", [Dot(6), DistMult(7), ComplEx(8)], ids=["dot", "distmult", "complex"])
-@pytest.mark.parametrize("block", [1, 3, 7])
-@pytest.mark.parametrize("loss", [LOSSES[0], LOSSES[4], LOSSES[7]], ids=[NAMES[0], NAMES[4], NAMES[7]])
+@pytest.mark.parametrize(
+    ("decoder", "block", "loss"),
+    every_second([Dot(6), DistMult(7), ComplEx(8)], [1, 3, 7], [LOSSES[0]])
+    + [
+        pytest.param(*one, marks=pytest.mark.slow)
+        for one in itertools.product([Dot(6), DistMult(7), ComplEx(8)], [1, 3, 7], [LOSSES[4], LOSSES[7]])
+    ],
+)
 def test_rounded_factors_are_all_that_bfloat16_changes(
     by_rows: bool, decoder: Decoder, block: int, loss: Loss, monkeypatch: pytest.MonkeyPatch
 ) -> None:

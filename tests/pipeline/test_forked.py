@@ -104,6 +104,7 @@ def test_a_run_opened_before_the_fork_is_used_with_one_thread(tmp_path: Path) ->
     _check_told(_run(OF_AN_OPENED_RUN, str(write_run(tmp_path)[0])))
 
 
+@pytest.mark.slow
 def test_an_index_opened_before_the_fork_is_searched_with_one_thread(tmp_path: Path) -> None:
     names = [f"node {i}" for i in range(3000)]
     _run(OF_AN_INDEX, str(write_run(tmp_path, names=names, dim=8)[0]))

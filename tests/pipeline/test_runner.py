@@ -342,7 +342,7 @@ def test_threads_have_the_device_of_the_one_that_began_them(
     ],
     ids=["threaded", "lanes", "ahead"],
 )
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_interrupt_while_threads_are_waited_for_leaves_none_at_work(
     run: Callable[..., None], times: int
 ) -> None:

@@ -451,6 +451,7 @@ def test_the_disk_is_measured_and_left_clean(row_floats, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_wide_rows_are_measured_in_as_little(tmp_path, monkeypatch):
     tables = []
 

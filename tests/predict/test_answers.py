@@ -852,6 +852,7 @@ def test_messages_name_the_line_of_the_file(written, tmp_path, capsys):
         assert f"{file} {message}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_answers_are_held_within_the_memory(tmp_path):
     names = [f"node {i}" for i in range(300)]
     folder = write_run(tmp_path, names=names)[0]

@@ -6,6 +6,7 @@ import pytest
 import marius_py
 from marius_py.errors import ConfigError
 from marius_py.predict import fit_temperature
+from tests.every_second import every_second
 
 SMALL = {"model.decoder": "dot", "model.dim": 4, "training.epochs": 2, "training.valid_every": 0}
 
@@ -60,8 +61,7 @@ def test_names_and_numbers_that_mean_nothing_are_refused(tmp_path):
             run.predict("5", k=True)
 
 
-@pytest.mark.parametrize("known", [False, True])
-@pytest.mark.parametrize("loop", [False, True])
+@pytest.mark.parametrize(("loop", "known"), every_second([False, True], [False, True]))
 def test_a_temperature_is_fitted_to_the_probabilities_that_are_given(tmp_path, loop, known):
     """Their log loss on the validation edges is the one stated, own nodes among the answers or not."""
     rng = np.random.default_rng(0)

@@ -236,10 +236,10 @@ def test_a_map_of_two_nodes_is_said_to_be_none(tmp_path):
     "events",
     [
         pytest.param('[{"ph": "X"}]', id="no time"),
-        pytest.param('[{"ph": "X", "name": "a", "ts": "a", "dur": 1}]', id="time of letters"),
+        pytest.param('[{"ph": "X", "name": "a", "ts": "a", "dur": 1}]', id="letters", marks=pytest.mark.slow),
         pytest.param('[{"ph": "X", "name": "a", "ts": 1%s, "dur": 1}]' % ("0" * 400), id="late"),
-        pytest.param("[1, 2]", id="numbers"),
-        pytest.param("5", id="number"),
+        pytest.param("[1, 2]", id="numbers", marks=pytest.mark.slow),
+        pytest.param("5", id="number", marks=pytest.mark.slow),
         pytest.param("[" * 100_000, id="deep"),
         pytest.param('[{"ph": "M"}]', id="no spans"),
         pytest.param("[]", id="empty"),

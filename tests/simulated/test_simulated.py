@@ -53,7 +53,7 @@ def run_on_device(order: str, chosen: str) -> None:
 @pytest.mark.parametrize(
     ("order", "chosen"),
     [
-        ("late", "checks or travel or (trained_as and threaded-torch)"),
+        pytest.param("late", "checks or travel or (trained_as and threaded-torch)", marks=pytest.mark.slow),
         pytest.param("late", "trained_as and torch and not threaded", marks=pytest.mark.slow),
         pytest.param("early", "never_waits or (other_ways and TransE-device)", marks=pytest.mark.slow),
         pytest.param("7", "equal_to_the_cpu or (recorded and None-masked-device)", marks=pytest.mark.slow),

@@ -70,7 +70,9 @@ def count_calls(folder: Path) -> int:
     return len(faults.calls)
 
 
-@pytest.mark.parametrize(("code", "tear"), [(errno.ENOSPC, False), (errno.EIO, True)])
+@pytest.mark.parametrize(
+    ("code", "tear"), [(errno.ENOSPC, False), pytest.param(errno.EIO, True, marks=pytest.mark.slow)]
+)
 def test_fault_at_every_call(quick_folder: Path, code: int, tear: bool) -> None:
     total = count_calls(quick_folder / "clean")
     assert total > 30

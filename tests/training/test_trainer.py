@@ -37,6 +37,7 @@ from marius_py.training.commits import CommitRhythm
 from marius_py.training.settings import TrainerSettings
 from marius_py.training.trainer import Trainer
 from marius_py.types import Schedule, Side
+from tests.every_second import every_second
 
 NODES, RELATIONS, EDGES, DIM, PARTITIONS = 300, 4, 1500, 16, 6
 
@@ -577,9 +578,9 @@ class FailingStore(MemoryPartitionStore):
         return super().write(part, embeddings, state)
 
 
-@pytest.mark.parametrize("mode", ["inline", "threaded"])
-@pytest.mark.parametrize("operation", ["read", "write"])
-@pytest.mark.parametrize("call", range(0, 16, 3))
+@pytest.mark.parametrize(
+    ("call", "operation", "mode"), every_second(range(0, 16, 3), ["read", "write"], ["inline", "threaded"])
+)
 def test_a_failing_disk_stops_the_run_and_the_commit_survives(mode: str, operation: str, call: int) -> None:
     table = NodeTable(Partitioning(NODES, PARTITIONS), DIM, DIM)
     store = FailingStore(table, operation, call)
