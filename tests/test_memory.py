@@ -84,6 +84,7 @@ def test_result_names_components(tmp_path, capacity, slots):
     assert sum(parts.values()) - parts["evaluation"] < phases["training"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="the system does not count it for a process"
 )

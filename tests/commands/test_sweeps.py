@@ -241,6 +241,7 @@ def test_groups_of_ones_own(
         assert "--config-dir absent is not a folder" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_sweeps_that_begin_together_have_folders_of_their_own(
     runs: list[TrainConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:

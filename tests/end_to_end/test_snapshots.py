@@ -144,6 +144,7 @@ def test_a_snapshot_finds_the_graph_that_its_run_found(
     capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_a_demo_that_was_moved_takes_its_snapshots_along(tmp_path: Path) -> None:
     small = {"model.dim": 4, "training.epochs": 1, "training.valid_every": 0, "checkpoint.keep": 1}
     marius_py.train(None, tmp_path / "demo", {**small, "negatives.count": 2}).close()

@@ -100,6 +100,7 @@ def test_a_forked_process_does_not_wait_for_threads_that_are_gone() -> None:
     _check_told(_run(IN_TRAINING))
 
 
+@pytest.mark.slow
 def test_a_run_opened_before_the_fork_is_used_with_one_thread(tmp_path: Path) -> None:
     _check_told(_run(OF_AN_OPENED_RUN, str(write_run(tmp_path)[0])))
 

@@ -61,6 +61,7 @@ def test_everything_stays_in_memory_if_it_fits(graph, tmp_path, capsys):
     assert "everything in memory" in line
 
 
+@pytest.mark.slow
 def test_relations_leave_less_to_the_buffer(graph, tmp_path, memory, monkeypatch):
     memory(3 * LIMIT)
     for size, in_memory in ((0, True), (LIMIT // 2, False)):

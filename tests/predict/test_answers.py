@@ -290,6 +290,7 @@ def test_the_slope_and_curvature_of_the_log_loss_are_its_own(written, run, filte
         assert here[order] == pytest.approx((high[order - 1] - low[order - 1]) / 2e-4, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_temperature_is_the_same_in_any_tiles(run, monkeypatch):
     options = {"split": "train", "filter_known": True, "allow_self": False}
     whole = fit_temperature(run, **options)

@@ -182,7 +182,7 @@ def test_how_many_threads_share_in_a_batch_is_not_torchs_to_say(monkeypatch: pyt
     assert sizes == {3}
 
 
-@pytest.mark.parametrize("negatives", [3, 20])
+@pytest.mark.parametrize("negatives", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_in_which_slots_partitions_lie_changes_nothing(negatives: int) -> None:
     """A resumed run fills its buffer anew, and must compute what the unbroken one does, to the bit."""
     runs = [Setup(INLINE, sampler=UniformNegatives(negatives, 4), batch_edges=16) for _ in range(2)]
