@@ -548,6 +548,24 @@ def test_damage_to_several_loops_is_told_once(tmp_path: Path, caplog: pytest.Log
     assert sum("damaged" in one for one in caplog.messages) == 1
 
 
+@pytest.mark.parametrize("takes_long", [True, False])
+def test_what_takes_long_to_compile_says_so_once(
+    takes_long: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And not when what was kept is loaded."""
+    caplog.set_level(logging.INFO, "marius_py.nn.kernels.compiling")
+    (tmp_path / "loop.py").write_text(LOOP.replace("kernel()", f"kernel(takes_long={takes_long})"))
+    for times in (1, 0):
+        compiling._tell_of_compiling.cache_clear()
+        for _ in range(2):
+            loaded, numbers = load_loop(tmp_path), np.arange(4.0)
+            for _ in range(2):
+                loaded.double(numbers)
+            assert numbers.tolist() == [0, 4, 8, 12]
+        assert sum("compiling loops" in one for one in caplog.messages) == times * takes_long
+        caplog.clear()
+
+
 @pytest.mark.parametrize("may_be_removed", [True, False])
 def test_compiled_code_that_may_not_be_read(
     may_be_removed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

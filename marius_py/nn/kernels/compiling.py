@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numba
 from numba.core.errors import NumbaError
+from numba.core.event import Event, Listener, install_listener
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ def inlined(function: F) -> F:
     return compiled
 
 
-def kernel(*, reordered: bool = False) -> Callable[[F], F]:
+def kernel(*, reordered: bool = False, takes_long: bool = False) -> Callable[[F], F]:
     """Compile a function at its first call; it then runs without the interpreter's lock.
 
     Machine code is kept for later runs, beside the module or in the user's cache folder, as Numba's
@@ -67,6 +68,7 @@ def kernel(*, reordered: bool = False) -> Callable[[F], F]:
 
     Args:
         reordered: sums may be taken in another order than written; else results are those of IEEE 754.
+        takes_long: compiling takes so many seconds that the first such loop of a program says so.
     """
     fastmath = _REORDERED if reordered else False
     options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "fastmath": fastmath}
@@ -89,6 +91,9 @@ def kernel(*, reordered: bool = False) -> Callable[[F], F]:
             if again is not None:
                 return again(*arguments)
             try:
+                if takes_long and not compiled.signatures:
+                    with install_listener("numba:compile", _Teller()):
+                        return compiled(*arguments)
                 return compiled(*arguments)
             except (MemoryError, NumbaError):  # the loop's own
                 raise
@@ -109,6 +114,22 @@ def kernel(*, reordered: bool = False) -> Callable[[F], F]:
         return call  # type: ignore[return-value]
 
     return compile_it
+
+
+class _Teller(Listener):  # type: ignore[misc]  # Numba has no types
+    """Tells who waits that something is compiled, which Numba says of what is not kept only."""
+
+    def on_start(self, event: Event) -> None:
+        _tell_of_compiling()
+
+    def on_end(self, event: Event) -> None:
+        pass
+
+
+@cache
+def _tell_of_compiling() -> None:
+    """Once for all loops."""
+    log.info("compiling loops for this processor: up to half a minute, once for an installation")
 
 
 @cache

@@ -129,7 +129,7 @@ def _look_up(rows, nodes, candidates):
             write_factor(candidates, k, d, rows[node, d])
 
 
-@kernel()
+@kernel(takes_long=True)
 def contrast(
     rows: np.ndarray,
     relations: np.ndarray,

@@ -255,7 +255,7 @@ def _add(nodes, candidates, sums, d_rows):
             d_rows[node, d] += sums[d, k] - candidates[k, d] * force
 
 
-@kernel()
+@kernel(takes_long=True)
 def contrast(
     rows: np.ndarray,
     relations: np.ndarray,

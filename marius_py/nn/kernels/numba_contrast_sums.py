@@ -141,7 +141,7 @@ def _answer_back_dropped(count, is_complex, room, uses):
             own[e, d] = -towards
 
 
-@kernel()
+@kernel(takes_long=True)
 def contrast(
     rows: np.ndarray,
     relations: np.ndarray,

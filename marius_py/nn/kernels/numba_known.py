@@ -263,7 +263,7 @@ def _write(sieve, slots, shift, nodes, first, question_of, ends, columns, answer
     return out, written
 
 
-@kernel()
+@kernel(takes_long=True)
 def false_negatives(
     keys: np.ndarray,
     lowest: int,
