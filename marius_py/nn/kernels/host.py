@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 COMPILED_EDGES = 200_000
 COMPILED_WORK = 2e8
 """Train edges, or those of all epochs times the floats of a node, from which loops are compiled. That takes
-10 to 25 seconds at first, later .6 to load; the demo, of 180,000 edges and 1.2e8 floats, takes twelve."""
+half a minute at first, later .6 s to load; the demo, of 180,000 edges and 1.2e8 floats, takes twelve."""
 
 
 def is_worth_compiling(num_edges: int, epochs: int, dim: int) -> bool:
