@@ -152,14 +152,11 @@ def _write_powers(x: np.ndarray, found: np.ndarray) -> None:
 
 def weigh(scores: np.ndarray, shifts: np.ndarray, count: int, log_weight: np.float32) -> None:
     """Negatives that belong to no groups, so that they are one run."""
-    bias, group, runs = (
-        np.zeros((count, 0), np.float32),
-        np.zeros(0, np.int64),
-        np.array([0, scores.shape[1]]),
-    )
-    from_python(numba_weights.weigh_softmax)(
-        scores, -shifts, count, log_weight, bias, group, 0, runs, 1, scores, shifts
-    )
+    bias, group = np.zeros((count, 0), np.float32), np.zeros(0, np.int64)
+    runs, shares = np.array([0, scores.shape[1]]), np.empty(scores.shape[1], np.float32)
+    counts = numba_weights.Counts(log_weight, bias, group, runs, 1, shares)
+    block = numba_weights.Block(0, 0, count)
+    from_python(numba_weights.weigh_softmax)(scores, -shifts, block, counts, scores, shifts)
 
 
 def test_sigmoids_and_their_integrals() -> None:

@@ -26,14 +26,15 @@ from marius_py.nn.kernels.numba_rows import add_columns, add_each
 from marius_py.nn.kernels.numba_weights import (
     NOTHING,
     Averages,
+    Block,
     Negatives,
-    find_runs,
+    count_chunk,
     leave_out,
     weigh,
     write_factor,
 )
 
-_ZERO, _ONE = np.float32(0), np.float32(1)
+_ZERO = np.float32(0)
 
 
 class Room(NamedTuple):
@@ -161,8 +162,7 @@ def contrast(
     """
     dim = rows.shape[1]
     num_chunks, count = negatives.nodes.shape
-    chunk_edges, block = len(edges.known) // num_chunks, len(room.queries)
-    share = _ONE / np.float32(len(edges.known))
+    chunk_edges = len(edges.known) // num_chunks
     queries, gradients, scores = room.queries, room.gradients, room.scores
     positives, factors, pulls = room.positives, room.factors, room.pulls
     asked, scaled, weights, candidates = room.asked, room.scaled, room.weights, room.candidates
@@ -176,10 +176,10 @@ def contrast(
         else:
             use(rows, listed, number * count, count, masks.candidates, masks.node_scale, candidates)
         lay_out(turned, candidates, count, dim)
-        bias, group = negatives.bias[number], negatives.group[number]
-        num_runs = find_runs(group, count, runs)
-        for inside in range(0, chunk_edges, block):
-            first, n = number * chunk_edges + inside, min(block, chunk_edges - inside)
+        counts = count_chunk(negatives, number, log_weight, runs, shares)
+        for inside in range(0, chunk_edges, len(queries)):
+            first, n = number * chunk_edges + inside, min(len(queries), chunk_edges - inside)
+            block, sizes = Block(first, inside, n), (n, count, dim)
             if masks is None:
                 ask(rows, relations, edges, first, n, queries)
                 _answer(rows, edges.answer, first, n, queries, positives)
@@ -187,39 +187,13 @@ def contrast(
                 ask_dropped(rows, relations, edges, first, n, masks, uses, queries)
                 _answer(uses.answers, uses.places, 0, n, uses.queries, positives)
             _round(queries, n, dim, asked)
-            compare(gemm, turned, asked, candidates, n, count, dim, scores)
-            place = leave_out(negatives.dropped, place, first, n, count, NOTHING, scores)
-            loss += weigh(
-                scores,
-                room,
-                n,
-                edges,
-                first,
-                share,
-                log_weight,
-                averages,
-                bias,
-                group,
-                inside,
-                runs,
-                num_runs,
-                shares,
-            )
-            add_candidates(gemm, turned, weights, candidates, n, count, dim, gradients)
-            is_added, by_columns = inside > 0, room.by_columns
+            compare(gemm, turned, sizes, asked, candidates, scores)
+            place = leave_out(negatives.dropped, place, block, count, NOTHING, scores)
+            loss += weigh(scores, room, edges, block, counts, averages)
+            add_candidates(gemm, turned, sizes, weights, candidates, gradients)
+            is_added, sums = inside > 0, room.sums
             add_queries(
-                gemm,
-                turned,
-                queries,
-                factors,
-                weights,
-                n,
-                count,
-                dim,
-                is_added,
-                by_columns,
-                scaled,
-                room.sums,
+                gemm, turned, sizes, queries, factors, weights, is_added, room.by_columns, scaled, sums
             )
             if masks is None:
                 _answer_back(rows, edges.answer, first, n, factors, pulls, queries, gradients, d_rows)

@@ -22,9 +22,10 @@ from marius_py.nn.kernels.numba_weights import (
     LOG2_E,
     NOTHING,
     Averages,
+    Block,
     Negatives,
     average,
-    find_runs,
+    count_chunk,
     leave_out,
     power_of_2,
     settle,
@@ -108,26 +109,22 @@ def _measure(rows, answer, first, count, queries, own, norms, distances):
 
 
 @reordered_helper
-def _weigh(scores, count, log_weight, bias, group, inside, runs, num_runs, room, totals):
-    """Turn products q·k of `count` edges, from `inside` a chunk on, into weights over distances.
+def _weigh(scores, block, counts, room, totals):
+    """Turn products q·k of a block of edges into weights over distances.
 
     A weight, the softmax loss's, is e^(distance of the own answer − distance), times what the candidate's
     group counts. Distances that rounding hides have no gradient. Sums of weights, and of those over
     distances, are written.
     """
-    norms, distances, candidate_norms, room_forces = (
-        room.norms,
-        room.distances,
-        room.candidate_norms,
-        room.forces,
-    )
-    for e in range(count):
+    norms, distances, candidate_norms = room.norms, room.distances, room.candidate_norms
+    bias, group, runs, room_forces = counts.bias, counts.group, counts.runs, room.forces
+    for e in range(block.size):
         norm = norms[e]
         total, forces = _ZERO, _ZERO
-        for r in range(num_runs):
-            shift = distances[e] + log_weight
+        for r in range(counts.num_runs):
+            shift = distances[e] + counts.log_weight
             if bias.shape[1]:
-                shift += bias[inside + e, group[runs[r]]]
+                shift += bias[block.inside + e, group[runs[r]]]
             shift *= LOG2_E
             for k in range(np.uint64(runs[r]), np.uint64(runs[r + 1])):
                 square = norm + candidate_norms[k] + _MINUS_TWO * scores[e, k]
@@ -142,51 +139,24 @@ def _weigh(scores, count, log_weight, bias, group, inside, runs, num_runs, room,
 
 
 @reordered_helper
-def _average(
-    scores,
-    room,
-    count,
-    edges,
-    first,
-    share,
-    log_weight,
-    averages,
-    bias,
-    group,
-    inside,
-    runs,
-    num_runs,
-    shares,
-    apart,
-):
+def _average(scores, room, edges, block, counts, averages, apart):
     """As `_weigh` by another loss, see `Averages`; writes factors and pulls as well and returns losses.
 
-    `shares` and `apart` are scratch (K,).
+    `apart` is scratch (K,).
     """
     norms, distances, candidate_norms = room.norms, room.distances, room.candidate_norms
     factors, pulls, room_forces = room.factors, room.pulls, room.forces
-    weight, loss = edges.weight, 0.0
-    for e in range(count):
+    loss = 0.0
+    for e in range(block.size):
         norm, forces = norms[e], _ZERO
         for k in range(np.uint64(len(apart))):
             square = norm + candidate_norms[k] + _MINUS_TWO * scores[e, k]
             distance = np.sqrt(_FLOOR if square < _FLOOR else square)  # NaN stays
             apart[k] = _ZERO if square < _FLOOR else _ONE / distance
             scores[e, k] = NOTHING if square > _FARTHEST else -distance
-        losses, factors[e], pulls[e] = average(
-            scores,
-            e,
-            -distances[e],
-            share_of(weight, first + e, share),
-            log_weight,
-            averages,
-            bias,
-            group,
-            inside + e,
-            runs,
-            num_runs,
-            shares,
-        )
+        share = share_of(edges, block.first + e)
+        found = average(scores, e, block.inside + e, -distances[e], share, counts, averages)
+        losses, factors[e], pulls[e] = found
         for k in range(np.uint64(len(apart))):
             force = scores[e, k] * apart[k]
             scores[e, k] = force
@@ -284,8 +254,7 @@ def contrast(
     """
     dim = rows.shape[1]
     num_chunks, count = negatives.nodes.shape
-    chunk_edges, block = len(edges.known) // num_chunks, len(room.queries)
-    share = _ONE / np.float32(len(edges.known))
+    chunk_edges = len(edges.known) // num_chunks
     queries, scores, candidates = room.queries, room.scores, room.candidates
     runs = np.empty(count + 1, np.int64)
     shares, apart = np.empty(count, np.float32), np.empty(count, np.float32)
@@ -299,53 +268,27 @@ def contrast(
             use(rows, listed, number * count, count, masks.candidates, masks.node_scale, candidates)
             _measure_candidates(candidates, count, dim, room.candidate_norms)
         lay_out(turned, candidates, count, dim)
-        bias, group = negatives.bias[number], negatives.group[number]
-        num_runs = find_runs(group, count, runs)
-        for inside in range(0, chunk_edges, block):
-            first, n = number * chunk_edges + inside, min(block, chunk_edges - inside)
+        counts = count_chunk(negatives, number, log_weight, runs, shares)
+        for inside in range(0, chunk_edges, len(queries)):
+            first, n = number * chunk_edges + inside, min(len(queries), chunk_edges - inside)
+            block = Block(first, inside, n)
             if masks is None:
                 ask(rows, relations, edges, first, n, queries)
                 _measure(rows, edges.answer, first, n, queries, queries, room.norms, room.distances)
             elif uses is not None:
                 ask_dropped(rows, relations, edges, first, n, masks, uses, queries)
                 _measure(uses.answers, uses.places, 0, n, queries, uses.queries, room.norms, room.distances)
-            compare(gemm, turned, queries, candidates, n, count, dim, scores)
-            place = leave_out(negatives.dropped, place, first, n, count, _FAR, scores)
+            compare(gemm, turned, (n, count, dim), queries, candidates, scores)
+            place = leave_out(negatives.dropped, place, block, count, _FAR, scores)
             if averages is None:
-                _weigh(scores, n, log_weight, bias, group, inside, runs, num_runs, room, room.pulls)
-                loss += settle(room.pulls, edges.weight, first, n, share, room.factors, room.pulls)
+                _weigh(scores, block, counts, room, room.pulls)
+                loss += settle(room.pulls, edges, block, room.factors, room.pulls)
             else:
-                loss += _average(
-                    scores,
-                    room,
-                    n,
-                    edges,
-                    first,
-                    share,
-                    log_weight,
-                    averages,
-                    bias,
-                    group,
-                    inside,
-                    runs,
-                    num_runs,
-                    shares,
-                    apart,
-                )
-            add_candidates(gemm, turned, scores, candidates, n, count, dim, room.gradients)
+                loss += _average(scores, room, edges, block, counts, averages, apart)
+            add_candidates(gemm, turned, (n, count, dim), scores, candidates, room.gradients)
+            sizes, is_added = (n, count, dim + 1), inside > 0
             add_queries(
-                gemm,
-                turned,
-                queries,
-                room.factors,
-                scores,
-                n,
-                count,
-                dim + 1,
-                inside > 0,
-                True,
-                room.scaled,
-                room.sums,
+                gemm, turned, sizes, queries, room.factors, scores, is_added, True, room.scaled, room.sums
             )
             if masks is None:
                 _answer_back(rows, edges.answer, first, n, room, d_rows)

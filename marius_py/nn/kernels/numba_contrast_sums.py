@@ -19,8 +19,9 @@ from marius_py.nn.kernels.numba_rows import add_columns
 from marius_py.nn.kernels.numba_weights import (
     NOTHING,
     Averages,
+    Block,
     Negatives,
-    find_runs,
+    count_chunk,
     leave_out,
     weigh,
 )
@@ -171,8 +172,7 @@ def contrast(
     """
     dim = rows.shape[1]
     num_chunks, count = negatives.nodes.shape
-    chunk_edges, block = len(edges.known) // num_chunks, len(room.queries)
-    share = _ONE / np.float32(len(edges.known))
+    chunk_edges = len(edges.known) // num_chunks
     queries, gradients, scores, sums = room.queries, room.gradients, room.scores, room.sums
     positives, factors = room.positives, room.factors
     runs, shares = np.empty(count + 1, np.int64), np.empty(count, np.float32)
@@ -183,10 +183,10 @@ def contrast(
         if masks is not None:
             _drop(room.candidates, count, number * count, masks.candidates, masks.node_scale)
         sums[:] = _ZERO
-        bias, group = negatives.bias[number], negatives.group[number]
-        num_runs = find_runs(group, count, runs)
-        for inside in range(0, chunk_edges, block):
-            first, n = number * chunk_edges + inside, min(block, chunk_edges - inside)
+        counts = count_chunk(negatives, number, log_weight, runs, shares)
+        for inside in range(0, chunk_edges, len(queries)):
+            first, n = number * chunk_edges + inside, min(len(queries), chunk_edges - inside)
+            block = Block(first, inside, n)
             if masks is None:
                 ask(rows, relations, edges, first, n, queries)
                 _answer(rows, edges.answer, first, n, is_complex, queries, positives)
@@ -194,23 +194,8 @@ def contrast(
                 ask_dropped(rows, relations, edges, first, n, masks, uses, queries)
                 _answer(uses.answers, uses.places, 0, n, is_complex, uses.queries, positives)
             measure(queries, n, room.candidates, count, is_complex, -_ONE, scores, 0)
-            place = leave_out(negatives.dropped, place, first, n, count, NOTHING, scores)
-            loss += weigh(
-                scores,
-                room,
-                n,
-                edges,
-                first,
-                share,
-                log_weight,
-                averages,
-                bias,
-                group,
-                inside,
-                runs,
-                num_runs,
-                shares,
-            )
+            place = leave_out(negatives.dropped, place, block, count, NOTHING, scores)
+            loss += weigh(scores, room, edges, block, counts, averages)
             for e in range(n):
                 for d in range(dim):
                     gradients[e, d] = _ZERO

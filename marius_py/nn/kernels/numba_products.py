@@ -86,8 +86,12 @@ def lay_out(turned, candidates, count, dim):
 
 
 @helper
-def compare(gemm, turned, asked, candidates, n, count, dim, scores):
-    """Write the products of n queries (n, W), as factors, with candidates to scores (n, K or more)."""
+def compare(gemm, turned, sizes, asked, candidates, scores):
+    """Write the products of queries (n, W), as factors, with candidates to scores (n, K or more).
+
+    `sizes`, of all products: n, K and D.
+    """
+    n, count, dim = sizes
     if turned is None:
         multiply(gemm, False, True, (n, count, dim), asked, candidates, _ZERO, scores)
     else:
@@ -96,8 +100,9 @@ def compare(gemm, turned, asked, candidates, n, count, dim, scores):
 
 
 @helper
-def add_candidates(gemm, turned, weights, candidates, n, count, dim, sums):
+def add_candidates(gemm, turned, sizes, weights, candidates, sums):
     """Write the sums (n, W) of candidates by the weights (n, K or more) of n edges."""
+    n, count, dim = sizes
     if turned is None:
         multiply(gemm, False, False, (n, dim, count), weights, candidates, _ZERO, sums)
     else:
@@ -108,17 +113,18 @@ def add_candidates(gemm, turned, weights, candidates, n, count, dim, sums):
         # Whole registers of a row take no longer, and what comes of columns beyond D is not looked at.
         width = dim if candidates.dtype == ROUNDED else _padded(dim)
         for low in range(0, depth, _PIECE):
-            sizes = _whole(n), width, min(_PIECE, depth - low)
-            multiply_rows(gemm, sizes, weights, turned.candidates, low > 0, sums, low)
+            piece = _whole(n), width, min(_PIECE, depth - low)
+            multiply_rows(gemm, piece, weights, turned.candidates, low > 0, sums, low)
 
 
 @helper
-def add_queries(gemm, turned, queries, factors, weights, n, count, dim, is_added, by_columns, scaled, sums):
+def add_queries(gemm, turned, sizes, queries, factors, weights, is_added, by_columns, scaled, sums):
     """Write the sums of n queries, times `factors` (n,), by the weights of each candidate, or add them.
 
     To (K, W), or (D, K or more) if `by_columns`, which they are in any case where products are oneDNN's.
     After `add_candidates`.
     """
+    n, count, dim = sizes
     if turned is None:
         for e in range(n):
             for d in range(dim):

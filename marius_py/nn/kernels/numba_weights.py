@@ -85,6 +85,32 @@ class Negatives(NamedTuple):
     dropped: np.ndarray
 
 
+class Counts(NamedTuple):
+    """What the K negatives of a chunk count.
+
+    Attributes:
+        log_weight: float32, logarithm of what all of them count under the softmax losses.
+        bias, group: of the chunk, see `Negatives`.
+        runs: (K + 1,) int64, where each run of negatives of one group begins, and K. num_runs: how many.
+        shares: (K,) float32, scratch of the losses that `Averages` are of.
+    """
+
+    log_weight: np.float32
+    bias: np.ndarray
+    group: np.ndarray
+    runs: np.ndarray
+    num_runs: int
+    shares: np.ndarray
+
+
+class Block(NamedTuple):
+    """Edges worked on together: `size` of a batch from `first` on, of their chunk from `inside` on."""
+
+    first: int
+    inside: int
+    size: int
+
+
 @elementwise
 def power_of_2(x):
     """2^x to 2e-7 of it: infinite above 127.5, zero below -126.5.
@@ -119,13 +145,13 @@ def write_factor(factors, row, column, number):
 
 
 @helper
-def leave_out(dropped, place, first, count, width, score, scores):
+def leave_out(dropped, place, block, width, score, scores):
     """Set the scores, `width` an edge, that must not count to `score`, which weighs nothing.
 
     Returns the place in `dropped` after them.
     """
-    for e in range(count):
-        begin = (first + e) * width
+    for e in range(block.size):
+        begin = (block.first + e) * width
         while place < len(dropped) and dropped[place] < begin + width:
             scores[e, np.uint64(dropped[place] - begin)] = score
             place += 1
@@ -133,37 +159,39 @@ def leave_out(dropped, place, first, count, width, score, scores):
 
 
 @helper
-def find_runs(group, count, runs):
-    """Write where each run of candidates of one group begins, and `count`; returns how many there are.
+def count_chunk(negatives, number, log_weight, runs, shares):
+    """What the negatives of a chunk count, by its number; `runs` and `shares` are written.
 
     Negatives in the order of ids come in as many runs as there are groups.
     """
-    runs[0], number = 0, 0
-    for k in range(1, count if len(group) else 0):
+    bias, group = negatives.bias[number], negatives.group[number]
+    runs[0], last = 0, 0
+    for k in range(1, len(shares) if len(group) else 0):
         if group[k] != group[k - 1]:
-            number += 1
-            runs[number] = k
-    runs[number + 1] = count
-    return number + 1
+            last += 1
+            runs[last] = k
+    runs[last + 1] = len(shares)
+    return Counts(log_weight, bias, group, runs, last + 1, shares)
 
 
 @elementwise
-def share_of(weight, edge, share):
-    """What an edge's gradients are multiplied by, of which all have a `share`; no weights: 1."""
-    return share * weight[edge] if len(weight) else share
+def share_of(edges, edge):
+    """What the gradients of an edge of a batch are multiplied by: its part of the mean loss."""
+    share = _ONE / np.float32(len(edges.known))
+    return share * edges.weight[edge] if len(edges.weight) else share
 
 
 @helper
-def settle(totals, weight, first, count, share, factors, pulls):
-    """Write the softmax loss's factors and pulls of `count` edges from sums of weights; returns their losses.
+def settle(totals, edges, block, factors, pulls):
+    """Write the softmax loss's factors and pulls of a block from its sums of weights; returns its losses.
 
     A loss is infinite where the sum is too large for gradients to be sure. `pulls` may be `totals`.
     """
     loss = 0.0
-    for e in range(count):
+    for e in range(block.size):
         total = totals[e]
         loss += np.inf if total > _MOST_WEIGHT else np.log1p(np.float64(total))
-        factor = share_of(weight, first + e, share) / (total + _ONE)
+        factor = share_of(edges, block.first + e) / (total + _ONE)
         factors[e] = factor
         pulls[e] = -total * factor
     return loss
@@ -201,34 +229,36 @@ def _ordered(bits):
 
 
 @reordered_helper
-def _share_evenly(scores, e, bias, group, inside, runs, num_runs, shares):
+def _share_evenly(scores, e, inside, counts):
     """Write what the negatives of an edge, `inside` a chunk, count in an even average; returns the sum.
 
     It is what their groups count; those that score `NOTHING` count nothing.
     """
+    bias, group, runs, shares = counts.bias, counts.group, counts.runs, counts.shares
     total = _ZERO
-    for r in range(num_runs):
-        counts = _ONE
+    for r in range(counts.num_runs):
+        every = _ONE
         if bias.shape[1]:
-            counts = power_of_2(bias[inside, group[runs[r]]] * LOG2_E)
+            every = power_of_2(bias[inside, group[runs[r]]] * LOG2_E)
         for k in range(np.uint64(runs[r]), np.uint64(runs[r + 1])):
-            share = _ZERO if scores[e, k] == NOTHING else counts
+            share = _ZERO if scores[e, k] == NOTHING else every
             shares[k] = share
             total += share
     return total
 
 
 @reordered_helper
-def _share_by_score(scores, e, temperature, bias, group, inside, runs, num_runs, shares):
+def _share_by_score(scores, e, inside, temperature, counts):
     """As `_share_evenly`, times e^(temperature · score), all divided by e^l, which keeps them finite.
 
     Returns the sum and l.
     """
-    for r in range(num_runs):
+    bias, group, runs, shares = counts.bias, counts.group, counts.runs, counts.shares
+    for r in range(counts.num_runs):
         shift = bias[inside, group[runs[r]]] if bias.shape[1] else _ZERO
         for k in range(np.uint64(runs[r]), np.uint64(runs[r + 1])):
             shares[k] = scores[e, k] * temperature + shift
-    highest, count = _LEAST, np.uint64(runs[num_runs])
+    highest, count = _LEAST, np.uint64(len(shares))
     for k in range(count):
         highest = max(highest, _ordered(np.float32(shares[k]).view(np.int32)))
     largest = np.int32(_ordered(highest)).view(np.float32)
@@ -241,18 +271,19 @@ def _share_by_score(scores, e, temperature, bias, group, inside, runs, num_runs,
 
 
 @reordered_helper
-def _smooth(scores, e, positive, share, log_weight, averages, bias, group, inside, runs, num_runs, shares):
+def _smooth(scores, e, inside, positive, share, counts, averages):
     """As `average`, by the softmax loss with smoothed labels (`objectives.SmoothedObjective`)."""
-    count, kept, gaps = np.uint64(runs[num_runs]), _ZERO, _ZERO
-    for r in range(num_runs):
+    bias, group, runs, shares = counts.bias, counts.group, counts.runs, counts.shares
+    count, kept, gaps = np.uint64(len(shares)), _ZERO, _ZERO
+    for r in range(counts.num_runs):
         shift = bias[inside, group[runs[r]]] if bias.shape[1] else _ZERO
         for k in range(np.uint64(runs[r]), np.uint64(runs[r + 1])):
             is_kept = scores[e, k] != NOTHING
             kept += _ONE if is_kept else _ZERO
             gaps += positive - (scores[e, k] + shift) if is_kept else _ZERO
-    total, largest = _share_by_score(scores, e, _ONE, bias, group, inside, runs, num_runs, shares)
+    total, largest = _share_by_score(scores, e, inside, _ONE, counts)
     smoothed = averages.smoothing / (kept + _ONE)
-    above = np.float32(largest + np.log(total)) + (log_weight - positive)
+    above = np.float32(largest + np.log(total)) + (counts.log_weight - positive)
     inverse = _ZERO if total == _ZERO else _sigmoid(above) / total  # NaN stays
     slopes = _ZERO
     for k in range(count):
@@ -263,29 +294,25 @@ def _smooth(scores, e, positive, share, log_weight, averages, bias, group, insid
 
 
 @reordered_helper
-def average(scores, e, positive, share, log_weight, averages, bias, group, inside, runs, num_runs, shares):
+def average(scores, e, inside, positive, share, counts, averages):
     """Turn the scores of an edge's negatives into weights by a loss that goes over all of them.
 
     Args:
         scores: of which row e is replaced.
+        inside: place of the edge in its chunk.
         positive: score of the own answer. share: what the edge's gradients are multiplied by.
-        log_weight: float32, logarithm of what all negatives count under SMOOTHED.
-        bias, group: of the edge's chunk, see `Negatives`. inside: place of the edge there.
-        runs, num_runs: see `find_runs`.
-        shares: scratch (K,).
 
     Returns:
         Loss, factor and pull.
     """
     if averages.kind == SMOOTHED:
-        return _smooth(
-            scores, e, positive, share, log_weight, averages, bias, group, inside, runs, num_runs, shares
-        )
-    count, margin, temperature = np.uint64(runs[num_runs]), averages.margin, averages.temperature
+        return _smooth(scores, e, inside, positive, share, counts, averages)
+    margin, temperature, shares = averages.margin, averages.temperature, counts.shares
+    count = np.uint64(len(shares))
     if temperature == _ZERO:
-        total = _share_evenly(scores, e, bias, group, inside, runs, num_runs, shares)
+        total = _share_evenly(scores, e, inside, counts)
     else:
-        total, _ = _share_by_score(scores, e, temperature, bias, group, inside, runs, num_runs, shares)
+        total, _ = _share_by_score(scores, e, inside, temperature, counts)
     inverse = _ZERO if total == _ZERO else _ONE / total  # NaN stays
     losses, slopes = _ZERO, _ZERO
     if averages.kind == LOGISTIC:
@@ -305,17 +332,18 @@ def average(scores, e, positive, share, log_weight, averages, bias, group, insid
 
 
 @reordered_helper
-def weigh_softmax(scores, positives, count, log_weight, bias, group, inside, runs, num_runs, weights, totals):
-    """Write the softmax loss's weights e^(score − s⁺) of `count` edges, from `inside` a chunk on, and sums.
+def weigh_softmax(scores, positives, block, counts, weights, totals):
+    """Write the softmax loss's weights e^(score − s⁺) of a block, and their sums.
 
     Weights that are float32 take the scores' place.
     """
-    for e in range(count):
+    bias, group, runs = counts.bias, counts.group, counts.runs
+    for e in range(block.size):
         total = _ZERO
-        for r in range(num_runs):
-            shift = log_weight - positives[e]
+        for r in range(counts.num_runs):
+            shift = counts.log_weight - positives[e]
             if bias.shape[1]:
-                shift += bias[inside + e, group[runs[r]]]
+                shift += bias[block.inside + e, group[runs[r]]]
             shift *= LOG2_E
             for k in range(np.uint64(runs[r]), np.uint64(runs[r + 1])):
                 weight = power_of_2(scores[e, k] * LOG2_E + shift)
@@ -328,96 +356,33 @@ def weigh_softmax(scores, positives, count, log_weight, bias, group, inside, run
 
 
 @reordered_helper
-def weigh_average(
-    scores,
-    room,
-    count,
-    edges,
-    first,
-    share,
-    log_weight,
-    averages,
-    bias,
-    group,
-    inside,
-    runs,
-    num_runs,
-    shares,
-):
-    """Write the weights, factors and pulls of `count` edges as `average` has them; returns losses."""
+def _weigh_average(scores, room, edges, block, counts, averages):
+    """Write the weights, factors and pulls of a block as `average` has them; returns losses."""
     weights, positives, factors, pulls = room.weights, room.positives, room.factors, room.pulls
-    weight, loss = edges.weight, 0.0
-    for e in range(count):
-        losses, factors[e], pulls[e] = average(
-            scores,
-            e,
-            positives[e],
-            share_of(weight, first + e, share),
-            log_weight,
-            averages,
-            bias,
-            group,
-            inside + e,
-            runs,
-            num_runs,
-            shares,
-        )
+    loss = 0.0
+    for e in range(block.size):
+        share = share_of(edges, block.first + e)
+        found = average(scores, e, block.inside + e, positives[e], share, counts, averages)
+        losses, factors[e], pulls[e] = found
         loss += losses
-        for k in range(np.uint64(len(shares) if weights.dtype == ROUNDED else 0)):
+        for k in range(np.uint64(len(counts.shares) if weights.dtype == ROUNDED else 0)):
             write_factor(weights, e, k, scores[e, k])
     return loss
 
 
 @reordered_helper
-def weigh(
-    scores,
-    room,
-    count,
-    edges,
-    first,
-    share,
-    log_weight,
-    averages,
-    bias,
-    group,
-    inside,
-    runs,
-    num_runs,
-    shares,
-):
-    """Turn the scores of `count` edges, from `first` on and `inside` their chunk, into weights.
+def weigh(scores, room, edges, block, counts, averages):
+    """Turn the scores of a block of edges into weights.
 
     Args:
         scores: (n, K or more), replaced where `room.weights` is the same array.
         room: holds `positives`, scores of own answers; `weights`, `factors` and `pulls` are written.
-        share: what the gradients of all edges are multiplied by.
-        log_weight: float32, logarithm of what all negatives count under the softmax losses.
         averages: None: the loss is softmax. Known when this is compiled: a loop for either is made sooner.
-        bias, group: of the chunk, see `Negatives`. runs, num_runs: see `find_runs`.
-        shares: scratch (K,).
 
     Returns:
         The sum of losses.
     """
-    weights, positives, factors, pulls = room.weights, room.positives, room.factors, room.pulls
     if averages is None:
-        weigh_softmax(
-            scores, positives, count, log_weight, bias, group, inside, runs, num_runs, weights, pulls
-        )
-        return settle(pulls, edges.weight, first, count, share, factors, pulls)
-    return weigh_average(
-        scores,
-        room,
-        count,
-        edges,
-        first,
-        share,
-        log_weight,
-        averages,
-        bias,
-        group,
-        inside,
-        runs,
-        num_runs,
-        shares,
-    )
+        weigh_softmax(scores, room.positives, block, counts, room.weights, room.pulls)
+        return settle(room.pulls, edges, block, room.factors, room.pulls)
+    return _weigh_average(scores, room, edges, block, counts, averages)
