@@ -100,14 +100,14 @@ def write_ranks(
 
 @contextmanager
 def _writer(path: Path, ending: str, schema: Any) -> Iterator[Any]:
-    if ending == ".parquet":
-        with pq.ParquetWriter(path, schema) as writer:
-            yield writer
-    else:
-        with pa.csv.CSVWriter(
-            path, schema, write_options=pa.csv.WriteOptions(quoting_style="needed")
-        ) as writer:
-            yield writer
+    with path.open("wb") as file:  # Arrow takes no path that is not UTF-8
+        if ending == ".parquet":
+            with pq.ParquetWriter(file, schema) as writer:
+                yield writer
+        else:
+            options = pa.csv.WriteOptions(quoting_style="needed")
+            with pa.csv.CSVWriter(file, schema, write_options=options) as writer:
+                yield writer
 
 
 def _columns(

@@ -249,14 +249,19 @@ class _Parquet:
     def __init__(self, path: Path, dim: int) -> None:
         self._dim = dim
         self._schema = pa.schema([("name", pa.string()), ("embedding", pa.list_(pa.float32(), dim))])
-        self._file = pq.ParquetWriter(path, self._schema, compression="zstd", use_dictionary=False)
+        with ExitStack() as stack:
+            file = stack.enter_context(path.open("wb"))  # Arrow takes no path that is not UTF-8
+            self._file = stack.enter_context(
+                pq.ParquetWriter(file, self._schema, compression="zstd", use_dictionary=False)
+            )
+            self._files = stack.pop_all()
 
     def write(self, names: Sequence[str], rows: Float32) -> None:
         values = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), self._dim)
         self._file.write_table(pa.table([pa.array(names, pa.string()), values], schema=self._schema))
 
     def close(self) -> None:
-        self._file.close()
+        self._files.close()
 
 
 class _Text:

@@ -141,6 +141,10 @@ class _NameTable:
             raise StorageError(f"{path} is missing; prepare the graph again")
         try:
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
+        except UnicodeEncodeError as error:
+            raise StorageError(
+                f"{path} is not UTF-8, as the path of a Parquet file must be: move the graph elsewhere"
+            ) from error
         except (pa.ArrowException, OSError) as error:
             raise self._failed(error) from error
 

@@ -101,7 +101,7 @@ class AnswerWriter:
                     self._stdout.reconfigure(errors="strict")  # programs read names as they are
             else:
                 temporary = opened.enter_context(Replacing([self._target]))[self._target]
-                self._file = opened.enter_context(self._opened(temporary))
+                self._file = self._opened(temporary, opened)
             opened.push(self._end)
             self._open = opened.pop_all()
         return self
@@ -112,12 +112,12 @@ class AnswerWriter:
         with self._failures():
             self._open.__exit__(kind, error, trace)
 
-    def _opened(self, path: Path) -> Any:
+    def _opened(self, path: Path, opened: ExitStack) -> Any:
         if self._format != "parquet":
-            return path.open("w", encoding="utf-8", newline="\n")
-        return pq.ParquetWriter(
-            path, pa.schema([(name, _ARROW[kind]) for name, kind in self._columns.items()])
-        )
+            return opened.enter_context(path.open("w", encoding="utf-8", newline="\n"))
+        file = opened.enter_context(path.open("wb"))  # Arrow takes no path that is not UTF-8
+        schema = pa.schema([(name, _ARROW[kind]) for name, kind in self._columns.items()])
+        return opened.enter_context(pq.ParquetWriter(file, schema))
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if kind is None and self._format == "json":

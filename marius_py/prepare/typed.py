@@ -60,7 +60,7 @@ class ParquetSource:
     ) -> None:
         self.path = path
         self._block_rows = block_rows
-        with _damage_as_format(path), pq.ParquetFile(path) as file:
+        with _damage_as_format(path), path.open("rb") as opened, pq.ParquetFile(opened) as file:
             schema, self.size = file.schema_arrow, file.metadata.num_rows
             index = pandas_index(schema) if columns is None else []
         if self.size == 0:
@@ -85,7 +85,7 @@ class ParquetSource:
     def blocks(self) -> Iterator[EdgeBlock]:
         """Read the file from its start."""
         self.position = 0
-        with _damage_as_format(self.path), pq.ParquetFile(self.path) as file:
+        with _damage_as_format(self.path), self.path.open("rb") as opened, pq.ParquetFile(opened) as file:
             for batch in file.iter_batches(self._block_rows, columns=self._names, use_threads=False):
                 first = self.position + 1
                 columns = {
