@@ -8,7 +8,6 @@ take a folder: it is built beside its place and renamed at the end, so it appear
 
 from __future__ import annotations
 
-import errno
 import io
 import json
 import os
@@ -29,7 +28,7 @@ from marius_py.errors import ConfigError, FormatError, MariusError, StorageError
 from marius_py.run_files.reader import RunReader
 from marius_py.storage import folders
 from marius_py.storage.file_io import os_errors_as_storage, sync_path
-from marius_py.storage.files import reason_of
+from marius_py.storage.files import allocate, reason_of
 
 Float32 = NDArray[np.float32]
 Blocks = Iterable[tuple[Sequence[str], Float32]]
@@ -204,11 +203,7 @@ def _hdf5(path: Path, size: int) -> Iterator[h5py.File]:
         OSError: there is none, or writing failed.
     """
     with path.open("wb") as plain:
-        try:
-            os.posix_fallocate(plain.fileno(), 0, size + _HDF5_ROOM)
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-                raise
+        allocate(plain.fileno(), size + _HDF5_ROOM)  # or writing finds out
     try:
         with h5py.File(path, "w", locking=False) as file:
             file.attrs["format_version"] = 1

@@ -199,12 +199,31 @@ def check_space(path: Path, size: int) -> None:
         raise storage_error("create", path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), size)
 
 
+def allocate(descriptor: int, size: int) -> bool:
+    """Allocate the disk blocks of a file up to `size` bytes: whether its file system can.
+
+    Raises:
+        OSError: there is no room.
+    """
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+            raise
+        return False
+    return True
+
+
 def reserve(path: Path, size: int) -> None:
-    """Allocate the disk blocks of `path` up to `size` bytes, so that no later write finds the disk full."""
+    """Allocate the disk blocks of `path` up to `size` bytes, so that no later write finds the disk full.
+
+    Where the file system cannot, a later write may.
+    """
     descriptor = open_file(path, os.O_RDWR)
     try:
         _enter("fallocate", path, size)
-        os.posix_fallocate(descriptor, 0, size)
+        if not allocate(descriptor, size):
+            logger.info("%s: this file system reserves no space, so that writing may find it full", path)
         _enter("fsync", path)
         os.fsync(descriptor)
     except OSError as error:

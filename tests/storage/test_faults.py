@@ -15,6 +15,7 @@ import pytest
 
 from marius_py.errors import StorageError
 from marius_py.partitioning import Partitioning
+from marius_py.prepare import prepare
 from marius_py.storage import edge_layout, files, node_file
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME
 from marius_py.storage.edge_writer import EdgeWriter
@@ -325,6 +326,35 @@ def test_without_direct_transfers(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with open_node_store(tmp_path / "s") as store:
         assert store._nodes._direct is None
     check(tmp_path / "s", GENERATIONS)
+
+
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL])
+def test_without_reserved_space(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file system that cannot: files have their whole length all the same, and the log says so."""
+
+    def refused(descriptor: int, offset: int, size: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "posix_fallocate", refused)
+    caplog.set_level("INFO", "marius_py.storage.files")
+    run(tmp_path / "s")
+    check(tmp_path / "s", GENERATIONS)
+    (tmp_path / "edges.tsv").write_text("".join(f"a{i}\tr\tb{i}\n" for i in range(50)), encoding="utf-8")
+    assert prepare(tmp_path / "edges.tsv", tmp_path / "graph").num_nodes == 100
+    said = [one.split(": ") for one in caplog.messages if "reserves no space" in one]
+    assert [Path(path).name for path, _ in said] == [f"{NODES_NAME}.tmp", "edges.h5"]
+
+
+def test_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(StorageError, match=r"^disk full: cannot reserve space for .*nodes\.h5"):
+        run(tmp_path / "s")
+    assert not (tmp_path / "s").exists()
 
 
 @pytest.mark.parametrize("operation", ["write", "read"])
