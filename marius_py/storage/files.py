@@ -63,7 +63,8 @@ def storage_error(action: str, path: Path, cause: OSError, size: int = 0) -> Sto
         facts = [f"{size:,} bytes were needed"] if size else []
         try:
             disk = os.statvfs(path.parent)
-            facts.append(f"{disk.f_bavail * disk.f_frsize:,} bytes are free")
+            if disk.f_blocks:
+                facts.append(f"{disk.f_bavail * disk.f_frsize:,} bytes are free")
         except OSError as unknown:
             logger.debug("%s: %s", path.parent, unknown)
         known = f" ({', '.join(facts)})" if facts else ""
@@ -192,10 +193,11 @@ def sync_data(descriptor: int, path: Path) -> None:
 def check_space(path: Path, size: int) -> None:
     """Raise StorageError if a file of `size` bytes cannot fit on the disk of `path`.
 
-    Asked before the disk is filled to its last block, which would hit everybody else on it.
+    Asked before the disk is filled to its last block, which would hit everybody else on it. File systems in
+    user space that say nothing of their size have no blocks: there, writing finds out.
     """
     disk = os.statvfs(path.parent)
-    if size > disk.f_bavail * disk.f_frsize:
+    if disk.f_blocks and size > disk.f_bavail * disk.f_frsize:
         raise storage_error("create", path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), size)
 
 

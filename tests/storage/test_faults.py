@@ -110,6 +110,15 @@ def test_full_disk_names_the_bytes_before_filling_it(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
+def test_a_disk_that_says_nothing_of_its_size_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unknown = os.statvfs_result((512, 512, 0, 0, 0, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: unknown)
+    run(tmp_path / "s")
+    check(tmp_path / "s", GENERATIONS)
+
+
 def test_a_disk_too_small_for_the_edges_is_left_as_it_is(tmp_path: Path) -> None:
     disk = os.statvfs(tmp_path)
     num_valid = disk.f_bavail * disk.f_frsize // 12 + 10_000_000
