@@ -73,6 +73,7 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
     check_content(place, resume=True)
     while not place.is_dir():
         place = place.parent
+    disk = shutil.disk_usage(place)
     read_rate, write_rate, commit_s = measure_disk(place, row_floats)
     threads = config.pipeline.compute_threads or available_cores()
     with torch_threads(threads):
@@ -89,7 +90,7 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
         index_rate = measure_index(graph, model.compiled, drawn_ahead=ahead)
     machine = Machine(
         memory_bytes=_budget(config, model),
-        disk_free_bytes=shutil.disk_usage(place).free,
+        disk_free_bytes=disk.free if disk.total else None,
         cores=available_cores(),
         gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         read_rate=read_rate,

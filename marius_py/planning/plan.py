@@ -35,7 +35,7 @@ class Machine:
 
     Attributes:
         memory_bytes: that the buffer may take.
-        disk_free_bytes: on the file system of the run.
+        disk_free_bytes: on the file system of the run; None: it says nothing of its size.
         cores: that this process may use.
         gpu: name of the accelerator that will compute, or None.
         read_rate: bytes a second of reading partitions.
@@ -47,7 +47,7 @@ class Machine:
     """
 
     memory_bytes: int
-    disk_free_bytes: int
+    disk_free_bytes: int | None
     cores: int
     gpu: str | None
     read_rate: float
@@ -303,7 +303,10 @@ def plan_lines(plan: Plan, machine: Machine) -> list[tuple[str, str]]:
     """The plan as rows (what, value)."""
     in_memory = plan.capacity == plan.partitions
     hidden = "nothing is swapped" if in_memory else "hidden behind training" if plan.io_hidden else "exposed"
-    enough = "" if plan.disk_bytes <= machine.disk_free_bytes else " NOT ENOUGH"
+    free = "unknown how much is free"
+    if machine.disk_free_bytes is not None:
+        enough = "" if plan.disk_bytes <= machine.disk_free_bytes else " NOT ENOUGH"
+        free = f"{with_unit(machine.disk_free_bytes)} free{enough}"
     return [
         ("partitions p", str(plan.partitions)),
         ("capacity c", f"{plan.capacity}{' (everything in memory)' if in_memory else ''}"),
@@ -313,7 +316,7 @@ def plan_lines(plan: Plan, machine: Machine) -> list[tuple[str, str]]:
             "buffer",
             f"{with_unit(plan.buffer_bytes)} of memory; {with_unit(machine.memory_bytes)} may be taken",
         ),
-        ("disk", f"{with_unit(plan.disk_bytes)}; {with_unit(machine.disk_free_bytes)} free{enough}"),
+        ("disk", f"{with_unit(plan.disk_bytes)}; {free}"),
         (
             "disk rates",
             f"read {with_unit(machine.read_rate)}/s, write {with_unit(machine.write_rate)}/s, measured",

@@ -23,7 +23,7 @@ from marius_py.graph import open_graph
 from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
 from marius_py.planning.disk import measure_disk
-from marius_py.planning.plan import Machine, choose_plan, plan_epoch
+from marius_py.planning.plan import Machine, choose_plan, plan_epoch, plan_lines
 from marius_py.prepare import prepare_arrays
 from marius_py.storage.hdf5_store import Hdf5PartitionStore
 from marius_py.storage.protocols import NodeTable
@@ -72,6 +72,16 @@ def test_relations_are_written_by_each_commit_and_stand_twice_on_disk():
     assert many.disk_bytes - few.disk_bytes == 2 * 10**9
     assert many.exposed_s - few.exposed_s == pytest.approx(10**9 / MACHINE.write_rate)
     assert many.bytes_written == few.bytes_written  # as metrics.jsonl counts
+
+
+@pytest.mark.parametrize(
+    ("free", "said"),
+    [(1 << 40, "1.0 TiB free"), (99, "99 B free NOT ENOUGH"), (None, "unknown how much is free")],
+)
+def test_what_is_free_is_compared_with_what_a_run_takes(free, said):
+    machine = replace(MACHINE, disk_free_bytes=free)
+    lines = dict(plan_lines(plan_epoch(table(100_000, 8), 4, 1_000_000, machine, batch_size=100), machine))
+    assert lines["disk"].split("; ")[1] == said
 
 
 @pytest.mark.parametrize(("rate", "hidden"), [(1e4, True), (1e8, False)])
