@@ -40,6 +40,13 @@ PARQUET_BLOCK_ROWS = 1 << 16
 BLOCK_ROWS, BLOCK_BYTES = 1 << 20, 1 << 25
 """Rows of NumPy's arrays read at a time, and bytes if these make fewer."""
 
+_OWN = (ValueError, EOFError, KeyError, RuntimeError, SyntaxError)
+"""NumPy's and zipfile's: a header that is no literal, a member that is missing, encrypted, packed in a way
+that is not known, or cut off."""
+
+_DAMAGE = (pa.ArrowException, zipfile.BadZipFile, zlib.error, *_OWN)
+"""What readers raise on damaged files."""
+
 
 class ParquetSource:
     """A Parquet file, fulfilling `EdgeSource`.
@@ -338,8 +345,5 @@ def _damage_as_format(path: Path) -> Iterator[None]:
         if error.errno:
             raise storage_error("read", path, error) from error
         raise FormatError(f"{path} is damaged: {error}") from error
-    except (pa.ArrowException, zipfile.BadZipFile, zlib.error) as error:
-        raise FormatError(f"{path} is damaged or of another format: {error}") from error
-    # NumPy's and zipfile's own: a header that is no literal, a member that is missing, encrypted, cut off.
-    except (ValueError, EOFError, KeyError, RuntimeError, NotImplementedError, SyntaxError) as error:
+    except _DAMAGE as error:
         raise FormatError(f"{path} is damaged or of another format: {error}") from error
