@@ -29,7 +29,7 @@ from marius_py.errors import (
     StorageError,
 )
 from marius_py.readable import readable
-from marius_py.storage.files import check_working_directory
+from marius_py.storage.targets import check_working_directory
 from marius_py.version import __version__
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130

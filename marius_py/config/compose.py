@@ -27,7 +27,7 @@ from marius_py.config.saved import as_given, keys_of_file, overlay, saved_settin
 from marius_py.config.schema import TrainConfig
 from marius_py.config.sections import build
 from marius_py.errors import ConfigError
-from marius_py.storage.files import check_working_directory
+from marius_py.storage.targets import check_working_directory
 
 T = TypeVar("T", TrainConfig, EvaluateConfig, PrepareConfig)
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError
 from marius_py.evaluation.ranking.ranker import Counts
-from marius_py.storage.files import check_target
 from marius_py.storage.replacing import Replacing
+from marius_py.storage.targets import check_target
 from marius_py.types import SIDES
 
 Names = Callable[[NDArray[np.int64]], Sequence[str]]

@@ -31,8 +31,8 @@ from marius_py.export.formats import (
 from marius_py.export.formats import one_line as _lines
 from marius_py.run_files.outputs import check_output
 from marius_py.run_files.reader import RunReader, open_run
-from marius_py.storage.files import check_file_name
 from marius_py.storage.replacing import Replacing
+from marius_py.storage.targets import check_file_name
 from marius_py.types import EXPORT_FORMATS, ExportFormat, StageProgress
 
 logger = logging.getLogger(__name__)

@@ -20,8 +20,9 @@ from marius_py.errors import ConfigError, FormatError, StorageError
 from marius_py.predict.answers import Prediction
 from marius_py.predict.neighbors import Neighbor
 from marius_py.readable import readable
-from marius_py.storage.files import check_target, reason_of
+from marius_py.storage.files import reason_of
 from marius_py.storage.replacing import Replacing
+from marius_py.storage.targets import check_target
 from marius_py.types import ANSWER_FORMATS, AnswerFormat
 
 ENDINGS: dict[str, AnswerFormat] = {

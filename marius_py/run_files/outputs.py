@@ -19,7 +19,7 @@ from marius_py.run_files.names import (
     TRACE_FILE,
 )
 from marius_py.run_files.reader import RunReader
-from marius_py.storage.files import check_target
+from marius_py.storage.targets import check_target
 
 _FILES = frozenset({CONFIG_FILE, CSV_FILE, METRICS_FILE, RESULT_FILE, TRACE_FILE})
 

@@ -13,8 +13,8 @@ import pytest
 
 from marius_py.errors import ConfigError, StorageError
 from marius_py.storage import replacing
-from marius_py.storage.files import check_target
 from marius_py.storage.replacing import Replacing
+from marius_py.storage.targets import check_target
 from marius_py.testing.system_calls import SystemCallFaults
 
 

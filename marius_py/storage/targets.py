@@ -1,0 +1,70 @@
+"""Whether results can be written where a caller names (floor 1): asked before the work that they are of.
+
+In: a path as it was given, with the key or flag it was given by. Out: nothing, or one error that names both.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from pathlib import Path
+
+from marius_py.errors import ConfigError, MissingPathError, StorageError
+
+
+def check_working_directory() -> None:
+    """Raise MissingPathError where the working directory was deleted: libraries fail in many ways there."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise MissingPathError(
+            f"the working directory cannot be used ({error.strerror}): change to a folder that exists"
+        ) from error
+
+
+def check_file_name(target: Path | str, named: str) -> None:
+    """Refuse what cannot be a file's name: none, or one that ends in a slash, which a Path of it has lost.
+
+    Args:
+        target: as the caller gave it.
+        named: the same with its key or flag, such as "output=m.json".
+
+    Raises:
+        ConfigError: it is empty or the current folder, or ends so.
+    """
+    if os.fspath(target).endswith(os.sep):
+        raise ConfigError(f"{named} ends in a slash, as a folder does; give the name of a file")
+    if not Path(target).name:  # of which no file beside it could be named
+        raise ConfigError(f"{named} is the current folder, or empty; give the name of a file")
+
+
+def check_target(target: Path | str, named: str) -> None:
+    """Refuse a file that cannot be written, before the work whose result it is for.
+
+    Args:
+        target: the file as given, which may exist; of a link the file that it leads to is meant.
+        named: the file as the caller gave it, with its key or flag, such as "output=m.json".
+
+    Raises:
+        ConfigError: no such folder, it is no file, or its name is too long. StorageError: the folder
+            cannot be written to.
+    """
+    check_file_name(target, named)
+    target = Path(target)
+    folder = Path(os.path.realpath(target)).parent
+    try:
+        if not folder.is_dir():
+            missing = folder if target.is_symlink() else target.parent
+            raise ConfigError(f"{named}: there is no folder {missing}; create it first")
+        if target.exists() and not target.is_file():
+            raise ConfigError(f"{named} is a folder or a device; give the name of a file")
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise ConfigError(f"{named}: {target.name[:40]}… is too long for the name of a file") from error
+        raise StorageError(
+            f"{named}: the folder {folder} cannot be written to ({error.strerror or error}); "
+            "give a file in another folder"
+        ) from error
