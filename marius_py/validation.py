@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from marius_py.config import TrainConfig
 from marius_py.graph import Graph
+from marius_py.planning.ranking import LEAST_EDGES, training_scores
 from marius_py.run_files.names import CONFIG_META
 from marius_py.run_state import best_of
 from marius_py.types import SIDES
@@ -28,14 +29,8 @@ log = logging.getLogger(__name__)
 VALIDATION_META = "validation"
 """Key of the plan in a commit."""
 
-TRAINING_COST = 4
-"""A score costs about so many times as much in training, with its gradients, as in ranking."""
-
 CHEAP_SCORES = 1 << 30
 """Scores of a validation that is cheap whatever the training costs: some seconds of one core."""
-
-LEAST_EDGES = 500
-"""Edges of a sample at least: the standard error of their MRR is about .01."""
 
 DECLINE = 0.1
 """Share of the best validation MRR that a run may lose until its end before that is said."""
@@ -173,12 +168,7 @@ def _affordable_scores(config: TrainConfig, graph: Graph) -> int:
 
     Reading the node table once is left out of it: beside the training of even one edge a node it is nothing.
     """
-    negatives = config.negatives
-    if negatives.sampler.target == "all":
-        count = len(SIDES) * graph.num_nodes
-    else:
-        count = (negatives.count_head or negatives.count) + (negatives.count_tail or negatives.count)
-    between = max(config.training.valid_every, 1) * graph.num_edges["train"] * count * TRAINING_COST
+    between = training_scores(config, graph, max(config.training.valid_every, 1))
     return max(CHEAP_SCORES, int(config.evaluation.valid.share * between))
 
 

@@ -16,11 +16,11 @@ from marius_py.config import EvaluateConfig, TrainConfig, load_config
 from marius_py.errors import ConfigError
 from marius_py.evaluating import evaluate
 from marius_py.generate import planted_graph
+from marius_py.planning.ranking import LEAST_EDGES
 from marius_py.prepare import prepare
 from marius_py.tracking.trackers import Trackers
 from marius_py.validation import (
     CHEAP_SCORES,
-    LEAST_EDGES,
     ValidationPlan,
     chance_of,
     changed_settings,
@@ -170,6 +170,41 @@ def test_sampled_figures_say_so_and_the_gap_is_measured(graph: Path, tmp_path: P
     capsys.readouterr()
     repeated = evaluate_again(run, 40)
     assert repeated == pytest.approx(last["valid"]["mrr"])
+
+
+def test_so_many_edges_are_ranked_after_training(graph: Path, tmp_path: Path) -> None:
+    sample = ("evaluation.valid.max_edges=40", "training.epochs=1")
+    result = train(_config(graph, tmp_path / "run", *sample, "evaluation.max_edges=50"))
+    for split, count in (("test", 90), ("valid", 270)):
+        assert result[split]["protocol"].startswith(f"sampled: 50 of {count} {split} edges (seed 0)")
+        assert result[split]["count"] == 100
+    assert result["valid"]["gap"]["sampled"]["protocol"].startswith("sampled: 40 of 270")
+    same = EvaluateConfig(run=str(tmp_path / "run"), max_edges=50, device="cpu", compute_threads=1)
+    assert evaluate(same)["mrr"] == result["test"]["mrr"]
+
+    # No more edges than between epochs say nothing more of them, unless they meet more nodes.
+    resumed = (*sample, "resume=true", "evaluation.max_edges=40")
+    assert "valid" not in train(_config(graph, tmp_path / "run", *resumed))
+    nodes = ("training.epochs=1", "evaluation.valid.mode=candidates", "evaluation.candidates=9")
+    found = train(_config(graph, tmp_path / "nodes", *nodes, "evaluation.max_edges=40"))
+    assert found["valid"]["protocol"].startswith("sampled: 40 of 270 valid edges (seed 0), filtered, all")
+    assert "9 " in found["valid"]["gap"]["sampled"]["protocol"]
+
+    # Of the best epoch, too.
+    best = (*sample, "checkpoint.best=true", "evaluation.max_edges=7")
+    assert train(_config(graph, tmp_path / "best", *best))["best"]["test"]["count"] == 14
+
+
+def test_a_run_that_ranks_longer_than_it_trains_is_told(
+    graph: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("marius_py.planning.ranking.LONG_SCORES", 1 << 10)
+    words = ("training.epochs=1", "training.valid_every=0", "negatives.count=1", "training.batch_size=10")
+    train(_config(graph, tmp_path / "all", *words))
+    assert "ranking 90 test edges after training takes about 3.3 times as long" in caplog.text
+    caplog.clear()
+    train(_config(graph, tmp_path / "some", *words, "evaluation.max_edges=20"))
+    assert "ranking" not in caplog.text
 
 
 def test_a_run_without_a_validation_takes_other_settings_for_it(graph: Path, tmp_path: Path) -> None:

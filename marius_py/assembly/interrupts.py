@@ -15,7 +15,8 @@ from marius_py.training.trainer import Trainer
 log = logging.getLogger(__name__)
 
 _COMMITTED = (
-    "interrupted between epochs, or after the last one; the state is committed: go on with resume=true"
+    "interrupted between epochs, or after the last one; the state is committed: use the run as it is, or "
+    "go on with resume=true"
 )
 
 

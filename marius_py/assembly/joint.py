@@ -35,6 +35,7 @@ from marius_py.parts import (
     order_of,
 )
 from marius_py.pipeline.watchdog import Watchdog
+from marius_py.planning.ranking import asked_for, ranking_advice
 from marius_py.resuming.resume import (
     EPOCH_META,
     EpochSettings,
@@ -127,7 +128,7 @@ class Joint:
         they are the same in any number of partitions.
         """
         settings = self.config.evaluation
-        how = {"mode": settings.mode, "candidates": settings.candidates} if plan is None else plan.arguments()
+        asked = {"mode": settings.mode, "max_edges": settings.max_edges, "candidates": settings.candidates}
         own = self.edges.partitioning == self.graph.partitioning
         with nullcontext(self.edges) if own else self.graph.edges() as edges:
             metrics = rank_split(
@@ -136,7 +137,7 @@ class Joint:
                 edges,
                 self.model,
                 split,
-                **how,
+                **(asked if plan is None else plan.arguments()),
                 ks=settings.ks,
                 memory_bytes=settings.memory_bytes,
                 precision=settings.precision,
@@ -191,11 +192,10 @@ class Joint:
     def full_validation(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
         """Metrics of the last commit on all validation edges, and how far the sample's were off.
 
-        None where the validations ranked all anyway, or the gap is not asked for.
+        None where the validations ranked as many anyway, or the gap is not asked for.
         """
         settings, plan = self.config.evaluation, self.validation
-        wanted = settings.valid.gap and settings.mode == "full" and self.config.training.valid_every > 0
-        if not (wanted and plan.sampled and self.edges.num_edges("valid")):
+        if not self._measures_gap():
             return None
         sampled = history[-1].get("valid") if history else None
         if not sampled or any(f"hits@{k}" not in sampled for k in settings.ks):  # they may have changed since
@@ -203,19 +203,31 @@ class Joint:
         full = self.evaluate("valid")
         gap = gap_of(sampled, full)
         log.info(
-            "validation MRR of the last epoch: %.4f (%s), %.4f with all edges and nodes: off by %+.4f",
+            "validation MRR of the last epoch: %.4f (%s), %.4f (%s): off by %+.4f",
             sampled["mrr"],
             sampled["protocol"],
             full["mrr"],
+            full["protocol"],
             gap["difference"]["mrr"],
         )
         return {**full, "gap": gap}
+
+    def _measures_gap(self) -> bool:
+        """Whether more validation edges, or against more nodes, are ranked at the end than between epochs."""
+        settings, plan = self.config.evaluation, self.validation
+        number = asked_for(self.config, self.edges.num_edges("valid"))
+        more = plan.mode == "candidates" or (plan.sampled and number > (plan.max_edges or 0))
+        wanted = settings.valid.gap and settings.mode == "full" and self.config.training.valid_every > 0
+        return wanted and more and number > 0
 
     def train(self, store: Hdf5PartitionStore, capacity: int) -> list[dict[str, Any]]:
         """Train to the end; an epoch that began under other settings is first finished under those."""
         meta = store.meta
         epochs = self.config.training.epochs
         self._announce_validation()
+        advice = ranking_advice(self.config, self.graph, gap=self._measures_gap())
+        if advice is not None:
+            log.warning(advice)
         self.write_views(store)
         rest = unfinished(meta, EpochSettings.of(self.config, capacity, self.order(store, capacity)))
         if rest is None:

@@ -37,6 +37,7 @@ from marius_py.planning.plan import (
     check_fitting,
     choose_plan,
 )
+from marius_py.planning.ranking import asked_for, ranking_scores, training_scores
 from marius_py.resuming.resume import check_content
 from marius_py.storage.protocols import NodeTable
 from marius_py.training.batch_path import finds_known_on_device
@@ -119,7 +120,10 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
         machine = replace(machine, swap_s=swap_s)
         found = choose(machine=machine)
     check_questions(config, graph, Partitioning(graph.num_nodes, found.partitions), found.capacity)
-    return found, machine
+    tested = asked_for(config, graph.num_edges["test"])
+    an_edge = training_scores(config, graph, 1) / max(graph.num_edges["train"], 1)
+    test_s = ranking_scores(config, graph, tested) / (an_edge * sample.rate)
+    return replace(found, tested=tested, test_s=test_s), machine
 
 
 def resolve_auto(config: TrainConfig, folder: Path) -> TrainConfig:

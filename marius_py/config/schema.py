@@ -387,8 +387,8 @@ class ValidationConfig(Checked):
     max_edges: int | None = setting(None, "edges of the sample; null = by share", unit="edges", low=1)
     gap: bool = setting(
         True,
-        "after training, rank all validation edges too and report how far the sample was off; with "
-        "evaluation.mode=full",
+        "after training, rank all validation edges too (evaluation.max_edges of them) and report how far the "
+        "sample was off; with evaluation.mode=full",
     )
 
     def check(self) -> None:
@@ -411,6 +411,13 @@ class EvaluationConfig(Checked):
         "full", "rank against all nodes (full) or a random sample (sampled)"
     )
     candidates: int = setting(1000, "candidates a query when mode=sampled", unit="nodes", low=1)
+    max_edges: int | None = setting(
+        None,
+        "rank a random sample of so many test edges after training, and of validation edges for the gap; "
+        "null = all",
+        unit="edges",
+        low=1,
+    )
     memory_bytes: int = setting(
         256 * MEBIBYTE, "bound of the evaluator's working memory", unit="bytes", low=MEBIBYTE
     )

@@ -27,6 +27,8 @@ CANDIDATES = (4, 8, 16, 32, 64)
 _KEEP = 1.05
 """The graph's own number is kept if another gains less than this factor: its edges are sorted already."""
 _GIB = 1 << 30
+_LONG_TEST_S = 600
+"""Seconds of ranking, longer than an epoch, above which a plan says how to have fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,8 @@ class Plan:
         compute_s: seconds of training an epoch, with indexing known edges beside it.
         exposed_s: seconds an epoch waits for the disk, its commit included, and what swaps add else.
         epoch_s: their sum.
+        tested: test edges that are ranked after training.
+        test_s: seconds that this takes, roughly.
     """
 
     partitions: int
@@ -92,6 +96,8 @@ class Plan:
     compute_s: float
     exposed_s: float
     epoch_s: float
+    tested: int = 0
+    test_s: float = 0.0
 
     @property
     def io_hidden(self) -> bool:
@@ -307,7 +313,10 @@ def plan_lines(plan: Plan, machine: Machine) -> list[tuple[str, str]]:
     if machine.disk_free_bytes is not None:
         enough = "" if plan.disk_bytes <= machine.disk_free_bytes else " NOT ENOUGH"
         free = f"{with_unit(machine.disk_free_bytes)} free{enough}"
-    return [
+    test = f"about {plan.test_s:,.0f} s after training to rank {plan.tested:,} edges"
+    if plan.test_s > max(_LONG_TEST_S, plan.epoch_s):
+        test += "; evaluation.max_edges ranks a sample"
+    rows = [
         ("partitions p", str(plan.partitions)),
         ("capacity c", f"{plan.capacity}{' (everything in memory)' if in_memory else ''}"),
         ("batch", f"{plan.batch_size} edges"),
@@ -331,6 +340,7 @@ def plan_lines(plan: Plan, machine: Machine) -> list[tuple[str, str]]:
             f"{plan.epoch_s:,.1f} s: {plan.compute_s:,.1f} s training, {plan.exposed_s:,.1f} s waiting",
         ),
     ]
+    return [*rows, ("test", test)] if plan.tested else rows
 
 
 def plan_text(plan: Plan, machine: Machine, graph: Path | str) -> str:

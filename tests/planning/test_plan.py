@@ -84,6 +84,18 @@ def test_what_is_free_is_compared_with_what_a_run_takes(free, said):
     assert lines["disk"].split("; ")[1] == said
 
 
+@pytest.mark.parametrize(("seconds", "more"), [(601.0, True), (600.0, False), (5.0, False)])
+def test_what_ranking_takes_is_said(seconds, more):
+    plan = plan_epoch(table(100_000, 8), 8, 1_000_000, MACHINE, batch_size=100)
+    assert plan.epoch_s < 600
+    assert "test" not in dict(plan_lines(plan, MACHINE))
+    line = dict(plan_lines(replace(plan, tested=1234, test_s=seconds), MACHINE))["test"]
+    assert line.startswith(f"about {seconds:.0f} s after training to rank 1,234 edges")
+    assert ("evaluation.max_edges" in line) == more
+    longer = replace(plan, tested=1234, test_s=seconds, epoch_s=601.0)
+    assert "evaluation.max_edges" not in dict(plan_lines(longer, MACHINE))["test"]
+
+
 @pytest.mark.parametrize(("rate", "hidden"), [(1e4, True), (1e8, False)])
 def test_swaps(rate, hidden):
     shape = table(1_000_000, 16)
