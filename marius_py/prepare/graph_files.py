@@ -43,6 +43,8 @@ _UNDIRECTED = (
     "; a random split with input.undirected=true (in Python undirected=True of graph_from or prepare, whose "
     "Graph train takes) keeps edges of the same relation that are listed in both directions together"
 )
+_MANY_RELATIONS, _NODES_PER_RELATION = 100, 8
+"""So many relations, with fewer nodes for each, are rather the tails of a file of head, tail and weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ def write_graph(folder: Path, content: GraphContent, progress: ProgressHook) -> 
         writer.finish()
     report = {**blanks, **_report(folder, content, survey, known)}
     _log_report(report, content.parts_reverses)
+    _doubt_relations(content)
     facts = {
         "num_nodes": content.partitioning.num_nodes,
         "num_relations": content.num_relations,
@@ -218,6 +221,18 @@ def _log_report(report: dict[str, Any], parts_reverses: bool) -> None:
                 split,
                 hint if much else "",
             )
+
+
+def _doubt_relations(content: GraphContent) -> None:
+    """Warn where there are so many relations for the nodes that they may be nodes themselves."""
+    relations, nodes = content.num_relations, content.partitioning.num_nodes
+    if content.has_relations and relations >= _MANY_RELATIONS and relations * _NODES_PER_RELATION > nodes:
+        logger.warning(
+            "%d relations are many for %d nodes: if the second column holds tails, and the third no part of "
+            "an edge, such as a weight, rating or count, leave that out with input.columns=[0,1] (in Python "
+            "columns=, or pairs in place of triples)",
+            relations, nodes,
+        )  # fmt: skip
 
 
 def _log_blanks(what: str, padded: Mapping[str, Any], spellings: Mapping[str, Any]) -> None:

@@ -253,6 +253,21 @@ def test_splits_must_agree_on_relations(tmp_path: Path) -> None:
         prepare(train, tmp_path / "g", valid=valid)
 
 
+def test_so_many_relations_that_they_may_be_tails_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rated = [(f"user {i % 150}", f"item {7 * i % 120}", f"{i % 5}") for i in range(600)]
+    rows = write_rows(tmp_path / "ratings.tsv", rated)
+    graph = prepare(rows, tmp_path / "rated")
+    assert (graph.num_nodes, graph.num_relations) == (155, 120)
+    assert "120 relations are many for 155 nodes: if the second column holds tails" in caplog.text
+    caplog.clear()
+    prepare(rows, tmp_path / "pairs", columns=[0, 1])
+    prepare_arrays(np.array([(i, i % 99, i + 1) for i in range(200)]), tmp_path / "few")
+    prepare_arrays(np.array([(i, i % 100, i + 1) for i in range(800)]), tmp_path / "of_many_nodes")
+    assert "are many" not in caplog.text
+
+
 def test_progress_is_told_by_stage(tmp_path: Path) -> None:
     calls: list[tuple[str, int, int | None, str]] = []
     train = write_rows(tmp_path / "t.tsv", random_rows(30))
