@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from marius_py.graph.manifest import EDGES_FILE, GRAPH_FILE, NODES_FILE, RELATIONS_FILE, manifest_bytes
 from marius_py.graph.names import read_names, write_names
 from marius_py.partitioning import Partitioning
-from marius_py.prepare.blanks import PaddedNames
 from marius_py.prepare.duplicates import count_duplicates
 from marius_py.prepare.overlap import TrainOverlap
 from marius_py.prepare.progress import ProgressHook
 from marius_py.prepare.records import cut
+from marius_py.prepare.spellings import PaddedNames, PointedNumbers
 from marius_py.prepare.survey import Survey
 from marius_py.storage.edge_writer import EdgeWriter
 from marius_py.storage.file_io import file_checksum, replace_file
@@ -94,8 +94,9 @@ def write_graph(folder: Path, content: GraphContent, progress: ProgressHook) -> 
         if split != "train":
             known.sample(split, edges)
     padded = {"nodes": PaddedNames(), "relations": PaddedNames()}
-    nodes = padded["nodes"].watch(content.node_names())
-    relations = padded["relations"].watch(content.relation_names())
+    pointed = {"nodes": PointedNumbers(), "relations": PointedNumbers()}
+    nodes = pointed["nodes"].watch(padded["nodes"].watch(content.node_names()))
+    relations = pointed["relations"].watch(padded["relations"].watch(content.relation_names()))
     hashes = (
         write_names(folder / NODES_FILE, content.node_type, nodes),
         write_names(folder / RELATIONS_FILE, content.relation_type, relations),
@@ -105,7 +106,11 @@ def write_graph(folder: Path, content: GraphContent, progress: ProgressHook) -> 
         "spellings_of_nodes": padded["nodes"].twins(content.node_names),
         "spellings_of_relations": padded["relations"].twins(content.relation_names),
     }
-    del padded, nodes, relations
+    numbers = {
+        "nodes": pointed["nodes"].twins(content.node_names),
+        "relations": pointed["relations"].twins(content.relation_names),
+    }
+    del padded, pointed, nodes, relations
     fingerprint = _fingerprint(content, survey, hashes)
     with EdgeWriter(
         folder / EDGES_FILE,
@@ -124,6 +129,7 @@ def write_graph(folder: Path, content: GraphContent, progress: ProgressHook) -> 
         writer.finish()
     report = {**blanks, **_report(folder, content, survey, known)}
     _log_report(report, content.parts_reverses)
+    _log_numbers(numbers)
     _doubt_relations(content)
     facts = {
         "num_nodes": content.partitioning.num_nodes,
@@ -250,6 +256,19 @@ def _log_blanks(what: str, padded: Mapping[str, Any], spellings: Mapping[str, An
             "%d names of %s have blanks around them (such as %r); they are kept",
             padded["count"], what, cut(padded["examples"][0]),
         )  # fmt: skip
+
+
+def _log_numbers(spellings: Mapping[str, Mapping[str, Any]]) -> None:
+    """Warn of whole numbers that are names both as such and with `.0` behind them."""
+    for what, found in spellings.items():
+        if found["count"]:
+            pointed, plain = found["examples"][0]
+            logger.warning(
+                "%d numbers are names of %s in two spellings (such as %r and %r), and each spelling is "
+                "another one: pandas writes whole numbers so in a column that had gaps; if they are not "
+                "meant, convert that column with .astype('Int64') first",
+                found["count"], what, cut(plain), cut(pointed),
+            )  # fmt: skip
 
 
 def _some(found: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Blanks around names: kept as they are, counted, and warned of where they alone part two names."""
+"""Blanks around names, `.0` behind numbers: kept, and warned of where they alone part two names."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marius_py import graph_from
-from marius_py.prepare import blanks, prepare
-from marius_py.prepare.blanks import PaddedNames
+from marius_py.prepare import prepare, spellings
 from marius_py.prepare.extend import extend_graph
+from marius_py.prepare.spellings import PaddedNames
 from tests.prepare.graphs import all_edges
 
 PARTED = "names of nodes occur with and without blanks"
@@ -139,9 +139,26 @@ def test_spellings_are_those_that_python_finds(names: list[str], size: int) -> N
 
 
 def test_no_more_padded_names_are_held_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blanks, "LOOKED_UP", 3)
+    monkeypatch.setattr(spellings, "LOOKED_UP", 3)
     names = [pa.array([f" {i}", f"{i}"], pa.large_string()) for i in range(5)]
     padded = PaddedNames()
     list(padded.watch(iter(names)))
     assert padded.count == 5
     assert padded.twins(lambda: iter(names))["count"] == 3
+
+
+def test_numbers_that_pandas_made_floats_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = prepare(written(tmp_path / "e.csv", "u7,12", "u8,13", "u8,13.5"), tmp_path / "g", split=(1, 0, 0))
+    assert "spelling" not in caplog.text
+    week = written(tmp_path / "week.csv", "u9,12.0", "u7,14.0", "v1.0,13.50")
+    new = extend_graph(old, week, tmp_path / "new")
+    assert {"12", "12.0", "14.0"} <= set(new.node_names())
+    (told,) = [message for message in warnings_of(caplog) if "spelling" in message]
+    assert told.startswith("1 numbers are names of nodes in two spellings (such as '12' and '12.0')")
+    assert "convert that column with .astype('Int64') first" in told
+    caplog.clear()
+    rated = written(tmp_path / "r.csv", "u1,3.0,i1", "u1,3,i2", "u2,4.0,i1")
+    prepare(rated, tmp_path / "rated", split=(1, 0, 0))
+    assert "1 numbers are names of relations in two spellings (such as '3' and '3.0')" in caplog.text
