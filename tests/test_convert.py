@@ -165,6 +165,21 @@ def test_a_matrix_is_an_array(tmp_path):
     assert named_edges(graph) == [("1", "", "2"), ("3", "", "4")]
 
 
+def test_attributes_of_edges_are_no_names(tmp_path):
+    graph = nx.Graph([("a", "b", {"weight": 2}), ("b", "c", {"weight": 1})])
+    message = r"a name is \{'weight': 2\}, of type dict; names are texts or numbers: leave out what is no"
+    for data in (list(graph.edges(data=True)), pd.DataFrame(graph.edges(data=True))):
+        with pytest.raises(ConfigError, match=message):
+            graph_from(data, tmp_path / "graph")
+
+
+def test_an_array_stored_by_rows_is_told_of(tmp_path):
+    with pytest.raises(ConfigError, match=r"shape \(2, 9\); edges need \(E, 3\) .* give array\.T$"):
+        graph_from(np.zeros((2, 9), dtype=np.int64), tmp_path / "graph")
+    with pytest.raises(ConfigError, match=r"shape \(9, 9\); edges need \(E, 3\) or \(E, 2\)$"):
+        graph_from(np.zeros((9, 9), dtype=np.int64), tmp_path / "graph")
+
+
 @pytest.mark.parametrize("empty", [[], np.empty((0, 3), np.int64), pd.DataFrame({"head": [], "tail": []})])
 def test_no_edges(tmp_path, empty):
     with pytest.raises(FormatError, match=r"^train has no edges"):

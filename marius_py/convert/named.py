@@ -125,6 +125,11 @@ def _text(name: Any) -> str:
             f"a name is {name!r}, of type {type(name).__name__}; names are texts or numbers: give lists of "
             "these, such as .tolist() makes of an array or tensor"
         )
+    if isinstance(name, (Mapping, list, set)):
+        raise ConfigError(
+            f"a name is {name!r}, of type {type(name).__name__}; names are texts or numbers: leave out "
+            "what is no part of an edge, such as the attributes that edges(data=True) of NetworkX gives"
+        )
     if not isinstance(name, bytes):
         return str(name)
     try:
@@ -234,7 +239,11 @@ def from_array(data: Any) -> NamedEdges:
     """Edges of a NumPy array or of a list of tuples; ConfigError for another shape or type."""
     if isinstance(data, np.ndarray):
         if data.ndim != 2 or data.shape[1] not in (2, 3):
-            raise ConfigError(f"the array has shape {data.shape}; edges need (E, 3) or (E, 2)")
+            by_rows = data.ndim == 2 and data.shape[0] in (2, 3)
+            hint = ". If its rows are the heads, (relations,) and tails, as in edge_index, give array.T"
+            raise ConfigError(
+                f"the array has shape {data.shape}; edges need (E, 3) or (E, 2){hint * by_rows}"
+            )
         if data.dtype.kind not in "iuUSTO":
             raise ConfigError(f"the array has type {data.dtype}; edges are integers or texts")
         rows = data.view(np.ndarray) if isinstance(data, np.matrix) else data  # its columns are matrices
