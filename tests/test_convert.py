@@ -144,7 +144,7 @@ def test_an_index_in_a_table_is_no_column(tmp_path):
     plain = pd.DataFrame(columns()).set_axis(["x", "y", "z"], axis=1).set_axis([5, 7, 6, 8])  # no range
     named = plain.rename_axis("edge")
     for table in (pa.Table.from_pandas(named[["x", "z"]]), pa.Table.from_pandas(named)):
-        with pytest.raises(ConfigError, match=r"'edge' was the index .* of x, .*z, edge with columns="):
+        with pytest.raises(ConfigError, match=r"'edge' was the index .* of 'x', .*'z', 'edge' with columns="):
             graph_from(table, tmp_path / "g")
     graph = graph_from(pa.Table.from_pandas(plain), tmp_path / "g", split=(1, 0, 0))
     assert named_edges(graph) == sorted(TRIPLES)
@@ -171,6 +171,14 @@ def test_attributes_of_edges_are_no_names(tmp_path):
     for data in (list(graph.edges(data=True)), pd.DataFrame(graph.edges(data=True))):
         with pytest.raises(ConfigError, match=message):
             graph_from(data, tmp_path / "graph")
+
+
+def test_of_many_columns_a_message_shows_some(tmp_path):
+    wide = pd.DataFrame(np.ones((2, 900)), columns=[f"i{number}" for number in range(900)])
+    for frame in (wide, wide.rename_axis("user")):
+        with pytest.raises(ConfigError, match=r"'i0', .* 'i11', … \(900 in all\)") as caught:
+            graph_from(frame, tmp_path / "graph")
+        assert len(str(caught.value)) < 400
 
 
 def test_an_array_stored_by_rows_is_told_of(tmp_path):

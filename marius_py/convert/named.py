@@ -19,6 +19,7 @@ from marius_py.errors import ConfigError, FormatError
 from marius_py.prepare.blocks import name_fault, pandas_index
 from marius_py.prepare.column_names import (
     UnclearColumnsError,
+    first_of,
     is_word,
     leave_out_index,
     log_left_out,
@@ -152,14 +153,14 @@ def from_frame(frame: Any, columns: Sequence[str] | None) -> NamedEdges:
     missing = [name for name in chosen if name not in present]
     if missing or len(chosen) not in (2, 3):
         raise ConfigError(
-            f"columns are {chosen}; allowed: two or three of the frame's {', '.join(map(str, present))}, in "
+            f"columns are {chosen}; allowed: two or three of the frame's {first_of(present)}, in "
             "the order head, (relation,) tail"
         )
     repeated = [name for name in chosen if chosen.count(name) > 1 or present.count(name) > 1]
     if repeated:
         raise ConfigError(
             f"columns are {chosen}, but {repeated[0]!r} is there twice, in columns= or in the frame (it has "
-            f"{', '.join(map(str, present))}); every column needs a name of its own: rename them, or choose "
+            f"{first_of(present)}); every column needs a name of its own: rename them, or choose "
             "others with columns="
         )
     return _from_columns([_column(frame, name) for name in chosen], [f"column {name!r}" for name in chosen])
@@ -178,7 +179,7 @@ def _without_index(frame: Any, present: list[Any]) -> list[Any]:
     if doubtful:
         raise ConfigError(
             f"the table's {', '.join(map(repr, doubtful))} was the index of a pandas frame, and may be a "
-            f"part of the edges: choose two or three of {', '.join(present)} with columns="
+            f"part of the edges: choose two or three of {first_of(present)} with columns="
         )
     return rest
 
@@ -192,7 +193,7 @@ def _check_index(frame: Any) -> None:
         raise ConfigError(
             f"the frame's index has the name {', '.join(map(repr, doubtful))}, and may be a part of the "
             "edges, which are read from columns alone: call reset_index() first to make it a column, or "
-            f"choose among the columns {', '.join(map(str, frame.columns))} with columns="
+            f"choose among the columns {first_of(list(frame.columns))} with columns="
         )
 
 
@@ -220,7 +221,7 @@ def _frame_columns(present: list[Any]) -> list[Any]:
         return [present[i] for i in found.used]
     if len(present) not in (2, 3):
         raise ConfigError(
-            f"the frame has columns {', '.join(names)}; say which are head, (relation,) tail with columns="
+            f"the frame has columns {first_of(names)}; say which are head, (relation,) tail with columns="
         )
     log_order(names, "the frame", "columns= chooses others")
     return present

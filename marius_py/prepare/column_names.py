@@ -40,6 +40,9 @@ NO_RELATION = (
 _ROLES = {2: ("head", "tail"), 3: ("head", "relation", "tail")}
 """What columns are in their order, by how many there are."""
 
+_MOST_NAMES, _MOST_LETTERS = 12, 40
+"""Names of columns, and letters of each, that a message shows: frames of a pivot have thousands."""
+
 _LEVEL = re.compile(r"__index_level_[0-9]+__")
 logger = logging.getLogger(__name__)
 
@@ -224,6 +227,14 @@ def listed(names: Sequence[str], positions: Sequence[int]) -> str:
     """Some of the names, for a message."""
     parts = [repr(names[i]) for i in positions]
     return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+
+
+def first_of(names: Sequence[object]) -> str:
+    """Names of columns for a message, as far as it has room for them."""
+    texts = [str(name) for name in names[:_MOST_NAMES]]
+    cut = [text if len(text) <= _MOST_LETTERS else text[:_MOST_LETTERS] + "…" for text in texts]
+    rest = f", … ({len(names)} in all)" if len(names) > _MOST_NAMES else ""
+    return ", ".join(map(repr, cut)) + rest
 
 
 def _normalised(cell: str) -> str:

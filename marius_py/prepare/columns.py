@@ -19,6 +19,7 @@ from marius_py.errors import ConfigError, FormatError
 from marius_py.prepare.column_names import (
     Roles,
     UnclearColumnsError,
+    first_of,
     is_word,
     listed,
     log_left_out,
@@ -158,10 +159,13 @@ def _by_words_or_order(
             log_left_out(cells, named, where)
             return Columns(named.head, named.relation, named.tail, True, len(cells))
     if len(cells) not in (2, 3):
-        choice = "" if len(cells) == 1 else f": choose with input.columns=[0,1,2] {_ELSEWHERE}"
+        held, choice = "", ""
+        if len(cells) > 1:
+            held = "" if cells[0] == "0" else f" ({first_of(cells)})"  # those of an array are numbers
+            choice = f": choose with input.columns, by name or number, such as [0,1,2] {_ELSEWHERE}"
         raise FormatError(
-            f"{where} has {len(cells)} column{'s' if len(cells) != 1 else ''}; edges need two (head, tail) "
-            f"or three (head, relation, tail){choice}{_other_reading(cells)}"
+            f"{where} has {len(cells)} column{'s' if len(cells) != 1 else ''}{held}; edges need two "
+            f"(head, tail) or three (head, relation, tail){choice}{_other_reading(cells)}"
         )
     if has_header:
         log_order(cells, where, "input.columns chooses others")
