@@ -80,7 +80,10 @@ def kind_of(data_type: Any, column: str, path: Path) -> NameKind:
         or pa.types.is_string_view(data_type)
     ):
         return "text"
-    raise FormatError(f"{path}: column {column!r} has type {data_type}; names must be text or integers")
+    hint = ""
+    if pa.types.is_floating(data_type):
+        hint = ": write it anew as one of these, in pandas with .astype('Int64') or .astype(str)"
+    raise FormatError(f"{path}: column {column!r} has type {data_type}; names must be text or integers{hint}")
 
 
 def pandas_index(schema: Any) -> list[str]:

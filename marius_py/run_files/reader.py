@@ -277,6 +277,10 @@ class RunReader:
         self._reader.close()
 
     def _unknown(self, kind: str, missing: list[str]) -> ConfigError:
+        if kind == "relation" and not self.graph.has_relations:
+            return ConfigError(
+                f"the graph {self.graph.path} has no relations, but {missing[0]!r} is given: leave it out"
+            )
         shown = ", ".join(repr(name) for name in missing[:3]) + (", …" if len(missing) > 3 else "")
         similar = similar_in(self.graph, kind, missing[0])
         hint = f" Did you mean {' or '.join(repr(name) for name in similar)}?" if similar else ""

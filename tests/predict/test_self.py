@@ -50,7 +50,7 @@ def test_names_and_numbers_that_mean_nothing_are_refused(tmp_path):
     graph = marius_py.graph_from(edges, tmp_path / "g", split=(1, 0, 0))
     with marius_py.train(graph.path, tmp_path / "r", SMALL) as run:
         for relation in ("likes", ["likes"]):
-            with pytest.raises(ConfigError, match="likes"):
+            with pytest.raises(ConfigError, match="has no relations, but 'likes' is given: leave it out"):
                 run.predict(["5"], relation, ["7"])
         for temperature in (0.0, -1.0, float("inf"), float("nan")):
             with pytest.raises(ConfigError, match="temperature is"):
