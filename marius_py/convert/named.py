@@ -19,6 +19,7 @@ from marius_py.errors import ConfigError, FormatError
 from marius_py.prepare.blocks import name_fault, pandas_index
 from marius_py.prepare.column_names import (
     UnclearColumnsError,
+    doubt_ids,
     first_of,
     is_word,
     leave_out_index,
@@ -30,6 +31,9 @@ from marius_py.prepare.column_names import (
 )
 
 logger = logging.getLogger(__name__)
+
+_FIRST = 6
+"""Cells of a column that tell whether it holds numbers; as many lines are looked at of a file."""
 
 _LABELS = ("column 'head'", "column 'relation'", "column 'tail'")
 
@@ -163,7 +167,10 @@ def from_frame(frame: Any, columns: Sequence[str] | None) -> NamedEdges:
             f"{first_of(present)}); every column needs a name of its own: rename them, or choose "
             "others with columns="
         )
-    return _from_columns([_column(frame, name) for name in chosen], [f"column {name!r}" for name in chosen])
+    parts = [_column(frame, name) for name in chosen]
+    if all(str(value).isdecimal() for part in (parts[0], parts[-1]) for value in part[:_FIRST]):
+        doubt_ids(str(chosen[0]), str(chosen[-1]), "the frame")
+    return _from_columns(parts, [f"column {name!r}" for name in chosen])
 
 
 def _is_arrow(frame: Any) -> bool:

@@ -40,6 +40,9 @@ NO_RELATION = (
 _ROLES = {2: ("head", "tail"), 3: ("head", "relation", "tail")}
 """What columns are in their order, by how many there are."""
 
+_ID = re.compile(r"(?P<of>.*[^\W_])[ _]?id", re.IGNORECASE)
+"""The name of a column of ids: `user_id`, `userId`."""
+
 _MOST_NAMES, _MOST_LETTERS = 12, 40
 """Names of columns, and letters of each, that a message shows: frames of a pivot have thousands."""
 
@@ -216,6 +219,23 @@ def log_order(names: Sequence[str], where: str, choice: str) -> None:
         _roles(names, columns),
         choice,
     )
+
+
+def doubt_ids(head: str, tail: str, where: str) -> None:
+    """Warn where two columns of numbers are named for ids of two things: equal numbers are one node.
+
+    Args:
+        head, tail: the names of columns that hold whole numbers.
+        where: the file or frame, for the log.
+    """
+    things = [found["of"] for found in map(_ID.fullmatch, (head, tail)) if found]
+    bare = [thing.casefold().strip("0123456789_ ") for thing in things]
+    if len(things) == 2 and bare[0] != bare[1] and not tells_ends((head, tail)):
+        logger.warning(
+            "%s: %r and %r hold numbers, and the same number in both is one node; if %s 7 and %s 7 are not "
+            "the same, make names of the numbers first, such as %s/7 and %s/7",
+            where, head, tail, *things, *things,
+        )  # fmt: skip
 
 
 def _roles(names: Sequence[str], columns: NamedColumns) -> str:

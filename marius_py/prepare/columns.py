@@ -19,6 +19,7 @@ from marius_py.errors import ConfigError, FormatError
 from marius_py.prepare.column_names import (
     Roles,
     UnclearColumnsError,
+    doubt_ids,
     first_of,
     is_word,
     listed,
@@ -93,6 +94,7 @@ def resolve_columns(
     if columns is None:
         by_default = _by_words_or_order(cells, header, where, following, numbered)
         _doubt_blanks(cells, following, by_default, where)
+        _doubt_numbers(cells, following, by_default, where)
         return by_default
     keys = [_number_or_name(key, cells, header) for key in columns]
     if len(keys) not in (2, 3) or not all(
@@ -124,6 +126,7 @@ def resolve_columns(
     relation = positions[1] if len(positions) == 3 else None
     chosen = Columns(positions[0], relation, positions[-1], has_header, len(cells))
     _doubt_blanks(cells, following, chosen, where)
+    _doubt_numbers(cells, following, chosen, where)
     return chosen
 
 
@@ -211,6 +214,17 @@ def _doubt_blanks(
             "the name, so %r would be another one: remove them from the file if they are not meant",
             where, listed(cells, names), padded[0], padded[0].strip(),
         )  # fmt: skip
+
+
+def _doubt_numbers(
+    cells: Sequence[str], following: Sequence[Sequence[str]], columns: Columns, where: str
+) -> None:
+    """Warn where heads and tails are numbers of two things, by the names of their columns."""
+    ends = (columns.head, columns.tail)
+    if columns.has_header and following and all(
+        len(row) == len(cells) and all(_WHOLE_VALUE.fullmatch(row[i]) for i in ends) for row in following
+    ):  # fmt: skip
+        doubt_ids(cells[columns.head], cells[columns.tail], where)
 
 
 def _doubt_tails(rows: Sequence[Sequence[str]], where: str) -> None:

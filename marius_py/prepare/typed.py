@@ -30,7 +30,7 @@ from marius_py.prepare.blocks import (
     name_column,
     pandas_index,
 )
-from marius_py.prepare.column_names import leave_out_index, tells_ends
+from marius_py.prepare.column_names import doubt_ids, leave_out_index, tells_ends
 from marius_py.prepare.columns import ColumnKey, Columns, elsewhere, resolve_columns
 from marius_py.storage.files import storage_error
 
@@ -87,6 +87,8 @@ class ParquetSource:
         self.has_relations = self._columns.relation is not None
         self.node_kind: NameKind = "integer" if kinds[0] == kinds[-1] == "integer" else "text"
         self.relation_kind: NameKind = kinds[1] if self.has_relations else "integer"
+        if self.node_kind == "integer":
+            doubt_ids(self._names[0], self._names[-1], f"{path}")
         self.position = 0
 
     def blocks(self) -> Iterator[EdgeBlock]:
