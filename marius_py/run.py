@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from marius_py.evaluation.metrics import DEFAULT_KS, Metrics, check_whole
 from marius_py.evaluation.ranking.ranker import MIN_MEMORY_BYTES
 from marius_py.export import export
 from marius_py.predict import Metric, Neighbor, NeighborIndex, Prediction, neighbors, predict, score
+from marius_py.predict.scores import edge_ids
 from marius_py.run_files.given_names import Name, Names
 from marius_py.run_files.reader import RunReader, open_run
 from marius_py.storage.protocols import Edges
@@ -51,7 +53,7 @@ class Run(RunReader):
         split: str = "test",
         mode: Mode = "full",
         *,
-        edges: Edges | None = None,
+        edges: Edges | Any | None = None,
         ks: Sequence[int] = DEFAULT_KS,
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
         seed: int = 0,
@@ -65,7 +67,8 @@ class Run(RunReader):
         Args:
             split: "train", "valid" or "test".
             mode: "full", or "sampled" with half of `candidates` uniform and half by degree.
-            edges: (E, 3) ids to rank instead of a split.
+            edges: to rank instead of a split: an array (E, 3) of ids, or a data frame of names, as for
+                `score`.
             ks: of Hits@k.
             memory_bytes: bound of the working memory, at least 1 MiB.
             seed: of the sample.
@@ -77,6 +80,13 @@ class Run(RunReader):
         Raises:
             ConfigError: no such split or mode, no edges to rank, or a number that is none.
         """
+        if not isinstance(split, str):
+            raise ConfigError(
+                f"split is of type {type(split).__name__}; allowed: train, valid, test; edges of yours are "
+                "given as edges="
+            )
+        if edges is not None and hasattr(edges, "columns"):
+            edges = edge_ids(self, edges)
         check_whole("candidates", candidates, 1)
         check_whole("memory_bytes", memory_bytes, MIN_MEMORY_BYTES)
         check_whole("seed", seed)

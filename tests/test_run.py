@@ -5,6 +5,7 @@ import multiprocessing
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import yaml
@@ -137,6 +138,19 @@ def test_unknown_names_get_a_suggestion(written):
             run.embeddings("Oslo")
         with pytest.raises(ConfigError, match="allowed: 0 to 9"):
             run.embeddings(np.array([10]))
+
+
+def test_edges_of_a_frame_to_rank_are_names(written):
+    with load(written[0]) as run, run.graph.edges() as edges:
+        ids = edges.read("test")[:3]
+        nodes, relations = run.node_names(), run.relation_names
+        names = [(nodes[head], relations[relation], nodes[tail]) for head, relation, tail in ids.tolist()]
+        frame = pd.DataFrame(names, columns=["head", "relation", "tail"])
+        assert run.evaluate(edges=frame[["tail", "head", "relation"]]).both == run.evaluate(edges=ids).both
+        with pytest.raises(ConfigError, match=r"no node of .* has the name '1'"):
+            run.evaluate(edges=pd.DataFrame({"head": [1], "relation": ["likes"], "tail": ["Oslo"]}))
+        with pytest.raises(ConfigError, match="split is of type DataFrame; allowed: train, valid, test"):
+            run.evaluate(frame)
 
 
 def test_what_is_asked_of_nothing_or_of_one_triple_is_refused(written):

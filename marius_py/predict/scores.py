@@ -29,7 +29,14 @@ def score(
     *,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> NDArray[np.float64]:
-    """Scores (n,) float64 of edges: an id array (n, 3), or names (head, relation, tail), or (head, tail).
+    """Scores (n,) float64 of edges; `edge_ids` says how they are given, and what it raises."""
+    return score_edges(run, edge_ids(run, triples), memory_bytes=memory_bytes)
+
+
+def edge_ids(
+    run: RunReader, triples: Iterable[Sequence[Name | None]] | NDArray[np.integer]
+) -> NDArray[np.int64]:
+    """Ids (n, 3) of edges: an id array (n, 3), or names (head, relation, tail), or (head, tail).
 
     Names come in any iterable of triples, or in a data frame. In a graph without relations the relation may
     be None.
@@ -44,11 +51,11 @@ def score(
             raise ConfigError(f"triples have shape {edges.shape}; expected (n, 3) ids")
         if len(edges) and ((edges < 0).any() or (edges >= np.array(limits)).any()):
             raise ConfigError(f"ids of triples must lie below {limits} (nodes, relations, nodes), from 0")
-        return score_edges(run, edges, memory_bytes=memory_bytes)
+        return edges
     rows = _rows(triples)
     widths = {len(row) for row in rows}
     if not rows:
-        return np.empty(0)
+        return np.empty((0, 3), dtype=np.int64)
     if widths == {2} and not run.graph.has_relations:
         rows = [(row[0], "", row[1]) for row in rows]
     elif widths != {3}:
@@ -61,7 +68,7 @@ def score(
             )
     head, relation, tail = ([row[part] for row in rows] for part in range(3))
     queries = Queries(run, head, relation, tail, lambda number: f"triple {number + 1}")
-    return score_edges(run, queries.ids, memory_bytes=memory_bytes)
+    return queries.ids
 
 
 def _rows(triples: Any) -> list[tuple[Any, ...]]:
