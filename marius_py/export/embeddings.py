@@ -126,6 +126,8 @@ def export(
             else:
                 write_projector(folder, parts, (names, rows) if with_relations else None)
         return [target]
+    if format in ("npy", "safetensors"):
+        _tell_order(run, _names_file(target))
     if format == "safetensors":
         return _export_safetensors(
             run,
@@ -166,6 +168,13 @@ def _export_safetensors(
             lines = "".join(f"{name}\n" for name in _lines(relations[0]))
             temporary[targets[2]].write_text(lines, encoding="utf-8", newline="\n")
     return targets
+
+
+def _tell_order(run: RunReader, names: Path) -> None:
+    """Log that rows do not follow the names of nodes where these are numbers, taken for places else."""
+    first = run.graph.node_names(0, min(5, run.num_nodes))
+    if all(name.isdecimal() for name in first):
+        logger.info("rows are in the order of %s: the first is that of node %s", names, first[0])
 
 
 def _files(target: Path, format: ExportFormat) -> list[Path]:

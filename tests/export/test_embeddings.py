@@ -1,12 +1,14 @@
 """Exports read back equal, in any block size, and appear whole or not at all."""
 
+import logging
 import os
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from marius_py import load
+from marius_py import graph_from, load, train
 from marius_py.errors import ConfigError, FormatError, StorageError
 from marius_py.export import export
 from marius_py.types import EXPORT_FORMATS
@@ -205,3 +207,21 @@ def test_files_of_the_run_and_its_graph_are_not_replaced(tmp_path, written):
 def test_names_survive(tmp_path, written):
     export(written[0], tmp_path / "v.tsv", "tsv")
     assert set(read(tmp_path / "v.tsv", "tsv")[0]) == set(NAMES)
+
+
+@pytest.mark.parametrize("format", ["npy", "safetensors"])
+def test_rows_of_numbered_nodes_are_said_to_be_in_another_order(tmp_path, written, caplog, format):
+    small = {"model.decoder": "dot", "model.dim": 4, "training.epochs": 1, "training.valid_every": 0}
+    pairs = np.array([[i, (i + 1) % 12] for i in range(12)])
+    graph = graph_from(pairs, tmp_path / "numbered", split=(1, 0, 0))
+    with train(graph, tmp_path / "trained", small) as run, caplog.at_level(logging.INFO):
+        files = export(run, tmp_path / f"v.{format}", format)
+        names = Path(files[1]).read_text(encoding="utf-8").split("\n")[:-1]
+        assert names != sorted(names, key=int)
+        assert f"rows are in the order of {files[1]}: the first is that of node {names[0]}" in caplog.text
+        by_number = run.to_numpy()[np.argsort(np.array(names).astype(int))]
+        np.testing.assert_array_equal(run.embeddings(range(12)), by_number)
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        export(written[0], tmp_path / f"words.{format}", format)
+    assert "rows are in the order" not in caplog.text
