@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from os import PathLike
 from pathlib import Path
 
 from marius_py.errors import ConfigError, MissingPathError
@@ -58,6 +59,11 @@ def open_source(
         MissingPathError: no such file. StorageError: it cannot be read. FormatError: not what the format
         promises. ConfigError: unknown format, or an option that does not fit it.
     """
+    if not isinstance(path, (str, PathLike)):
+        raise ConfigError(
+            f"{key or 'input'} is of type {type(path).__name__}; allowed: the path of a file; "
+            "marius_py.graph_from makes a graph of an object, and to extend one, write a file of it"
+        )
     path = Path(path)
     if not path.exists():
         raise MissingPathError(f"{f'{key}=' if key else 'input file '}{path} does not exist")

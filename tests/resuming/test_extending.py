@@ -511,6 +511,8 @@ def test_what_cannot_be_added_to_a_graph_is_refused(tmp_path):
     graph = prepare(tmp_path / "t.tsv", tmp_path / "g", split=(1, 0, 0), partitions=1)
     with pytest.raises(ConfigError, match="seed is -1; allowed"):
         extend_graph(graph, tmp_path / "t.tsv", tmp_path / "more", seed=-1)
+    with pytest.raises(ConfigError, match=r"input\.train is of type dict; allowed: the path .* write a file"):
+        extend_graph(graph, {"head": ["a"]}, tmp_path / "more")
     for files in (
         {"train": tmp_path / "empty.tsv"},
         {"train": tmp_path / "t.tsv", "test": tmp_path / "empty.tsv"},
