@@ -297,13 +297,20 @@ def _other_reading(cells: Sequence[str]) -> str:
         )
     if len(cells) > 1:
         return ""
-    for delimiter, name in _DELIMITERS.items():
+    for delimiter in _DELIMITERS:
         if len(cells[0].split(delimiter)) in (2, 3):
-            tab = delimiter == "\t"
-            way = "input.format=tsv" if tab else f"'input.delimiter={delimiter}'"
-            key = "format" if tab else "delimiter"
-            return f"; is the delimiter {name}? Set {way} {elsewhere(key, 'write a .tsv file with tabs')}"
+            return f"; {other_delimiter(delimiter)}"
     return "; is the delimiter right?"
+
+
+def other_delimiter(delimiter: str) -> str:
+    """The question whether this is the delimiter, and how to say so; "" for what rarely is one."""
+    if delimiter not in _DELIMITERS:
+        return ""
+    tab = delimiter == "\t"
+    way, key = ("input.format=tsv", "format") if tab else (f"'input.delimiter={delimiter}'", "delimiter")
+    otherwise = elsewhere(key, "write a .tsv file with tabs")
+    return f"is the delimiter {_DELIMITERS[delimiter]}? Set {way} {otherwise}"
 
 
 def elsewhere(argument: str, otherwise: str) -> str:

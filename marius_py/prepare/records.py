@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from marius_py.errors import FormatError
-from marius_py.prepare.columns import Columns, elsewhere
+from marius_py.prepare.columns import Columns, elsewhere, other_delimiter
 
 _SHOWN = 120
 _BYTE = re.compile(r"\\\\|\\udc([89a-f][0-9a-f])")
@@ -68,7 +68,10 @@ def split_record(content: bytes, delimiter: bytes, quoting: bool, where: str) ->
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
-        raise FormatError(f"{where}: byte {error.start + 1} is no valid UTF-8 in {shown(content)}") from error
+        raise FormatError(
+            f"{where}: byte {error.start + 1} is no valid UTF-8 in {shown(content)}; convert the file to "
+            "UTF-8, with iconv -f latin1 -t utf-8 if it is Latin-1"
+        ) from error
     separator = delimiter.decode()
     if not quoting or '"' not in text:
         return text.split(separator)
@@ -91,7 +94,9 @@ def _split_quoted(text: str, separator: str, where: str) -> list[str]:
         if at == len(text):
             return cells
         if text[at] != separator:
-            raise FormatError(f"{where}: text after the closing quote of {cell[:_SHOWN]!r}; {_QUOTE_HINT}")
+            between = text.startswith('"', at + 1)  # two quoted cells are parted by this character
+            hint = (between and other_delimiter(text[at])) or _QUOTE_HINT
+            raise FormatError(f"{where}: text after the closing quote of {cell[:_SHOWN]!r}; {hint}")
         at += 1
 
 
