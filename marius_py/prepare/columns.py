@@ -122,7 +122,7 @@ def resolve_columns(
         if not has_header and _heads_numbers(cells, following, positions[0], positions[-1]):
             has_header = _takes_header(cells, following, positions[0], positions[-1], where, numbered)
         elif not has_header:
-            _doubt_edge(cells, positions, where)
+            _doubt_edge(cells, positions, following, where)
     relation = positions[1] if len(positions) == 3 else None
     chosen = Columns(positions[0], relation, positions[-1], has_header, len(cells))
     _doubt_blanks(cells, following, chosen, where)
@@ -175,19 +175,29 @@ def _by_words_or_order(
     elif above_numbers or header != "auto":
         pass  # doubted already, or no doubt
     else:
-        _doubt_edge(cells, range(len(cells)), where)
+        _doubt_edge(cells, range(len(cells)), following, where)
     _doubt_tails(following if has_header else [cells, *following], where)
     return Columns(0, 1 if len(cells) == 3 else None, len(cells) - 1, has_header, len(cells))
 
 
-def _doubt_edge(cells: Sequence[str], used: Sequence[int], where: str) -> None:
+def _doubt_edge(
+    cells: Sequence[str], used: Sequence[int], following: Sequence[Sequence[str]], where: str
+) -> None:
     """Warn that the first line is taken for an edge if one of the cells that are used may be a name.
 
-    Names in double quotes count, too: where quoting is off, the quotes are a part of the cell.
+    Names in double quotes count, too: where quoting is off, the quotes are a part of the cell. So does an end
+    that is no number above whole numbers, as a user's above ids.
     """
     bare = [cell[1:-1] if _IN_QUOTES.fullmatch(cell) else cell for cell in cells]
     doubtful = [i for i in may_be_names(bare) if i in used]
     if not doubtful:
+        above = [i for i in (used[0], used[-1]) if _stands_above_numbers(cells, following, i)]
+        if above:
+            logger.warning(
+                "%s: taken for an edge, though %s is no number and what stands below is one in each line; if "
+                "this line is a header, set input.header=true %s",
+                where, listed(cells, above), _OWN_HEADER,
+            )  # fmt: skip
         return
     if any(bare[i] != cells[i] for i in doubtful):
         doubt = "quotes that are no part of the names stand around fields"
@@ -262,6 +272,15 @@ def _heads_numbers(cells: Sequence[str], following: Sequence[Sequence[str]], hea
             len(row) == len(cells) and _WHOLE_VALUE.fullmatch(row[head]) and _NUMBER.fullmatch(row[tail])
             for row in following
         )
+    )
+
+
+def _stands_above_numbers(cells: Sequence[str], following: Sequence[Sequence[str]], column: int) -> bool:
+    """Whether a cell is no number, and whole numbers stand below it in two lines or more, and in all."""
+    return (
+        len(following) > 1
+        and not _NUMBER.fullmatch(cells[column])
+        and all(len(row) == len(cells) and _WHOLE_VALUE.fullmatch(row[column]) for row in following)
     )
 
 

@@ -710,6 +710,29 @@ def test_names_above_one_line_of_numbers_are_an_edge_that_is_doubted(
         assert "input.header=true" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("content", "options", "doubted"),
+    [
+        (b"user,item,day\n1,31,2020-01-01\n2,31,2020-01-02\n", {}, "'user'"),
+        (b"user,seen\n1,Alien\n2,Brazil\n", {}, "'user'"),
+        (b"name,user\nann,1\nbob,2\n", {}, "'user'"),
+        (b"day,user,seen\n-,1,Alien\n-,2,Brazil\n", {"columns": [1, 2]}, "'user'"),
+        (b"user,seen\n1,Alien\n", {}, None),
+        (b"user,seen\n1,Alien\nu2,Brazil\n", {}, None),
+        (b"1,Alien\n2,Brazil\n3,Brazil\n", {}, None),
+        (b"user,seen\n1,Alien\n2,Brazil\n", {"header": False}, None),
+    ],
+)
+def test_a_name_above_numbers_at_one_end_is_an_edge_that_is_doubted(
+    tmp_path: Path, content: bytes, options: Any, doubted: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert len(read(put(tmp_path, content, "e.csv"), **options)) == content.count(b"\n")
+    assert len(caplog.messages) == (doubted is not None)
+    if doubted:
+        assert f"taken for an edge, though {doubted} is no number and what stands below" in caplog.text
+        assert "input.header=true" in caplog.text
+
+
 @pytest.mark.parametrize("numbered", [True, False])
 def test_names_above_one_line_of_numbers_are_a_header_if_all_known_names_are_numbers(
     tmp_path: Path, numbered: bool, caplog: pytest.LogCaptureFixture
