@@ -46,6 +46,8 @@ _ID = re.compile(r"(?P<of>.*[^\W_])[ _]?id", re.IGNORECASE)
 _MOST_NAMES, _MOST_LETTERS = 12, 40
 """Names of columns, and letters of each, that a message shows: frames of a pivot have thousands."""
 
+_TYPES = "; if nodes of each type have numbers of their own, make names of both first, such as author/7"
+
 _LEVEL = re.compile(r"__index_level_[0-9]+__")
 logger = logging.getLogger(__name__)
 
@@ -136,6 +138,8 @@ def recognise_columns(names: Sequence[str]) -> NamedColumns | None:
         problems.append(
             f"{listed(names, unknown)} {'is no name' if len(unknown) == 1 else 'are no names'} known for a "
             "relation, nor for what can be left out (such as weight, timestamp, id)"
+            + _TYPES
+            * all(_normalised(names[i]).endswith("type") for i in unknown)
         )
     candidates = [*found["relation"], *unknown]
     if problems:

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from marius_py import graph_from
+from marius_py.errors import ConfigError
 from marius_py.prepare import prepare
 
 BOTH = "'userId' and 'movie_id' hold numbers, and the same number in both is one node"
@@ -54,3 +55,12 @@ def test_names_and_numbers_of_one_thing_are_no_doubt(
 ) -> None:
     prepared(kind, frame(*columns, prefix=prefix), tmp_path, columns)
     assert "hold numbers" not in caplog.text
+
+
+def test_columns_of_types_are_asked_about(tmp_path: Path) -> None:
+    columns = {"head_type": ["author"], "head": [7], "type": ["writes"], "tail_type": ["paper"], "tail": [7]}
+    with pytest.raises(ConfigError, match="numbers of their own, make names of both first, such as author/7"):
+        graph_from(pd.DataFrame(columns), tmp_path / "g")
+    with pytest.raises(ConfigError) as caught:
+        graph_from(pd.DataFrame({**columns, "year": [2020]}), tmp_path / "g")
+    assert "author/7" not in str(caught.value)
