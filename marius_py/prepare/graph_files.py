@@ -26,7 +26,7 @@ from marius_py.prepare.duplicates import count_duplicates
 from marius_py.prepare.overlap import TrainOverlap
 from marius_py.prepare.progress import ProgressHook
 from marius_py.prepare.records import cut
-from marius_py.prepare.spellings import PaddedNames, PointedNumbers
+from marius_py.prepare.spellings import PaddedNames, PointedNumbers, RoundedNumbers
 from marius_py.prepare.survey import Survey
 from marius_py.storage.edge_writer import EdgeWriter
 from marius_py.storage.file_io import file_checksum, replace_file
@@ -95,7 +95,8 @@ def write_graph(folder: Path, content: GraphContent, progress: ProgressHook) -> 
             known.sample(split, edges)
     padded = {"nodes": PaddedNames(), "relations": PaddedNames()}
     pointed = {"nodes": PointedNumbers(), "relations": PointedNumbers()}
-    nodes = pointed["nodes"].watch(padded["nodes"].watch(content.node_names()))
+    rounded = RoundedNumbers()
+    nodes = rounded.watch(pointed["nodes"].watch(padded["nodes"].watch(content.node_names())))
     relations = pointed["relations"].watch(padded["relations"].watch(content.relation_names()))
     hashes = (
         write_names(folder / NODES_FILE, content.node_type, nodes),
@@ -110,7 +111,8 @@ def write_graph(folder: Path, content: GraphContent, progress: ProgressHook) -> 
         "nodes": pointed["nodes"].twins(content.node_names),
         "relations": pointed["relations"].twins(content.relation_names),
     }
-    del padded, pointed, nodes, relations
+    floats = rounded.facts()
+    del padded, pointed, rounded, nodes, relations
     fingerprint = _fingerprint(content, survey, hashes)
     with EdgeWriter(
         folder / EDGES_FILE,
@@ -130,6 +132,7 @@ def write_graph(folder: Path, content: GraphContent, progress: ProgressHook) -> 
     report = {**blanks, **_report(folder, content, survey, known)}
     _log_report(report, content.parts_reverses)
     _log_numbers(numbers)
+    _log_floats(floats)
     _doubt_relations(content)
     facts = {
         "num_nodes": content.partitioning.num_nodes,
@@ -269,6 +272,17 @@ def _log_numbers(spellings: Mapping[str, Mapping[str, Any]]) -> None:
                 "meant, convert that column with .astype('Int64') first",
                 found["count"], what, cut(plain), cut(pointed),
             )  # fmt: skip
+
+
+def _log_floats(found: Mapping[str, Any]) -> None:
+    """Warn of nodes whose names are large numbers that a float has rounded."""
+    if found["count"]:
+        logger.warning(
+            "%d names of nodes are floats (such as %r), which hold 16 digits: pandas makes them of large "
+            "whole numbers beside a gap, and those that differ later have become one; if they are ids, read "
+            "that column as text, with dtype=str",
+            found["count"], found["examples"][0],
+        )  # fmt: skip
 
 
 def _some(found: Mapping[str, Any]) -> str:

@@ -105,6 +105,17 @@ class PointedNumbers(Spelling):
         return pc.utf8_slice_codeunits(names, 0, -2)
 
 
+class RoundedNumbers(Spelling):
+    """Large whole numbers as pandas writes them of a column that had gaps: 16 digits and an exponent."""
+
+    def _chosen(self, names: Any) -> Any:
+        exponents = names.filter(pc.match_substring(names, "e+"))
+        return exponents.filter(pc.match_substring_regex(exponents, r"^[0-9]\.[0-9]+e\+[0-9]+$"))
+
+    def _bare(self, names: Any) -> Any:
+        return names
+
+
 def _of_size(blocks: Iterator[Any], rows: int) -> Iterator[Any]:
     """Blocks joined until they have so many rows, as chunked arrays."""
     waiting: list[Any] = []

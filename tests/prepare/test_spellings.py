@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -162,3 +163,18 @@ def test_numbers_that_pandas_made_floats_are_warned_of(
     rated = written(tmp_path / "r.csv", "u1,3.0,i1", "u1,3,i2", "u2,4.0,i1")
     prepare(rated, tmp_path / "rated", split=(1, 0, 0))
     assert "1 numbers are names of relations in two spellings (such as '3' and '3.0')" in caplog.text
+
+
+def test_large_numbers_that_pandas_rounded_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = pd.Series([1234567890123456789, None, 1234567890123456790], dtype=float)
+    frame = pd.DataFrame({"head": ids, "tail": ["a", "b", "c"]}).dropna()
+    frame.to_csv(tmp_path / "e.csv", index=False)
+    graph = prepare(tmp_path / "e.csv", tmp_path / "g", split=(1, 0, 0))
+    assert graph.num_nodes == 3
+    (told,) = warnings_of(caplog)
+    assert told.startswith("1 names of nodes are floats (such as '1.2345678901234568e+18'), which hold")
+    caplog.clear()
+    prepare(written(tmp_path / "w.csv", "e+1,b", "2e+1,c", "x1.5e+3,d"), tmp_path / "w", split=(1, 0, 0))
+    assert warnings_of(caplog) == []
