@@ -34,7 +34,8 @@ from marius_py.prepare.column_names import (
 ColumnKey = int | str
 Header = bool | Literal["auto"]
 
-_PLAIN_NAME = re.compile(r"[^\W\d][\w-]*")
+_PLAIN_NAME = re.compile(r"(?!(null|true|false|inf|nan)\Z)[a-z_][\w-]*", re.ASCII | re.IGNORECASE)
+"""A name that hydra takes for just that text: other letters it cannot read, and those words are values."""
 _WHOLE_NUMBER = re.compile(r"\s*[+-]?[0-9]+\s*")
 _WHOLE_VALUE = re.compile(r"\s*[+-]?[0-9]+(\.0*)?\s*")
 """A whole number, also as pandas writes it of a column that had a gap, `7.0`."""
@@ -350,7 +351,7 @@ _OWN_HEADER = elsewhere("header", "take this line out of the file")
 
 def _unclear(error: UnclearColumnsError, cells: Sequence[str], header: Header, where: str) -> FormatError:
     """The error with both ways to choose, in words that hold for every command that reads edges."""
-    relation, plain = _setting(cells, error.with_relation), _setting(cells, error.without)
+    relation, plain = columns_setting(cells, error.with_relation), columns_setting(cells, error.without)
     edge = (
         f"; if this line is an edge and no header, set input.header=false {_WITHOUT_HEADER}"
         if header == "auto"
@@ -362,7 +363,7 @@ def _unclear(error: UnclearColumnsError, cells: Sequence[str], header: Header, w
     )
 
 
-def _setting(cells: Sequence[str], positions: Sequence[int]) -> str:
+def columns_setting(cells: Sequence[str], positions: Sequence[int]) -> str:
     """A value for input.columns: names, or positions where a name would not be read as that name."""
     plain = all(_PLAIN_NAME.fullmatch(cells[i]) and cells.count(cells[i]) == 1 for i in positions)
     return f"[{','.join(cells[i] if plain else str(i) for i in positions)}]"

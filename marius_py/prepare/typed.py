@@ -31,7 +31,7 @@ from marius_py.prepare.blocks import (
     pandas_index,
 )
 from marius_py.prepare.column_names import doubt_ids, leave_out_index, tells_ends
-from marius_py.prepare.columns import ColumnKey, Columns, elsewhere, resolve_columns
+from marius_py.prepare.columns import ColumnKey, Columns, columns_setting, elsewhere, resolve_columns
 from marius_py.storage.files import storage_error
 
 PARQUET_BLOCK_ROWS = 1 << 16
@@ -210,9 +210,10 @@ class NumpySource:
             return members, resolve_columns(cells, columns, False, str(self.path))
         names = [str(member.name) for member in members]
         if columns is None and not tells_ends(names):
+            offered = columns_setting(names, range(min(3, len(names))))
             raise FormatError(
                 f"{self.path} holds the arrays {', '.join(names)}; call them head, relation, tail, or name "
-                f"two or three of them with input.columns=[{','.join(names[:3])}] "
+                f"two or three of them with input.columns={offered} "
                 f"{elsewhere('columns', 'write a file with these names')}"
             )
         resolved = resolve_columns(names, columns, True, str(self.path))

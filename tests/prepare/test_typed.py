@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from marius_py.config import PrepareConfig, compose
 from marius_py.errors import ConfigError, FormatError
 from marius_py.prepare import prepare, typed
 from marius_py.prepare.typed import NumpySource, ParquetSource
@@ -236,6 +238,20 @@ def test_unclear_parquet_and_npz_columns_are_refused(tmp_path: Path) -> None:
         assert rows_of(prepared(path, columns=["source", "foo", "target"], overwrite=True)) == [
             ("a", "r", "b")
         ]
+
+
+@pytest.mark.parametrize("name", ["größe", "null", "True", "nan", "colour", "two words"])
+@pytest.mark.parametrize("names", [("source", "", "target"), ("a", "", "b")])
+def test_columns_that_a_message_offers_are_taken_as_they_stand(
+    tmp_path: Path, names: tuple[str, ...], name: str
+) -> None:
+    columns: dict[str, Any] = dict(zip([one or name for one in names], (["x"], ["r"], ["y"]), strict=True))
+    np.savez(tmp_path / "e.npz", **columns)
+    with pytest.raises(FormatError) as why:
+        prepared(tmp_path / "e.npz")
+    offered = re.findall(r"(input\.columns=\[.*?\])", str(why.value))[0]
+    chosen = compose(PrepareConfig, ["input.train=f", "output=o", offered]).input.reading["columns"]
+    assert rows_of(prepared(tmp_path / "e.npz", columns=chosen)) == [("x", "r", "y")]
 
 
 def test_a_column_that_is_no_relation_is_not_read_by_order(tmp_path: Path) -> None:
