@@ -41,6 +41,9 @@ LUCK = 1.5
 LEAST_QUESTIONS = 100
 """Ranks from which one can tell."""
 
+RISE = 0.1
+"""Share of the first epoch's loss by which the last one's is higher where rows have gone astray."""
+
 
 @dataclass(frozen=True, slots=True)
 class ValidationPlan:
@@ -229,6 +232,11 @@ def chance_of(metrics: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) 
             "pattern at all"
         )
     first, last = (float(line["loss"]) for line in (history[0], history[-1]))
+    if last - first > RISE * abs(first):
+        return (
+            f"{said}. Its loss has risen from {first:.6g} in the first epoch to {last:.6g} in the last: "
+            "begin anew with a lower optimizer.lr"
+        )
     return (
         f"{said}. Its loss was {first:.3f} in the first epoch and {last:.3f} in the last: if it has hardly "
         "fallen, try a higher optimizer.lr or more training.epochs; if it has, the model learns edges by "

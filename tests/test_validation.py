@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -324,6 +325,14 @@ def test_one_epoch_is_not_compared_with_itself() -> None:
     assert message is not None
     assert "loss" not in message
     assert "more training.epochs" in message
+
+
+def test_a_loss_that_has_risen_asks_for_a_lower_rate() -> None:
+    ranks = np.random.default_rng(0).integers(1, 1_001, 20_000)
+    for first, last, rate in ((12.43, 2.1e33, "lower"), (-2.0, -1.0, "lower"), (6.9, 7.0, "higher")):
+        message = chance_of(_metrics(ranks, 1_000), [{"loss": first}, {"loss": last}])
+        assert message is not None
+        assert re.findall(r"a (\w+) optimizer\.lr", message) == [rate]
 
 
 def test_one_that_has_learnt_something_is_not() -> None:
