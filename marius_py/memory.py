@@ -33,6 +33,21 @@ def with_unit(num_bytes: float) -> str:
     return f"{num_bytes / size:.{min(size - 1, 1)}f} {name}"
 
 
+def buffer_too_large(slots: int, slot_bytes: int, capacity: int, reason: object) -> str:
+    """What is said of a buffer of `slots` slots that memory does not hold, for `reason`, and what helps.
+
+    >>> buffer_too_large(3, 1 << 30, 2, "full").partition("; ")[2]
+    'set more storage.partitions or a smaller model.dim'
+    """
+    smaller = "set a smaller one, more storage.partitions, or a smaller model.dim"
+    if capacity <= 2:  # the ends of an edge
+        smaller = "set more storage.partitions or a smaller model.dim"
+    return (
+        f"the buffer needs {with_unit(slots * slot_bytes)}, {slots} slots of {with_unit(slot_bytes)}, and "
+        f"memory is short ({reason}): storage.capacity is {capacity}; {smaller}"
+    )
+
+
 class MemoryMeter:
     """Bytes that the components of a run hold, by name, and the most that each has held. Thread-safe.
 

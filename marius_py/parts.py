@@ -69,11 +69,12 @@ def training_device(config: TrainConfig) -> torch.device:
         ConfigError: CUDA is asked for, to compute, for the buffer or by its kernels, and not available or
         not the device.
     """
-    device = resolve_device(config.device)
-    if config.storage.device == "cuda" and device.type != "cuda":
+    if config.storage.device == "cuda" and not torch.cuda.is_available():
+        both = " and device=cpu" if config.device == "cuda" else ""
         raise ConfigError(
-            "storage.device=cuda, but this machine has no usable CUDA device: set storage.device=cpu"
+            f"storage.device=cuda, but this machine has no usable CUDA device: set storage.device=cpu{both}"
         )
+    device = resolve_device(config.device)
     if config.pipeline.kernels == "triton" and device.type != "cuda":
         raise ConfigError(
             f"pipeline.kernels=triton needs a CUDA device, and the run's is {device} (device="

@@ -17,7 +17,7 @@ from marius_py.errors import ConfigError
 from marius_py.evaluation.ranking.scorer import similarity_of
 from marius_py.graph import Graph
 from marius_py.machine import memory_with_swap, resolve_device
-from marius_py.memory import with_unit
+from marius_py.memory import buffer_too_large, with_unit
 from marius_py.nn.decoders import Decoder
 from marius_py.nn.losses import LogisticLoss
 from marius_py.nn.registry import LOSSES
@@ -158,11 +158,7 @@ def check_memory(table: NodeTable, capacity: int, device: str) -> None:
     else:
         reason = None if device == "cuda" else _refused(sizes)
     if reason is not None:
-        raise ConfigError(
-            f"the buffer needs {with_unit(sum(sizes))}, {slots} slots of {with_unit(table.slot_bytes)}, and "
-            f"memory is short ({reason}): storage.capacity is {capacity}; set a smaller one, more "
-            "storage.partitions, or a smaller model.dim"
-        )
+        raise ConfigError(buffer_too_large(slots, table.slot_bytes, capacity, reason))
 
 
 def check_batch(config: TrainConfig, table: NodeTable, capacity: int) -> None:

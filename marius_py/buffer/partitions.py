@@ -25,7 +25,7 @@ from marius_py.buffer.numbers import check_numbers
 from marius_py.buffer.row_threads import RowThreads
 from marius_py.buffer.swap import IOThread
 from marius_py.errors import ConfigError, ScheduleError, StorageError
-from marius_py.memory import with_unit
+from marius_py.memory import buffer_too_large
 from marius_py.nn.kernels.host import compiled_distinct
 from marius_py.nn.micro_batches import is_out_of_memory
 from marius_py.nn.optimizers import SparseOptimizer
@@ -86,11 +86,7 @@ class PartitionBuffer:
         except (MemoryError, OSError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            raise ConfigError(
-                f"the buffer needs {with_unit(num_slots * table.slot_bytes)}, {num_slots} slots of "
-                f"{with_unit(table.slot_bytes)}, and memory is short ({error}): storage.capacity is "
-                f"{capacity}; set a smaller one, more storage.partitions, or a smaller model.dim"
-            ) from error
+            raise ConfigError(buffer_too_large(num_slots, table.slot_bytes, capacity, error)) from error
         self._starts = table.partitioning.starts()
         self._slot_of: dict[int, int] = {}
         self._first_row = np.full(num_partitions, -1, dtype=np.int64)

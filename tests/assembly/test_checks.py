@@ -91,10 +91,10 @@ def test_a_buffer_that_memory_does_not_hold_is_refused_before_a_run_is_begun(
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     monkeypatch.setattr(checks.mmap, "mmap", refuse)
-    with pytest.raises(ConfigError, match=r"the buffer needs .* 6 slots of .* storage\.capacity is 4; set a"):
-        train(
-            load_config([f"graph={graph.path}", f"output={tmp_path / 'run'}", *SMALL, "storage.capacity=4"])
-        )
+    for capacity, told in ((4, "6 slots .* is 4; set a smaller one, more"), (2, "3 slots .* is 2; set more")):
+        words = [f"graph={graph.path}", f"output={tmp_path / 'run'}", f"storage.capacity={capacity}"]
+        with pytest.raises(ConfigError, match=f"the buffer needs .* {told} storage\\.partitions"):
+            train(load_config([*words, *SMALL]))
     assert not (tmp_path / "run").exists()
 
 

@@ -429,10 +429,11 @@ def test_measuring_is_quiet_and_leaves_the_log_of_other_runs(tmp_path, caplog, m
 def test_a_buffer_on_a_device_that_is_not_there_is_not_planned_for(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     prepare_arrays(random_edges(500, 4000), tmp_path / "graph", partitions=4)
-    assert cli.plan([f"graph={tmp_path / 'graph'}", "storage.device=cuda"]) == 2
-    told = capsys.readouterr()
-    assert "storage.device=cuda, but this machine has no usable CUDA device" in told.err
-    assert not told.out
+    for words, ways in (([], "storage.device=cpu"), (["device=cuda"], "storage.device=cpu and device=cpu")):
+        assert cli.plan([f"graph={tmp_path / 'graph'}", "storage.device=cuda", *words]) == 2
+        told = capsys.readouterr()
+        assert f"storage.device=cuda, but this machine has no usable CUDA device: set {ways}\n" in told.err
+        assert not told.out
 
 
 @pytest.mark.parametrize(
