@@ -8,26 +8,22 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import is_dataclass
+from collections.abc import Collection, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, cast, get_origin
+from typing import Any, get_origin
 
 from marius_py.config.built_in import short_name
 from marius_py.config.evaluate_schema import EvaluateConfig
 from marius_py.config.fields import Component, default_of, keys_of, type_of
 from marius_py.config.groups import OWN, conf_dir, group_options, groups_of, unknown_choice
-from marius_py.config.near import unknown_key
+from marius_py.config.known_keys import OPEN, check_key, is_of_hydra
 from marius_py.config.prepare_schema import PrepareConfig
 from marius_py.config.schema import TrainConfig
 from marius_py.config.values import allowed
 from marius_py.errors import ConfigError
 
 log = logging.getLogger(__name__)
-
-OPEN = ("model.decoder", "model.init", "negatives.sampler", "loss", "optimizer")
-"""Keys whose mapping also takes the arguments of the class they name."""
 
 NESTED = OPEN[:3]
 """Those of them that are keys inside a section, not groups of files."""
@@ -71,8 +67,8 @@ def prepare_overrides(
     parsed = [_split(word, _OF_A_PATH.get(kind)) for word in overrides]
     seen: dict[str, str | None] = {}
     for prefix, key, value in parsed:
-        _check_key(kind, key)
-        if prefix == "~" and not _is_of_hydra(key):
+        check_key(kind, key)
+        if prefix == "~" and not is_of_hydra(key):
             raise ConfigError(
                 f"~{key}: settings cannot be removed; leave the word out for the default, or give {key}=… "
                 "another value"
@@ -172,13 +168,8 @@ def warn_of_hydra(overrides: Sequence[str], *, sweep: bool = False) -> None:
             log.warning(
                 "%s is without effect: hydra makes no folder for a run; %s=%s", word, instead, value or "…"
             )
-        elif _is_of_hydra(key) and not sweep:
+        elif is_of_hydra(key) and not sweep:
             log.warning("%s is without effect on a single run: what is hydra's own is for sweeps (-m)", word)
-
-
-def _is_of_hydra(key: str) -> bool:
-    """Whether a key is one of hydra's own settings or groups."""
-    return key.startswith(("hydra.", "hydra/"))
 
 
 def keys_in(overrides: Sequence[str]) -> set[str]:
@@ -209,7 +200,7 @@ def job_words(
         _, key, _ = _split(word)
         if key in chosen:
             words.append(_as_given(kind, key, chosen.pop(key)))
-        elif not _is_of_hydra(key):
+        elif not is_of_hydra(key):
             words.append(word)
     return words + [_as_given(kind, key, value) for key, value in chosen.items()]
 
@@ -228,25 +219,9 @@ def _has_arguments(key: str, parsed: Sequence[tuple[str, str, str | None]]) -> b
     return any(other.startswith(key + ".") for _, other, _ in parsed)
 
 
-def _sections(kind: type[Any], prefix: str = "") -> Iterator[str]:
-    for name, hint in ((n, type_of(kind, n)) for n in kind.__dataclass_fields__):
-        if is_dataclass(hint) and hint is not Component:
-            yield prefix + name
-            yield from _sections(cast(type[Any], hint), f"{prefix}{name}.")
-
-
 def path_keys(kind: type[Any]) -> set[str]:
     """Keys whose values are names of files or folders."""
     return {key for key, _, item in keys_of(kind) if item.metadata["path"]}
-
-
-def _check_key(kind: type[Any], key: str) -> None:
-    known = [name for name, _, _ in keys_of(kind)]
-    if _is_of_hydra(key) or key in groups_of(kind) or key in _sections(kind):
-        return
-    if key in known or any(key.startswith(name + ".") for name in OPEN if kind is TrainConfig):
-        return
-    raise unknown_key(key, known)
 
 
 def _check_shape(kind: type[Any], key: str, values: Sequence[str]) -> None:

@@ -9,7 +9,8 @@ from os import PathLike
 from typing import Any
 
 from marius_py.config.fields import join
-from marius_py.config.overrides import NESTED, OPEN, path_keys, quoted
+from marius_py.config.known_keys import OPEN
+from marius_py.config.overrides import NESTED, path_keys, quoted
 from marius_py.config.schema import TrainConfig
 from marius_py.errors import ConfigError
 

@@ -140,6 +140,30 @@ def test_bad_inputs_are_refused(words: tuple[str, ...], part: str) -> None:
     assert part in error_of(*words, kind=PrepareConfig)
 
 
+@pytest.mark.parametrize(
+    ("kind", "word", "told"),
+    [
+        (TrainConfig, "optimiser=adam", "; did you mean optimizer? ("),
+        (TrainConfig, "modle=rotate", "; did you mean model or "),
+        (TrainConfig, "experment=demo", "; did you mean experiment? ("),
+        (TrainConfig, "eval.mode=full", "; did you mean evaluation.mode? ("),
+        (TrainConfig, "training.batch=3", "; did you mean training.batch_size? ("),
+        (TrainConfig, "run=r", "unknown key run; it is a setting of marius-evaluate (allowed here: graph, "),
+        (TrainConfig, "input.train=f", "; it is a setting of marius-prepare ("),
+        (TrainConfig, "seed=3", "; did you mean training.seed? ("),
+        (TrainConfig, "device=gpu", "; did you mean cuda?"),
+        (TrainConfig, "zz=3", "evaluation.*, experiment)"),
+        (EvaluateConfig, "model=rotate", "; it is a setting of marius-train ("),
+        (EvaluateConfig, "loss.margin=2", "; it is a setting of marius-train ("),
+        (EvaluateConfig, "evaluation.mode=full", "; did you mean mode? ("),
+        (PrepareConfig, "graph=g", "; it is a setting of marius-train and marius-evaluate ("),
+        (PrepareConfig, "datset=wn18rr", "; did you mean dataset? ("),
+    ],
+)
+def test_what_was_meant_is_named(kind: type[Any], word: str, told: str) -> None:
+    assert told in error_of(word, kind=kind)
+
+
 def test_an_evaluation_has_as_many_threads_as_training() -> None:
     assert "compute_threads=1025 is out of range: it takes an integer from 1 to 1024" in error_of(
         "run=r", "compute_threads=1025", kind=EvaluateConfig

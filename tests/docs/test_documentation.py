@@ -14,7 +14,7 @@ from docs.documentation import BLOCK, COMMANDS, as_restructured_text, fill_block
 from marius_py import config
 from marius_py.config.fields import keys_of
 from marius_py.config.groups import groups_of
-from marius_py.config.overrides import OPEN
+from marius_py.config.known_keys import OPEN
 from marius_py.errors import ConfigError
 from tests.docs.pages import PAGES, ROOT, contents
 
