@@ -45,6 +45,11 @@ class Component:
             given = [name for name in NAME_KEYS if name in value]
             if len(given) == 1 and isinstance(value[given[0]], str) and value[given[0]]:
                 return cls(value[given[0]], {str(k): v for k, v in value.items() if k != given[0]})
+            if len(given) > 1 and isinstance(value["name"], str):
+                name = value["name"]
+                raise ConfigError(
+                    f"{key}.name={name} is no setting: {key} itself names the class, {key}={name}"
+                )
         raise ConfigError(
             f"{key}={value!r} names no class: allowed are a registered name, a dotted path, or a mapping "
             "with _target_ and arguments, such as {_target_: mypkg.MyClass, alpha: 0.5}"

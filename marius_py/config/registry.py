@@ -11,12 +11,12 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
-from marius_py.config.fields import Component, default_of
+from marius_py.config.fields import Component, default_of, keys_of
 from marius_py.config.near import suggest
 from marius_py.config.regularization import regularization_of
 from marius_py.config.schema import TrainConfig
@@ -219,15 +219,10 @@ def make(
     own = [name for name in taken if name not in given]
     for name in component.arguments:
         if name in given:
-            raise ConfigError(
-                f"{where}.{name} is passed to {component.target} by the package: leave it out there"
-            )
+            instead = f"set {where.rpartition('.')[0]}.{name}" if "." in where else "leave it out there"
+            raise ConfigError(f"{where}.{name} is passed to {component.target} by the package: {instead}")
         if name not in taken and not takes_any:
-            allowed = ", ".join(f"{where}.{one}" for one in own) or "none"
-            raise ConfigError(
-                f"{where}.{name} is no argument of {component.target}{suggest(name, own)} "
-                f"(allowed: {allowed})"
-            )
+            raise _no_argument(name, component.target, names, where, own)
     try:
         bound = inspect.signature(kind).bind(**given, **component.arguments)
     except TypeError as error:
@@ -253,6 +248,21 @@ def make(
             f"super().__init__({', '.join(arguments)})"
         )
     return made
+
+
+def _no_argument(
+    name: str, target: str, names: Mapping[str, type[Any]], where: str, own: Sequence[str]
+) -> ConfigError:
+    """The error for what a class does not take: another may, or it is a misspelt setting beside it."""
+    beside = [key for key, _, _ in keys_of(TrainConfig) if key.startswith(f"{where}.")]
+    allowed = [*(f"{where}.{one}" for one in own), *beside]
+    sections = (".".join(key.split(".")[:2]) for key in beside)
+    others = [one for one, kind in names.items() if name in inspect.signature(kind).parameters]
+    elsewhere = f", but of {' and '.join(others)}" if others else ""
+    return ConfigError(
+        f"{where}.{name} is no argument of {target}{elsewhere}"
+        f"{suggest(f'{where}.{name}', [*allowed, *sections])} (allowed: {', '.join(allowed) or 'none'})"
+    )
 
 
 _TYPES = {float: "a number", int: "an integer", bool: "true or false", str: "a text"}

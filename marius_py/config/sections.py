@@ -36,7 +36,8 @@ def build(
     """
     if not isinstance(values, Mapping):
         raise ConfigError(
-            f"{prefix}={shown(values)} has the wrong type: it is a section with keys of its own"
+            f"{prefix}={shown(values)} has the wrong type: it is a section with the keys "
+            f"{', '.join(key for key, _, _ in keys_of(kind, prefix))}"
         )
     names = {item.name: item for item in fields(typing.cast(Any, kind))}
     spread = getattr(kind, "SPREAD", None)
