@@ -35,6 +35,7 @@ from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
 from marius_py.pipeline.in_flight import batches_in_flight, members_of_each
 from marius_py.planning.plan import fitting_capacity
+from marius_py.readable import as_given
 from marius_py.run_files.names import CONFIG_META
 from marius_py.run_files.results import (
     peak_rss_bytes,
@@ -378,13 +379,15 @@ def check_resumable(committed: Mapping[str, Any], wanted: Mapping[str, Any], fol
     """
     old, new = committed.get("settings", {}), wanted["settings"]
     changed = [
-        f"{key} (the run has {old[key]!r}, now {new[key]!r})"
+        f"{key} (the run has {as_given(old[key])}, now {as_given(new[key])})"
         for key in new
         if key in old and _named_now(key, old[key]) != new[key]
     ]
     changed += changed_settings(committed, wanted.get(CONFIG_META, {}))
     if committed.get("graph") != wanted["graph"]:
-        changed.append(f"the graph (the run has {committed.get('graph')}, now {wanted['graph']})")
+        before, now = (as_given(one.get(CONFIG_META, {}).get("graph")) for one in (committed, wanted))
+        there = f"was {before}, now {now}" if before != now else f"in {now} is another than then"
+        changed.append(f"graph (the run's {there})")
     if changed:
         raise ConfigError(
             f"the run in {folder} cannot go on with changed settings: {'; '.join(changed)}; "

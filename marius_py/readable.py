@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
+from typing import Any
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -14,3 +17,14 @@ def readable(text: str) -> str:
     Zürich\\n\\x1b[2J
     """
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def as_given(value: Any) -> str:
+    """A plain value as one would write it on the command line, a class without arguments by its name.
+
+    >>> as_given(True), as_given(None), as_given("rotate"), as_given({"_target_": "rotate"})
+    ('true', 'null', 'rotate', 'rotate')
+    """
+    if isinstance(value, Mapping) and list(value) == ["_target_"]:
+        value = value["_target_"]
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

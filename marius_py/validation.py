@@ -20,6 +20,7 @@ from typing import Any, Literal
 from marius_py.config import TrainConfig
 from marius_py.graph import Graph
 from marius_py.planning.ranking import LEAST_EDGES, training_scores
+from marius_py.readable import as_given
 from marius_py.run_files.names import CONFIG_META
 from marius_py.run_state import best_of
 from marius_py.types import SIDES
@@ -126,7 +127,11 @@ def changed_settings(committed: Mapping[str, Any], settings: Mapping[str, Any]) 
     }
     if committed.get(VALIDATION_META, {}).get("mode") == "candidates":
         pairs["evaluation.candidates"] = (old.get("candidates"), new.get("candidates"))
-    return [f"{key} (the run has {was!r}, now {now!r})" for key, (was, now) in pairs.items() if was != now]
+    return [
+        f"{key} (the run has {as_given(was)}, now {as_given(now)})"
+        for key, (was, now) in pairs.items()
+        if was != now
+    ]
 
 
 def _begun(config: TrainConfig, committed: Mapping[str, Any]) -> ValidationPlan | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +64,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         if any((folder / name).exists() for name in (EDGES_FILE, NODES_FILE)):
             raise StorageError(f"{path} is missing; prepare the graph again") from error
-        raise MissingPathError(
-            f"{folder} is no prepared graph: it has no {GRAPH_FILE}; prepare a graph there first"
-        ) from error
+        way = "prepare one there first"
+        with suppress(OSError):
+            if any(folder.iterdir()):
+                way = "give the folder that marius-prepare wrote"
+        raise MissingPathError(f"{folder} is no prepared graph: it has no {GRAPH_FILE}; {way}") from error
     except OSError as error:
         raise storage_error("read", path, error) from error
     try:

@@ -7,6 +7,7 @@ pyarrow.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,16 +163,17 @@ def _open(folder: Path) -> Graph:
     if folder.is_file():
         if (folder.parent / GRAPH_FILE).is_file():
             raise MissingPathError(
-                f"graph={folder} is a file in the folder of a prepared graph; give graph={folder.parent}"
+                f"graph={folder} is a file in the folder of a prepared graph; give "
+                f"{_word('graph', folder.parent)}"
             )
         raise MissingPathError(
             f"graph={folder} is a file, not the folder of a prepared graph; prepare one from it with "
-            f"marius-prepare input.train={folder} output=graphs/NAME and give graph=graphs/NAME"
+            f"marius-prepare {_word('input.train', folder)} output=graphs/NAME and give graph=graphs/NAME"
         )
     if not folder.is_dir():
         raise MissingPathError(
             f"graph folder {folder} does not exist; prepare a graph there first "
-            f"(marius-prepare input.train=FILE output={folder})"
+            f"(marius-prepare input.train=FILE {_word('output', folder)})"
         )
     manifest = read_manifest(folder)
     for name, facts in manifest["files"].items():
@@ -196,6 +198,11 @@ def _open(folder: Path) -> Graph:
         report=dict(manifest["report"]),
         files=dict(manifest["files"]),
     )
+
+
+def _word(key: str, path: Path) -> str:
+    """A setting as a shell takes it."""
+    return shlex.quote(f"{key}={path}")
 
 
 def _existing_edges(path: Path, fingerprint: str, wanted: Partitioning) -> Hdf5EdgeStore | None:

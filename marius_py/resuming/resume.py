@@ -18,6 +18,7 @@ from typing import Any, cast
 from marius_py.config import NOTES, TrainConfig, saved_settings
 from marius_py.data.rounds import EpochOrder
 from marius_py.errors import ConfigError, StorageError
+from marius_py.readable import as_given
 from marius_py.run_files.folder import is_snapshot, run_around
 from marius_py.run_files.names import (
     CHECKPOINT_FOLDER,
@@ -261,18 +262,13 @@ def log_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Log each setting that a resumed run takes over with another value; returns the lines."""
     before, after = _flat(old), _flat(new)
     lines = [
-        f"{key}: {_as_given(before.get(key))} until now, {_as_given(after.get(key))} from here on"
+        f"{key}: {as_given(before.get(key))} until now, {as_given(after.get(key))} from here on"
         for key in sorted(before.keys() | after.keys())
         if before.get(key) != after.get(key) and key not in ("resume", "output", *NOTES)
     ]
     for line in lines:
         log.info("changed setting %s", line)
     return lines
-
-
-def _as_given(value: Any) -> str:
-    """A value as one would write it on the command line."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -189,6 +189,21 @@ def test_a_run_that_named_a_built_in_part_by_its_path_goes_on(
         check_resumable(committed, wanted, tmp_path)
 
 
+def test_what_has_changed_is_told_as_it_is_given(tmp_path: Path) -> None:
+    committed = {"settings": {"model.decoder": {"_target_": "complex"}, "model.reciprocal": True}, "graph": 1}
+    wanted = {"settings": {"model.decoder": {"_target_": "rotate"}, "model.reciprocal": False}, "graph": 2}
+    for other, told in (("/b", "was /a, now /b"), ("/a", "in /a is another than then")):
+        with pytest.raises(ConfigError) as error:
+            check_resumable(
+                committed | {"config": {"graph": "/a"}}, wanted | {"config": {"graph": other}}, tmp_path
+            )
+        assert (
+            "model.decoder (the run has complex, now rotate); "
+            "model.reciprocal (the run has true, now false); "
+            f"graph (the run's {told}); set"
+        ) in str(error.value)
+
+
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
     before = torch.get_default_dtype()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -150,14 +151,21 @@ def test_missing_folder_and_files(tmp_path: Path) -> None:
     way = rf"does not exist; prepare .* \(marius-prepare input\.train=FILE output={tmp_path}/none\)"
     with pytest.raises(StorageError, match=way):
         open_graph(tmp_path / "none")
-    with pytest.raises(MissingPathError, match=r"no prepared graph: it has no graph\.json"):
+    with pytest.raises(MissingPathError, match=r"it has no graph\.json; prepare one there first$"):
         open_graph(tmp_path)
     make(tmp_path / "g")
+    with pytest.raises(MissingPathError, match=r"graph\.json; give the folder that marius-prepare wrote$"):
+        open_graph(tmp_path)
     with pytest.raises(MissingPathError, match=f"a file in the folder of a .* give graph={tmp_path}/g$"):
         open_graph(tmp_path / "g" / "graph.json")
     (tmp_path / "g" / "graph.json").rename(tmp_path / "kept")
     with pytest.raises(MissingPathError, match=f"marius-prepare input.train={tmp_path}/kept"):
         open_graph(tmp_path / "kept")
+    (tmp_path / "it's $x").touch()
+    with pytest.raises(MissingPathError) as quoted:
+        open_graph(tmp_path / "it's $x")
+    command = str(quoted.value).partition("with ")[2].partition(" output=")[0]
+    assert shlex.split(command) == ["marius-prepare", f"input.train={tmp_path}/it's $x"]
     with pytest.raises(StorageError, match=r"graph\.json is missing") as lost:
         open_graph(tmp_path / "g")
     assert not isinstance(lost.value, ConfigError)
