@@ -248,10 +248,11 @@ class Joint:
         if not training.valid_every or not number:
             return
         if training.valid_every > training.epochs:
+            idle = " and ".join(self.config.by_validation)
             log.log(
-                logging.WARNING if self.config.checkpoint.best else logging.INFO,
+                logging.WARNING if idle else logging.INFO,
                 "no epoch is validated%s: training.valid_every=%d is more than training.epochs=%d",
-                ", so none is kept as the best" if self.config.checkpoint.best else "",
+                f", which leaves {idle} without effect" if idle else "",
                 training.valid_every,
                 training.epochs,
             )
@@ -285,10 +286,11 @@ class Joint:
         if batches.number >= MANY_BATCHES and batches.filling < HALF_FILLED:
             log.warning(
                 "batches hold %.0f %% of training.batch_size=%d on average: each of the %d steps of an epoch"
-                " has its own; fewer storage.partitions (%d) or a larger storage.capacity (%d) fill them",
+                " has its own; %sfewer storage.partitions (%d) or a larger storage.capacity (%d) fill them",
                 100 * batches.filling,
                 self.config.training.batch_size,
                 batches.number,
+                f"fewer ordering.rounds ({order.rounds}), " if order.rounds > 1 else "",
                 p,
                 capacity,
             )

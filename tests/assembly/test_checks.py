@@ -557,3 +557,11 @@ def test_a_commit_of_rows_that_have_grown_too_large_is_told(graph: Graph, tmp_pa
         DivergedError, match=r"in epoch [2-9], .* first batch since that commit, .* begin anew"
     ):
         train(load_config(words))
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_what_fills_batches_is_named(rounds: int, graph: Graph, tmp_path: Path, caplog: Any) -> None:
+    words = ["storage.partitions=30", "storage.capacity=4", f"ordering.rounds={rounds}", "training.epochs=1"]
+    train(load_config([f"graph={graph.path}", f"output={tmp_path / 'run'}", *SMALL, *words]))
+    told = next(one for one in caplog.messages if "fill them" in one)
+    assert ("; fewer ordering.rounds (2), fewer storage.partitions (30) or" in told) == (rounds == 2), told

@@ -294,8 +294,10 @@ def test_a_damaged_or_foreign_snapshot_is_made_again_or_left_out(
 
 def test_that_no_epoch_is_validated_is_said(run_train: Train, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "marius_py")
-    run_train("training.valid_every=3", "checkpoint.best=true")
-    assert "no epoch is validated, so none is kept as the best: training.valid_every=3" in caplog.text
+    run_train("training.valid_every=3", "checkpoint.best=true", "training.patience=1")
+    (said,) = (one for one in caplog.records if "no epoch is validated" in one.message)
+    idle = "leaves training.patience=1 and checkpoint.best=true without effect: training.valid_every=3"
+    assert (said.levelname, idle in said.message) == ("WARNING", True)
     assert "validation: all" not in caplog.text
 
 
