@@ -273,6 +273,7 @@ _TRAIN = HydraCommand(
         "marius-train -m graph=graphs/mine model.dim=64,128 optimizer.lr=0.05,0.1",
     ),
     _run_train,
+    places=("output",),
 )
 _PLAN = HydraCommand(
     "marius-plan",
@@ -300,7 +301,7 @@ _EVALUATE = HydraCommand(
     ),
     _run_evaluate,
     sweep_output="${hydra:runtime.output_dir}/metrics.json",
-    replaces=("output", "ranks"),
+    places=("output", "ranks"),
 )
 _PREPARE = HydraCommand(
     "marius-prepare",
@@ -313,6 +314,7 @@ _PREPARE = HydraCommand(
         "marius-prepare dataset=fb15k_237 output=graphs/fb15k_237",
     ),
     _run_prepare,
+    places=("output",),
 )
 
 

@@ -40,7 +40,7 @@ class HydraCommand:
         purpose, examples: for `--help`.
         run: its work; returns the figure that a sweep goes by.
         sweep_output: in a sweep without `output`, what it is; each job has a folder of its own.
-        replaces: keys of files that the command replaces if they are there, which each job has its own of.
+        places: keys of files or folders that the command writes, of which each job has its own.
     """
 
     name: str
@@ -49,7 +49,7 @@ class HydraCommand:
     examples: tuple[str, ...]
     run: Callable[[Any], float | None]
     sweep_output: str = "${hydra:runtime.output_dir}"
-    replaces: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
 
 
 def configured(command: HydraCommand, argv: Sequence[str] | None) -> int:
@@ -159,10 +159,11 @@ def _through_hydra(command: HydraCommand, kind: type[Any], flags: _Flags) -> Non
 
         def work() -> float | None:
             config = config_from(kind, composed, given, config_dir=flags.config_dir)
-            files = {key: getattr(config, key) for key in command.replaces}
-            jobs.check(files)
+            resumes = getattr(config, "resume", False)  # it may go on with the run of a job before
+            places = {} if resumes else {key: getattr(config, key) for key in command.places}
+            jobs.check(places)
             found = command.run(config)
-            jobs.written |= {os.path.realpath(name): number for name in files.values() if name is not None}
+            jobs.written |= {os.path.realpath(name): number for name in places.values() if name is not None}
             return found
 
         try:
@@ -240,7 +241,7 @@ class _Jobs:
         failures: the error of each that failed.
         ended_by: what ends the sweep with its job: an interrupt, or a thread that hangs.
         parent: the process that counts; a launcher may fork others.
-        written: files that jobs have written, and the job of each.
+        written: files and folders that jobs have written, and the job of each.
     """
 
     sweep: bool
@@ -250,18 +251,19 @@ class _Jobs:
     parent: int = field(default_factory=os.getpid)
     written: dict[str, int] = field(default_factory=dict)
 
-    def check(self, files: Mapping[str, str | None]) -> None:
-        """Refuse the file of a key if an earlier job has written it: its results would be lost.
+    def check(self, places: Mapping[str, str | None]) -> None:
+        """Refuse the file or folder of a key if an earlier job has written it: its results would be lost.
 
         Raises:
-            ConfigError: names key, file and job.
+            ConfigError: names key, file or folder, and job.
         """
-        for key, name in files.items():
+        for key, name in places.items():
             number = None if name is None else self.written.get(os.path.realpath(name))
             if number is not None:
+                way = "leave it out, or name it" if key == "output" else "name it"
                 raise ConfigError(
-                    f"{key}={name} was written by job {number}, and each job needs a file of its own: name "
-                    f"it by what is swept or by the job, as in '{key}=job-${{hydra:job.num}}"
+                    f"{key}={name} was written by job {number}, and each job needs one of its own: {way} by "
+                    f"what is swept or by the job, as in '{key}=job-${{hydra:job.num}}"
                     f"{os.path.splitext(str(name))[1]}'"
                 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 from datetime import datetime
 from itertools import count
@@ -163,13 +164,13 @@ def test_a_sweep_names_the_file_that_is_wrong(
 def test_a_class_is_swept_together_with_its_argument(
     runs: list[TrainConfig], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["graph=g", "model.decoder.norm=l2", "model.decoder=rotate,transe", "output=a b"]
+    words = ["graph=g", "model.decoder.norm=l2", "model.decoder=rotate,transe", "output=a b", "resume=true"]
     assert cli.train(["-m", *words]) == 0
     assert [one.model.decoder.target for one in runs] == ["rotate", "transe"]
     assert [dict(one.model.decoder.arguments) for one in runs] == [{"norm": "l2"}] * 2
     lines = [line.split(" I ")[1] for line in capsys.readouterr().err.splitlines() if " I job " in line]
     assert lines == [
-        f"job {number}: graph=g model.decoder.norm=l2 model.decoder={name} 'output=a b'"
+        f"job {number}: graph=g model.decoder.norm=l2 model.decoder={name} 'output=a b' resume=true"
         for number, name in enumerate(("rotate", "transe"))
     ]
     assert cli.train(shlex.split(lines[1].split(": ")[1])) == 0
@@ -210,6 +211,18 @@ def test_jobs_of_a_sweep_do_not_write_over_each_others_files(
     assert json.loads((tmp_path / "o-1.json").read_text()) == {"mrr": len("sampled")}
 
 
+def test_jobs_of_a_sweep_do_not_train_in_one_folder(
+    runs: list[TrainConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.train(["-m", "graph=g", "model.dim=4,6", "output=o"]) == 2
+    told = capsys.readouterr().err
+    assert "output=o was written by job 0, and each job needs one of its own: leave it out, or" in told
+    assert "resume" not in told
+    offered = re.findall("'(output=.*?)'", told)[0]
+    assert cli.train(["-m", "graph=g", "model.dim=4,6", offered]) == 0
+    assert [config.output for config in runs] == ["o", "job-0", "job-1"]
+
+
 def test_sweep_that_resumes_takes_the_settings_of_each_run(runs: list[TrainConfig], tmp_path: Path) -> None:
     (tmp_path / "r").mkdir()
     output = save_run(tmp_path / "r")
@@ -225,13 +238,13 @@ def test_groups_of_ones_own(
     (tmp_path / folder / "model").mkdir(parents=True)
     for name, dim in (("small", 4), ("complex", 6)):
         (tmp_path / folder / "model" / f"{name}.yaml").write_text(f"defaults: [base, _self_]\ndim: {dim}\n")
-    words = ["--config-dir", folder, "graph=g", "output=o"]
+    words = ["--config-dir", folder, "graph=g", "output=o", "resume=true"]
     assert cli.train([*words, "model=small"]) == 0
     assert cli.train(["-m", *words, "model=small,complex"]) == 0
     assert [one.model.dim for one in runs] == [4, 4, 6]
     lines = [line.split(" I ")[1] for line in capsys.readouterr().err.splitlines() if " I job " in line]
     assert lines == [
-        f"job {number}: --config-dir 'my \"own\", ${{groups}}' graph=g output=o model={name}"
+        f"job {number}: --config-dir 'my \"own\", ${{groups}}' graph=g output=o resume=true model={name}"
         for number, name in enumerate(("small", "complex"))
     ]
     assert cli.train(shlex.split(lines[1].split(": ")[1])) == 0
