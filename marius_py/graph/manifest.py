@@ -63,7 +63,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         content = read_regular(path)
     except FileNotFoundError as error:
         if any((folder / name).exists() for name in (EDGES_FILE, NODES_FILE)):
-            raise StorageError(f"{path} is missing; prepare the graph again") from error
+            raise StorageError(
+                f"{path} is missing; put it back from a copy, or prepare the graph again in another folder"
+            ) from error
         way = "prepare one there first"
         with suppress(OSError):
             if any(folder.iterdir()):

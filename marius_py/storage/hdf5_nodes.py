@@ -120,7 +120,7 @@ def has_commit(folder: str | os.PathLike[str]) -> bool:
         if (path / NODES_NAME).exists():
             raise StorageError(
                 f"{path / CHECKPOINT_NAME} is missing, though {NODES_NAME} is there: without it the nodes "
-                "cannot be read; restore it from a copy, or remove the folder and train anew"
+                "cannot be read; restore it from a copy, or remove the run and train anew"
             )
         return False
     return open_checkpoint(path / CHECKPOINT_NAME).manifest.generation > 0
