@@ -84,9 +84,20 @@ class Parser(argparse.ArgumentParser):
         """How the command takes what it did not recognize, settings or flags; else nothing."""
         if "unrecognized arguments" not in message:
             return ""
+        meant = self._meant(message)
+        if meant:
+            return meant
         if any(action.nargs == "*" for action in self._actions):
             return "; settings are given without dashes, as key=value"
         return "; flags are given with dashes, as --flag VALUE" if re.search(r": \w\S*=", message) else ""
+
+    def _meant(self, message: str) -> str:
+        """The flag that the first of those not recognized is near to; else nothing."""
+        from marius_py.config.near import suggest
+
+        flag = re.search(r": (--[\w-]+)", message)
+        known = [one for action in self._actions for one in action.option_strings if one.startswith("--")]
+        return suggest(flag[1], known) if flag else ""
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Print help or the version, where argparse would not tell that it could not."""

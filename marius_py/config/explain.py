@@ -28,7 +28,8 @@ def explain(error: BaseException) -> str:
     override = getattr(error, "override", None)
     if override is not None:
         text = text.split(" See https")[0]
-        hint = "quote special characters, for the shell too: 'key=\"a value\"'"
+        example = '["a value",b]' if "=[" in override else '"a value"'
+        hint = f"quote special characters, for the shell too: 'key={example}'"
         text = f"{override!r} cannot be read ({text}): {hint}"
     return text
 

@@ -97,6 +97,8 @@ def test_debug_logging_prints_the_traceback(
     ("command", "words", "message"),
     [
         ("train", ["model.dimm=3"], "did you mean model.dim?"),
+        ("train", ["--multi", "model.dim=4,6"], "did you mean --multirun?"),
+        ("predict", ["r", "--hed", "Oslo", "--relation", "in"], "did you mean --head?"),
         ("train", ["graph=g", "training.batch_size=0"], "training.batch_size=0"),
         ("train", ["--nonsense"], "--nonsense"),
         ("train", ["--graph", "graphs/mine"], "settings are given without dashes, as key=value"),

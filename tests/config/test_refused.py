@@ -155,6 +155,7 @@ def test_bad_inputs_are_refused(words: tuple[str, ...], part: str) -> None:
         (TrainConfig, "zz=3", "evaluation.*, experiment)"),
         (TrainConfig, "loss.name=margin", "is no setting: loss itself names the class, loss=margin"),
         (TrainConfig, "optimizer.schedule=cosine", "it is a section with the keys optimizer.schedule.name, "),
+        (PrepareConfig, "input.columns=[von,größe]", """for the shell too: 'key=["a value",b]'"""),
         (PrepareConfig, "input=f", "it is a section with the keys input.train, "),
         (EvaluateConfig, "model=rotate", "; it is a setting of marius-train ("),
         (EvaluateConfig, "loss.margin=2", "; it is a setting of marius-train ("),
