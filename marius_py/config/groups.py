@@ -19,6 +19,10 @@ OWN = "custom"
 """File of a group that stands for a class of the user's; who names the class need not choose it."""
 
 
+_INSIDE = {"model": "model.decoder", "negatives": "negatives.sampler"}
+"""Groups whose class is a setting inside → the key that names it."""
+
+
 def conf_dir() -> Path:
     """The folder of the hydra groups: inside the installed package, or beside it in a checkout."""
     package = Path(__file__).resolve().parent.parent
@@ -79,10 +83,12 @@ def unknown_choice(group: str, name: str, options: Sequence[str], own: str) -> C
         own: how a class of the user's is named.
     """
     offered = [one for one in options if one != OWN]
+    if group in _INSIDE:
+        own = f"{_INSIDE[group]}=mypkg.MyClass"
     return ConfigError(
         f"{group}={name} is {'not allowed' if name == 'null' else 'unknown'}: it takes one of "
         f"{', '.join(offered)}{suggest(name, offered)}"
-        + (f"; a class of yours is named by {own}" if OWN in options else "")
+        + (f"; a class of yours is named by {own}" if OWN in options or group in _INSIDE else "")
     )
 
 

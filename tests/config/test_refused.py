@@ -152,6 +152,7 @@ def test_bad_inputs_are_refused(words: tuple[str, ...], part: str) -> None:
         (TrainConfig, "input.train=f", "; it is a setting of marius-prepare ("),
         (TrainConfig, "seed=3", "; did you mean training.seed? ("),
         (TrainConfig, "device=gpu", "; did you mean cuda?"),
+        (TrainConfig, "model=mine.Scaled", "; a class of yours is named by model.decoder=mypkg.MyClass"),
         (TrainConfig, "zz=3", "evaluation.*, experiment)"),
         (TrainConfig, "loss.name=margin", "is no setting: loss itself names the class, loss=margin"),
         (TrainConfig, "optimizer.schedule=cosine", "it is a section with the keys optimizer.schedule.name, "),
