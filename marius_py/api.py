@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import shutil
 import signal
@@ -256,8 +257,13 @@ def _prepared(graph: Any, folder: Path) -> Iterator[Path]:
     made = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
         graph_from(graph, beside)
-    except ConfigError:
+    except ConfigError as error:
         if not (beside / GRAPH_FILE).exists():  # by another thread or process since it was looked for
+            said = str(error)
+            asked = [name for name in inspect.signature(graph_from).parameters if f" {name}=" in said]
+            if asked:
+                where = f"{asked[0]}= is an argument of graph_from, whose Graph train takes"
+                raise ConfigError(f"{said}; {where}") from error
             raise
         _check_same(graph, beside)
         yield beside

@@ -608,3 +608,10 @@ def test_settings_are_checked_before_anything_is_written(tmp_path):
     with pytest.raises(ConfigError, match="graph is int"):
         marius_py.train(3, tmp_path / "run")
     assert not list(tmp_path.iterdir())
+
+
+def test_an_argument_that_a_message_names_is_said_to_be_of_graph_from(tmp_path):
+    frame = pd.DataFrame({"from": ["a", "b"], "colour": ["r", "s"], "to": ["b", "a"], "note": ["x", "y"]})
+    with pytest.raises(ConfigError, match=r"with columns=.*; columns= is an argument of graph_from, whose"):
+        marius_py.train(frame, tmp_path / "run")
+    assert not list(tmp_path.iterdir())
