@@ -597,6 +597,33 @@ def test_an_error_of_the_loops_own_is_told_as_it_is(caplog: pytest.LogCaptureFix
     assert not caplog.messages
 
 
+@pytest.mark.parametrize("cache_home", [None, ""])
+def test_without_a_home_no_folder_is_made_in_the_working_directory(
+    cache_home: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in a container whose user has no name, with the package where it cannot write."""
+    caplog.set_level(logging.INFO, "marius_py.nn.kernels.compiling")
+    compiling._tell_of_compiling.cache_clear()
+    monkeypatch.setattr(compiling.numba.config, "CACHE_DIR", "")
+    if cache_home is None:
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    else:
+        monkeypatch.setenv("XDG_CACHE_HOME", cache_home)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    (tmp_path / "loop.py").write_text(LOOP.replace("kernel()", "kernel(takes_long=True)"))
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    loaded, numbers = load_loop(tmp_path), np.arange(4.0)
+    loaded.double(numbers)
+    assert numbers.tolist() == [0, 2, 4, 6]
+    assert not list(work.iterdir())
+    (said,) = caplog.messages
+    assert "in each run" in said
+    assert "NUMBA_CACHE_DIR" in said
+
+
 @pytest.mark.parametrize("trouble", ["full disk", pytest.param("no folder", marks=pytest.mark.slow)])
 def test_compiled_code_that_cannot_be_kept_runs_all_the_same(trouble: str, tmp_path: Path) -> None:
     folder = tmp_path / "cache"

@@ -6,6 +6,7 @@ Importing this module needs Numba; `marius_py.nn.kernels.host` is what imports i
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable
 from functools import cache, wraps
@@ -62,9 +63,10 @@ def kernel(*, reordered: bool = False, takes_long: bool = False) -> Callable[[F]
     """Compile a function at its first call; it then runs without the interpreter's lock.
 
     Machine code is kept for later runs, beside the module or in the user's cache folder, as Numba's
-    NUMBA_CACHE_DIR says. Where it cannot be kept, each run compiles again; where what is kept cannot be
-    loaded (files cut off as power failed, types of another version), it is removed. Numba notices changes of
-    the kernel's own file, not of a helper in another one: who works on these removes what is kept (*.nbi).
+    NUMBA_CACHE_DIR says. Where it cannot be kept, each run compiles again and says so; where what is kept
+    cannot be loaded (files cut off as power failed, types of another version), it is removed. Numba notices
+    changes of the kernel's own file, not of a helper in another one: who works on these removes what is kept
+    (*.nbi).
 
     Args:
         reordered: sums may be taken in another order than written; else results are those of IEEE 754.
@@ -76,10 +78,13 @@ def kernel(*, reordered: bool = False, takes_long: bool = False) -> Callable[[F]
     def compile_it(function: F) -> F:
         def compiling() -> Any:
             try:
-                return numba.njit(cache=True, **options)(function)
+                if _has_a_folder(function):
+                    return numba.njit(cache=True, **options)(function)
+                reason = "neither the package's folder can be written nor is there a home"
             except RuntimeError as error:  # no folder that can be written
-                log.debug("%s: compiled code is not kept: %s", function.__name__, error)
-                return numba.njit(**options)(function)
+                reason = str(error)
+            log.debug("%s: compiled code is not kept: %s", function.__name__, reason)
+            return numba.njit(**options)(function)
 
         compiled = compiling()
         again: Any = None  # compiled anew, after what was kept could not be loaded
@@ -92,7 +97,7 @@ def kernel(*, reordered: bool = False, takes_long: bool = False) -> Callable[[F]
                 return again(*arguments)
             try:
                 if takes_long and not compiled.signatures:
-                    with install_listener("numba:compile", _Teller()):
+                    with install_listener("numba:compile", _Teller(compiled.stats.cache_path is not None)):
                         return compiled(*arguments)
                 return compiled(*arguments)
             except (MemoryError, NumbaError):  # the loop's own
@@ -117,19 +122,44 @@ def kernel(*, reordered: bool = False, takes_long: bool = False) -> Callable[[F]
 
 
 class _Teller(Listener):  # type: ignore[misc]  # Numba has no types
-    """Tells who waits that something is compiled, which Numba says of what is not kept only."""
+    """Tells who waits that something is compiled, which Numba says of what is not kept only.
+
+    Args:
+        is_kept: there is a folder for it.
+    """
+
+    def __init__(self, is_kept: bool) -> None:
+        self._is_kept = is_kept
 
     def on_start(self, event: Event) -> None:
-        _tell_of_compiling()
+        _tell_of_compiling(self._is_kept)
 
     def on_end(self, event: Event) -> None:
         pass
 
 
 @cache
-def _tell_of_compiling() -> None:
+def _tell_of_compiling(is_kept: bool) -> None:
     """Once for all loops."""
-    log.info("compiling loops for this processor: up to half a minute, once for an installation")
+    often = "once for an installation"
+    if not is_kept:
+        often = "in each run, since no folder to keep them can be written (NUMBA_CACHE_DIR names one)"
+    log.info("compiling loops for this processor: up to half a minute, %s", often)
+
+
+def _has_a_folder(function: Callable[..., Any]) -> bool:
+    """Whether Numba may look for a folder to keep code in.
+
+    Where HOME is unset and the user's number has no name, as in a container, it would make one that is called
+    `~` in the working directory, and where XDG_CACHE_HOME is empty, one called `numba`.
+    """
+    if numba.config.CACHE_DIR:
+        return True
+    beside = Path(function.__code__.co_filename).parent
+    kept = beside / "__pycache__"
+    if os.access(kept if kept.is_dir() else beside, os.W_OK):
+        return True
+    return os.path.isabs(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~")))
 
 
 @cache
