@@ -300,13 +300,16 @@ LEVELS = ("debug", "info", "warning", "error")
 def _start_logging() -> None:
     """INFO lines on stderr; another level by MARIUS_LOG, everything with MARIUS_DEBUG=1.
 
+    On a terminal they have the time of day; elsewhere the date too, for a file may be of a run of weeks.
+
     Raises:
         ConfigError: MARIUS_LOG names no level.
     """
     for handler in [one for one in log.handlers if isinstance(one, _StderrHandler)]:
         log.removeHandler(handler)
     handler = _StderrHandler()
-    handler.setFormatter(_OneLine("%(asctime)s %(levelname).1s %(message)s", "%H:%M:%S"))
+    when = "%H:%M:%S" if sys.stderr.isatty() else "%Y-%m-%d %H:%M:%S"
+    handler.setFormatter(_OneLine("%(asctime)s %(levelname).1s %(message)s", when))
     log.addHandler(handler)
     log.propagate = False
     debug = os.environ.get("MARIUS_DEBUG", "") not in ("", "0")

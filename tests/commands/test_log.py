@@ -86,6 +86,17 @@ def test_log_lines_reach_stderr(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert "no test metrics" in out
 
 
+@pytest.mark.parametrize(
+    ("is_terminal", "when"), [(True, r"\d\d:\d\d:\d\d"), (False, r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")]
+)
+def test_lines_have_their_date_where_they_are_kept(
+    is_terminal: bool, when: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    assert console.guarded(lambda: logging.getLogger("marius_py").info("epoch 1")) == 0
+    assert re.fullmatch(f"{when} I epoch 1\n", capsys.readouterr().err)
+
+
 @pytest.mark.parametrize("level", ["trace", "10", "Trace me"])
 def test_a_level_that_does_not_exist_is_refused(
     level: str, runs: list[TrainConfig], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
