@@ -34,7 +34,14 @@ from marius_py.run_files.names import (
 from marius_py.storage.files import TEMPORARY_SUFFIX, made_folders, remove, sync_names
 from marius_py.storage.hdf5_nodes import has_commit
 from marius_py.storage.hdf5_store import Hdf5PartitionStore
-from marius_py.storage.lock import LOCK_NAME, FolderLock, describe_owner, is_locked, lock_owner
+from marius_py.storage.lock import (
+    LOCK_NAME,
+    FolderLock,
+    describe_owner,
+    if_it_is_gone,
+    is_locked,
+    lock_owner,
+)
 from marius_py.storage.protocols import Checkpoint
 
 log = logging.getLogger(__name__)
@@ -91,7 +98,7 @@ def check_free(folder: Path, *, resume: bool, trains: bool = False) -> None:
     if folder.is_dir() and is_locked(folder):
         raise StorageError(
             f"output={folder} is in use: {describe_owner(lock_owner(folder))} trains there; wait for it or "
-            "stop it, or give another output"
+            f"stop it, or give another output{if_it_is_gone(folder / LOCK_NAME)}"
         )
     check_content(folder, resume=resume, trains=trains)
 

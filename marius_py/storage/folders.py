@@ -21,7 +21,7 @@ from pathlib import Path
 from marius_py.errors import StorageError
 from marius_py.storage.file_io import os_errors_as_storage
 from marius_py.storage.files import made_folders, sync_folder
-from marius_py.storage.lock import is_abandoned, try_flock
+from marius_py.storage.lock import if_it_is_gone, is_abandoned, try_flock
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +62,9 @@ def _remove_tree(folder: Path) -> None:
         logger.warning("%s cannot be removed: it is of no use any more, remove it by hand", folder)
 
 
-def _busy(doing: str) -> StorageError:
-    return StorageError(f"another process or thread is {doing} right now; wait for it")
+def _busy(doing: str, folder: Path | None = None) -> StorageError:
+    hint = "" if folder is None else if_it_is_gone(folder)
+    return StorageError(f"another process or thread is {doing} right now; wait for it{hint}")
 
 
 def left_folders(parent: Path, prefix: str, *, older_s: float = 0.0) -> Iterator[tuple[Path, bool]]:
@@ -81,14 +82,15 @@ def left_folders(parent: Path, prefix: str, *, older_s: float = 0.0) -> Iterator
                     yield folder, is_abandoned(folder, int(pid))
 
 
-def remove_left(parent: Path, prefix: str, *, older_s: float = 0.0) -> bool:
-    """Remove such folders of processes that are gone; whether others are left. See `left_folders`."""
-    others = False
+def remove_left(parent: Path, prefix: str, *, older_s: float = 0.0) -> Path | None:
+    """Remove such folders of processes that are gone; one of the others, if any. See `left_folders`."""
+    other: Path | None = None
     for folder, is_left in left_folders(parent, prefix, older_s=older_s):
         if is_left:
             _remove_tree(folder)
-        others |= not is_left
-    return others
+        else:
+            other = folder
+    return other
 
 
 def temporary_prefix(output: Path, verb: str) -> str:
@@ -113,8 +115,8 @@ def new_folder(output: Path, verb: str, check: Callable[[], None], *, replace: b
     prefix = temporary_prefix(output, verb)
 
     def refuse_others() -> None:
-        if remove_left(output.parent, prefix):
-            raise _busy(f"{verb} {output}")
+        if (other := remove_left(output.parent, prefix)) is not None:
+            raise _busy(f"{verb} {output}", other)
 
     with os_errors_as_storage("write", output):
         if _aside(output).is_dir():

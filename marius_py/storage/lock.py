@@ -111,7 +111,7 @@ class FolderLock:
             time.sleep(wait)
         raise StorageError(
             f"{self.path.parent} is in use: {describe_owner(_owner(descriptor))} writes to it; "
-            "wait for it or stop it, or use another folder"
+            f"wait for it or stop it, or use another folder{if_it_is_gone(self.path)}"
         )
 
     def _is_named(self, descriptor: int) -> bool:
@@ -179,6 +179,21 @@ def try_flock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool | None:
     except OSError as error:
         return False if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else None
     return True
+
+
+def if_it_is_gone(path: Path) -> str:
+    """How a message that a file or folder is in use ends: without flock, whoever made it may be gone."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        is_known = try_flock(descriptor, fcntl.LOCK_SH) is not None
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)
+    return "" if is_known else f"; if it has ended, which a file system without flock hides, remove {path}"
 
 
 def is_abandoned(path: Path, pid: int) -> bool:

@@ -134,7 +134,8 @@ def test_without_flock_the_process_in_the_name_decides(
     build(tmp_path / "g")
     assert [path.name for path in tmp_path.iterdir()] == ["g"]
     live.mkdir()
-    with pytest.raises(StorageError, match=r"another process or thread is preparing .*; wait for it"):
+    told = f"another process or thread is preparing .*; wait for it; if it has ended, .* remove {live}$"
+    with pytest.raises(StorageError, match=told):
         build(tmp_path / "g", overwrite=True)
     assert live.exists()
 

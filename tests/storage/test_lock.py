@@ -18,6 +18,7 @@ import pytest
 
 from marius_py.errors import StorageError
 from marius_py.partitioning import Partitioning
+from marius_py.resuming.resume import check_free
 from marius_py.storage.hdf5_nodes import create_node_store, open_node_store
 from marius_py.storage.lock import (
     LOCK_NAME,
@@ -53,7 +54,8 @@ def holder(tmp_path: Path) -> subprocess.Popen[str]:
 
 
 def test_second_writer_is_refused_and_the_first_named(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
-    with pytest.raises(StorageError, match=rf"is in use: process {holder.pid} on {socket.gethostname()}"):
+    told = rf"is in use: process {holder.pid} on {socket.gethostname()} writes .*or use another folder$"
+    with pytest.raises(StorageError, match=told):
         FolderLock(tmp_path).acquire()
     owner = lock_owner(tmp_path)
     assert owner is not None
@@ -224,6 +226,13 @@ def test_without_flock_the_recorded_process_decides(tmp_path: Path, monkeypatch:
     with pytest.raises(StorageError, match=rf"in use: this process \({os.getpid()}\)"):
         FolderLock(tmp_path).acquire()
     assert is_locked(tmp_path)
+    elsewhere = {"pid": 1, "started": 1, "host": "0a1b2c3d4e5f"}  # a container that is gone, for all we know
+    lock.path.write_text(json.dumps(elsewhere))
+    told = f"process 1 on 0a1b2c3d4e5f .*without flock hides, remove {lock.path}$"
+    with pytest.raises(StorageError, match=told):
+        FolderLock(tmp_path).acquire()
+    with pytest.raises(StorageError, match=told):
+        check_free(tmp_path, resume=True)
     recycled = {"pid": os.getpid(), "started": 1, "host": socket.gethostname()}
     lock.path.write_text(json.dumps(recycled))
     assert not is_locked(tmp_path)
