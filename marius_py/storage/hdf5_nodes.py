@@ -21,6 +21,7 @@ from marius_py.storage.checkpoint_file import (
     open_checkpoint,
 )
 from marius_py.storage.checks import check_table
+from marius_py.storage.file_io import os_errors_as_storage
 from marius_py.storage.hdf5_store import Hdf5PartitionStore
 from marius_py.storage.lock import FolderLock
 from marius_py.storage.node_file import NODES_NAME, create_node_file
@@ -129,7 +130,8 @@ def has_commit(folder: str | os.PathLike[str]) -> bool:
 def open_node_store(folder: str | os.PathLike[str]) -> Hdf5PartitionStore:
     """Open the node store in `folder` at its last commit, locked for writing.
 
-    Leftovers of an interrupted commit are removed. Each partition's hash is checked at its first load.
+    Leftovers of an interrupted commit are removed. Each partition's hash is checked at its first load. A
+    warning tells of a node file that another folder shares.
 
     Raises:
         StorageError: a file is missing, truncated or damaged, or another process writes to the folder.
@@ -144,7 +146,21 @@ def open_node_store(folder: str | os.PathLike[str]) -> Hdf5PartitionStore:
         has_commit(path)
         store = Hdf5PartitionStore(path, lock)
         _remove_strays(path)
+        _warn_of_links(path / NODES_NAME)
         return store
     except BaseException:
         lock.release()
         raise
+
+
+def _warn_of_links(nodes: Path) -> None:
+    """Tell of hard links: partitions are written to the file itself, soon to slots of former commits too."""
+    with os_errors_as_storage("look at", nodes):
+        names = nodes.stat().st_nlink
+    if names > 1:
+        logger.warning(
+            "%s has %d names (hard links, as cp -al makes): training changes what all of them show, so a "
+            "copy of the run that shares it is damaged soon; to keep it stop now and give it its own file",
+            nodes,
+            names,
+        )

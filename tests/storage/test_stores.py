@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import shutil
 import time
 import tracemalloc
 from pathlib import Path
@@ -13,8 +15,9 @@ import pytest
 from marius_py.errors import ConfigError, FormatError, StorageError
 from marius_py.partitioning import Partitioning
 from marius_py.storage.checkpoint_file import encode, open_checkpoint
-from marius_py.storage.hdf5_nodes import create_node_store
+from marius_py.storage.hdf5_nodes import create_node_store, open_node_store
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
+from marius_py.storage.node_file import NODES_NAME
 from marius_py.storage.protocols import Checkpoint, EdgeStore, NodeTable, PartitionStore
 from marius_py.testing import Fault, FaultyStore, SlowStore
 from marius_py.testing.store_tests import StoreTests, expect_version, slot_arrays, version
@@ -168,6 +171,26 @@ def test_memory_edge_store_sorts_into_buckets() -> None:
     store.read("valid")[:] = 0
     np.testing.assert_array_equal(store.read("valid"), train[:7])
     store.close()
+
+
+def test_a_node_file_that_a_copy_shares_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What is written to the one is soon damage to the other."""
+    run, backup = tmp_path / "run", tmp_path / "backup"
+    with create_node_store(run, TABLE, spare_slots=1) as store:
+        for part in range(3):
+            store.write(part, *version(TABLE, part, 0))
+        store.commit(Checkpoint())
+    open_node_store(run).close()
+    assert not caplog.messages
+    shutil.copytree(run, backup, copy_function=os.link)
+    for folder in (run, backup):
+        open_node_store(folder).close()
+        assert caplog.messages.pop().startswith(f"{folder / NODES_NAME} has 2 names (hard links")
+        caplog.clear()
+    shutil.copy(run / NODES_NAME, tmp_path / "own")
+    (tmp_path / "own").replace(backup / NODES_NAME)
+    open_node_store(backup).close()
+    assert not caplog.messages
 
 
 def test_memory_edge_store_refuses_nonsense() -> None:
