@@ -60,19 +60,29 @@ def storage_error(action: str, path: Path, cause: OSError, size: int = 0) -> Sto
     """Build the StorageError for a failed call; `errno` is carried over, the bytes needed are named."""
     if cause.errno in (errno.ENOSPC, errno.EDQUOT):
         facts = [f"{size:,} bytes were needed"] if size else []
-        try:
-            disk = os.statvfs(path.parent)
-            if disk.f_blocks:
-                facts.append(f"{disk.f_bavail * disk.f_frsize:,} bytes are free")
-        except OSError as unknown:
-            logger.debug("%s: %s", path.parent, unknown)
+        if cause.errno == errno.ENOSPC:  # what is free on the disk says nothing of a quota
+            facts += _free(path.parent)
         known = f" ({', '.join(facts)})" if facts else ""
-        text = f"disk full: cannot {action} {path}{known}; free space or use a folder on another disk"
+        what = "disk full" if cause.errno == errno.ENOSPC else "quota exceeded"
+        text = f"{what}: cannot {action} {path}{known}; free space or use a folder on another disk"
     else:
         text = f"cannot {action} {path}: {reason_of(cause)}"
     error = StorageError(text)
     error.errno = cause.errno
     return error
+
+
+def _free(folder: Path) -> list[str]:
+    """What is left on a folder's disk, as far as it tells: bytes, and files if there can be no more."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError as unknown:
+        logger.debug("%s: %s", folder, unknown)
+        return []
+    facts = [f"{disk.f_bavail * disk.f_frsize:,} bytes are free"] if disk.f_blocks else []
+    if disk.f_files and not disk.f_favail:
+        facts.append("but no further file can be made")
+    return facts
 
 
 def hdf5_error(cause: Exception) -> OSError:

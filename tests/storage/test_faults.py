@@ -99,6 +99,25 @@ def test_disk_that_stays_full_leaves_nothing_of_a_creation(tmp_path: Path, numbe
     assert not (tmp_path / "new").exists()
 
 
+def test_a_quota_and_a_disk_without_further_files_are_told_from_a_full_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where bytes are free all the same."""
+    path = tmp_path / "file"
+    with (
+        SystemCallFaults(1, errno.EDQUOT),
+        pytest.raises(StorageError, match=f"^quota exceeded: cannot open {path}.tmp; free space"),
+    ):
+        replace_file(path, b"content")
+    disk = os.statvfs_result((4096, 4096, 1000, 1000, 1000, 50, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda folder: disk)
+    with (
+        SystemCallFaults(1, errno.ENOSPC),
+        pytest.raises(StorageError, match=r"\(4,096,000 bytes are free, but no further file can be made\);"),
+    ):
+        replace_file(path, b"content")
+
+
 def test_full_disk_names_the_bytes_before_filling_it(tmp_path: Path) -> None:
     disk = os.statvfs(tmp_path)
     num_nodes = disk.f_bavail * disk.f_frsize // (4 * 100) + 10_000_000
