@@ -27,6 +27,7 @@ FLOORS: dict[str, int] = {
     "pool": 0,
     "team": 0,
     "threads": 0,
+    "workers": 0,
     "version": 0,
     "ordering": 0,
     "partitioning": 1,
@@ -157,6 +158,13 @@ def test_hydra_stays_above_floor_four(module: str) -> None:
     for node in _read(module)[1]:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
         assert not [name for name in names if name.split(".")[0] in ("hydra", "omegaconf")], module
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_thread_ends_with_the_main_thread(module: str) -> None:
+    """As those of the library's pool do, under a thread of the program that trains on; see `Workers`."""
+    names = [alias.name for node in _read(module)[1] for alias in node.names]
+    assert "ThreadPoolExecutor" not in names
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -7,13 +7,13 @@ rows and take the optimizer's step with what comes back.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from marius_py.nn.kernels.host import take_rows
+from marius_py.workers import Workers
 
 MOST_THREADS = 8
 """More gain nothing: a few threads keep the memory of a machine busy."""
@@ -29,7 +29,7 @@ class RowThreads:
 
     def __init__(self) -> None:
         # Threads start when they are first needed: for one that gathers and one that steps at the same time.
-        self._pool = ThreadPoolExecutor(2 * MOST_THREADS, thread_name_prefix="marius-rows")
+        self._pool = Workers(2 * MOST_THREADS, "marius-rows")
 
     def take(self, table: Tensor, index: Tensor, out: Tensor) -> Tensor:
         """Copy the rows of a table (N, D) at places (U,) int64 to `out` (U, D), which is returned."""

@@ -7,7 +7,6 @@ that follows from the run's seed and the position alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import cast
@@ -19,6 +18,7 @@ from marius_py.data.plan import Spans
 from marius_py.nn.negatives import chunks_of
 from marius_py.storage.protocols import Edges
 from marius_py.streams import Purpose, stream
+from marius_py.workers import Workers
 
 BLOCK_EDGES = 16_000_000
 """Edges that are shuffled at once: 192 MB of int32 triples beside as much for the next block."""
@@ -113,10 +113,9 @@ def shuffled(edges: Edges, rng: np.random.Generator, threads: int = 1) -> Edges:
         np.take(edges, places, axis=0, out=found[stop - len(places) : stop], mode="clip")
 
     found: Edges = np.empty_like(edges)
-    with ThreadPoolExecutor(threads, thread_name_prefix="marius-shuffle") as pool:
-        divided = list(pool.map(divide, range(_SHARES)))
-        for _ in pool.map(permute, range(_GROUPS)):
-            pass
+    with Workers(threads, "marius-shuffle") as pool:
+        divided = pool.map(divide, range(_SHARES))
+        pool.map(permute, range(_GROUPS))
     return found
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from marius_py.pool import Pool
 from marius_py.types import Side
+from marius_py.workers import Workers
 
 _SPARSE_IDS = 2
 """Ids for each edge up to which a table over all ids is worth its memory."""
@@ -261,7 +261,7 @@ def _by_shares(
     """What `group` makes of the known ends between bounds, by a thread for each share, put together."""
     if len(bounds) == 2:
         return group(*bounds)
-    with ThreadPoolExecutor(len(bounds) - 1, thread_name_prefix="marius-index") as pool:
+    with Workers(len(bounds) - 1, "marius-index") as pool:
         keys, starts, answers = (
             list(arrays) for arrays in zip(*pool.map(group, bounds[:-1], bounds[1:]), strict=True)
         )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from marius_py.storage.lock import FolderLock
 from marius_py.storage.node_file import NODES_NAME, NodeFile, read_facts
 from marius_py.storage.protocols import Checkpoint, Float32, NodeTable
 from marius_py.storage.slots import SlotTable
+from marius_py.workers import Workers
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Hdf5PartitionStore:
         self._slots = SlotTable(self._manifest.num_slots, self._manifest.slots)
         self._hashes = self._manifest.hashes.copy()
         self._unverified = set(range(self.table.partitioning.num_partitions))
-        self._hasher = ThreadPoolExecutor(1, "marius-hash")
+        self._hasher = Workers(1, "marius-hash")
         self._refusal: str | None = None
         self._transfers, self._closed = 0, False
         self._mutex = threading.Lock()

@@ -7,7 +7,7 @@ pass over all candidates, which counts. Memory follows from a budget, not from t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +29,7 @@ from marius_py.evaluation.ranking.known import (
 from marius_py.evaluation.ranking.scorer import Scorer
 from marius_py.evaluation.ranking.tiles import finish, tile_workers
 from marius_py.storage.protocols import Edges
+from marius_py.workers import Workers
 
 MIN_MEMORY_BYTES = 1 << 20
 _PAIR_BYTES = 48
@@ -179,7 +180,7 @@ class Ranker:
             yield queries.part(first, last)
             first = last
 
-    def _rank_block(self, block: QueryBlock, pool: ThreadPoolExecutor, counts: Counts) -> None:
+    def _rank_block(self, block: QueryBlock, pool: Workers, counts: Counts) -> None:
         known = self._finder.find(block, self._tile[1])
         questions, defined = self._ask(block)
         candidates = self._source.size - known.per_query[block.query_of] + 1
@@ -239,7 +240,7 @@ class Ranker:
         self,
         questions: Questions,
         known: KnownAnswers,
-        pool: ThreadPoolExecutor,
+        pool: Workers,
         counted: NDArray[np.int64],
     ) -> None:
         """Add better and equal candidates to `counted` (2, t) in one pass; workers add to disjoint slices."""

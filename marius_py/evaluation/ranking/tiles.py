@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from marius_py.machine import available_cores
+from marius_py.workers import Workers
 
 
 @contextmanager
-def tile_workers(device: torch.device) -> Iterator[ThreadPoolExecutor]:
+def tile_workers(device: torch.device) -> Iterator[Workers]:
     """As many threads as torch has, one torch thread each; the caller reads the next block meanwhile.
 
     No more of either than the cores that this process may use: torch does not know of the quota of a
@@ -23,17 +25,13 @@ def tile_workers(device: torch.device) -> Iterator[ThreadPoolExecutor]:
     """
     before = torch.get_num_threads()
     threads = min(before, available_cores())
-    pool = ThreadPoolExecutor(
-        1 if device.type == "cuda" else threads,
-        thread_name_prefix="tile",
-        initializer=torch.set_num_threads,
-        initargs=(1,),
-    )
+    alone = partial(torch.set_num_threads, 1)
+    pool = Workers(1 if device.type == "cuda" else threads, "tile", begin=alone)
     try:
         torch.set_num_threads(threads)
         yield pool
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        pool.shutdown(drop=True)
         torch.set_num_threads(before)
 
 
