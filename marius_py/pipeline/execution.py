@@ -8,8 +8,9 @@ the buffer one lane is enough, and where rows travel to a device each stage has 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -35,18 +36,45 @@ _MOST_AHEAD = 8
 among 2 · 10 · 1000 negatives of 50,000 edges takes a core tens of milliseconds, and the device 2."""
 
 
+_lock = threading.Lock()
+_users = 0
+"""How many have changed torch's number of threads, in all threads of this process."""
+_later = 0
+"""What the first of them found: the number for threads that are begun when all have gone."""
+
+
 @contextmanager
 def torch_threads(number: int) -> Iterator[None]:
     """Meanwhile torch computes with so many threads, afterwards with as many as before.
 
+    Torch has a number for each thread, and for those that begin later the one that was set last. Where more
+    threads than one are in here, that may be what one of them has meanwhile: the last to leave sets what the
+    first one found.
+
     In a forked process with one: torch's threads are gone there (see `usable_threads`).
     """
+    global _users, _later
     before = torch.get_num_threads()
-    torch.set_num_threads(usable_threads(number))
+    with _lock:
+        _later = _later if _users else before
+        _users += 1
     try:
+        torch.set_num_threads(usable_threads(number))
         yield
     finally:
-        torch.set_num_threads(before)
+        with _lock:
+            torch.set_num_threads(before)
+            _users -= 1
+            if not _users and before != _later:
+                _set_for_later_threads(_later)
+
+
+def _set_for_later_threads(number: int) -> None:
+    """Set torch's number for threads that begin later, and not for the calling one."""
+    setting = threading.Thread(target=torch.set_num_threads, args=(number,))
+    with suppress(RuntimeError):  # there is no room for a thread
+        setting.start()
+        setting.join()
 
 
 @dataclass(frozen=True, slots=True)

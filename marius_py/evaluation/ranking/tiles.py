@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from marius_py.machine import available_cores
+from marius_py.pipeline.execution import torch_threads
 from marius_py.workers import Workers
 
 
@@ -23,16 +24,14 @@ def tile_workers(device: torch.device) -> Iterator[Workers]:
     container. Whole tiles in parallel need no barrier after each operation, which on a busy machine costs
     more than the operation. On an accelerator there is one, to queue its kernels.
     """
-    before = torch.get_num_threads()
-    threads = min(before, available_cores())
+    threads = min(torch.get_num_threads(), available_cores())
     alone = partial(torch.set_num_threads, 1)
     pool = Workers(1 if device.type == "cuda" else threads, "tile", begin=alone)
-    try:
-        torch.set_num_threads(threads)
-        yield pool
-    finally:
-        pool.shutdown(drop=True)
-        torch.set_num_threads(before)
+    with torch_threads(threads):
+        try:
+            yield pool
+        finally:
+            pool.shutdown(drop=True)
 
 
 def finish(running: list[Future[None]]) -> None:

@@ -32,6 +32,31 @@ def test_torch_has_its_threads_back_and_errors_are_raised() -> None:
         assert later.submit(torch.get_num_threads).result() == torch.get_num_threads() == 2
 
 
+def test_torch_has_its_threads_back_from_those_who_rank_at_once() -> None:
+    """One that begins under another takes that one's number for its own, and leaves after it."""
+    torch.set_num_threads(2)
+    begun, may_end = threading.Event(), threading.Event()
+    found: list[int] = []
+
+    def rank() -> None:
+        with tile_workers(torch.device("cpu")) as pool:
+            pool.submit(int).result()
+            begun.set()
+            may_end.wait(20)
+
+    other = threading.Thread(target=rank)
+    with tile_workers(torch.device("cpu")) as pool:
+        pool.submit(int).result()  # its one thread set torch's number last
+        other.start()
+        begun.wait(20)
+    may_end.set()
+    other.join()
+    later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    later.start()
+    later.join()
+    assert (found, torch.get_num_threads()) == ([2], 2)
+
+
 @pytest.mark.parametrize(("given", "expected"), [(1, 1), (4, 4), (12, 4)])
 def test_the_quota_of_a_container_bounds_the_workers(given: int, expected: int) -> None:
     before = torch.get_num_threads()
