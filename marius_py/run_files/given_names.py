@@ -5,16 +5,16 @@ Tables hold texts. Where nodes have numbers for names, callers give these as num
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from marius_py.errors import ConfigError
 
-Name = str | int
+Name = str | int | np.integer[Any]
 """A name; a whole number stands for its decimal text."""
-Names = Name | Sequence[Name | None] | None
+Names = Name | Iterable[Name | None] | None
 """One name for all queries, or one a query; None: this is what is asked for."""
 
 

@@ -111,6 +111,7 @@ def trained() -> float:
 def used(run: Run) -> list[object]:
     answers: list[Prediction] = run.predict(head="Norway", relation="borders", k=3)
     answers += run.predict(head=["Norway", "Sweden"], relation="borders")
+    answers += run.predict(head=np.array(["Norway"]), relation=np.int64(7))
     near: list[Neighbor] = run.neighbors("Norway", k=4, metric="l2")
     index: NeighborIndex = open_index(run, "cosine")
     near += run.neighbors(["Norway"], index=index)
