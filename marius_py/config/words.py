@@ -98,10 +98,11 @@ def _check_class(value: Any, key: str) -> None:
             )
         if value.__module__ == "__main__":
             logger.warning(
-                "%s is %s of the program that runs, where alone the run can be used and resumed: put it into "
-                "a module of its own for other programs and the commands",
+                "%s is %s of the program that runs, where alone the run can be %sresumed: put it into a "
+                "module of its own for other programs and the commands",
                 key,
                 value.__qualname__,
+                "used and " if key.startswith("model.decoder") else "",
             )
     elif not (value is None or isinstance(value, (Sequence, int, float))):
         arguments = f' (its arguments are settings too: "{key}.ARGUMENT")' if key in OPEN else ""

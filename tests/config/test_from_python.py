@@ -27,7 +27,7 @@ from marius_py.config import (
 from marius_py.config.words import words_of
 from marius_py.errors import ConfigError
 from marius_py.evaluation.ranking.trained import make_decoder
-from marius_py.nn import Decoder, SoftmaxLoss
+from marius_py.nn import Decoder, Loss, SoftmaxLoss
 
 
 def test_a_class_is_named_by_its_path() -> None:
@@ -76,7 +76,9 @@ def test_a_class_of_the_program_that_runs_is_warned_of(caplog: pytest.LogCapture
     """It trains there, as in a notebook, and no command can use what it has learnt."""
     mine = type("Gone", (Decoder,), {"__module__": "__main__"})
     assert words_of({"model.decoder": mine}) == ["model.decoder=__main__.Gone"]
-    assert "model.decoder is Gone of the program that runs" in caplog.text
+    assert "model.decoder is Gone of the program that runs, where alone the run can be used" in caplog.text
+    words_of({"loss": type("Mine", (Loss,), {"__module__": "__main__"})})  # which no command needs
+    assert "loss is Mine of the program that runs, where alone the run can be resumed" in caplog.text
     with pytest.raises(ConfigError, match=r"=__main__\.Gone: .* into a module .*decoder=MODULE\.Gone$"):
         make_components(load_config(["model.decoder=__main__.Gone"]))
     with pytest.raises(ConfigError, match="it was defined in the program that trained the run"):
