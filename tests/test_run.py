@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from marius_py import load
-from marius_py.errors import ConfigError, FormatError, StorageError
+from marius_py.errors import ConfigError, FormatError, MissingPathError, StorageError
 from marius_py.machine import resolve_device
 from tests.evaluation.ranking.helpers import brute_force
 from tests.small_runs import NAMES, write_run
@@ -175,6 +175,17 @@ def test_a_run_outlives_a_change_of_the_current_folder(tmp_path, written, graph,
         assert run.embedding("Oslo").shape == (4,)
         assert len(run.predict(head="Oslo", relation="likes", k=3)) == 3
         assert run.evaluate().both.count == 10
+
+
+def test_a_working_directory_that_is_gone_is_said_to_be(tmp_path, written, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for path, graph in (("run", None), (written[0], "graph")):
+        with pytest.raises(MissingPathError, match="the working directory cannot be used"):
+            load(path, graph=graph)
+    with load(written[0]) as run:
+        assert run.embedding("Oslo").shape == (4,)
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda run: pickle.loads(pickle.dumps(run))])

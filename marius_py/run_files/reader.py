@@ -32,6 +32,7 @@ from marius_py.run_files.names import CHECKPOINT_FOLDER, CONFIG_FILE, RESULT_MET
 from marius_py.storage.file_io import os_errors_as_storage
 from marius_py.storage.protocols import Checkpoint
 from marius_py.storage.reader import NodeReader, open_node_reader
+from marius_py.storage.targets import check_working_directory
 
 INVERSE_SUFFIX = "^-1"
 """Appended to a relation's name where a run keeps separate rows for its inverse; once more for all of them
@@ -295,6 +296,8 @@ def open_run(kind: type[R], path: Path | str, graph: Path | str | None, device: 
         raise ConfigError(f"path is {path!r}, {type(path).__name__}; allowed: the folder of a run")
     if graph is not None and not isinstance(graph, (str, PathLike)):
         raise ConfigError(f"graph is {graph!r}, {type(graph).__name__}; allowed: a prepared graph's folder")
+    if not all(Path(one).is_absolute() for one in (path, graph) if one is not None):
+        check_working_directory()
     folder = Path(path).absolute()  # the current folder may be another one when a file is needed
     with os_errors_as_storage("open", folder):
         is_run = (folder / CHECKPOINT_FOLDER).is_dir()
