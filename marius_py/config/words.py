@@ -84,8 +84,13 @@ def _word(value: Any, key: str) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, type):  # named by its path, as on the command line
-        return f"{value.__module__}.{value.__qualname__}"
+        return f"{_module_of(value)}.{value.__qualname__}"
     return _inside(value, key) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _module_of(kind: type[Any]) -> str:
+    """Name of a class's module; that of the program has another one in spawned processes, beside __main__."""
+    return "__main__" if kind.__module__ == "__mp_main__" else kind.__module__
 
 
 def _check_class(value: Any, key: str) -> None:
@@ -96,7 +101,7 @@ def _check_class(value: Any, key: str) -> None:
                 f"{key} is the class {value.__module__}.{value.__qualname__}, which cannot be imported by "
                 "that path, as a run has to: define it at the top level of a module, in no class or function"
             )
-        if value.__module__ == "__main__":
+        if _module_of(value) == "__main__":
             logger.warning(
                 "%s is %s of the program that runs, where alone the run can be %sresumed: put it into a "
                 "module of its own for other programs and the commands",

@@ -85,6 +85,14 @@ def test_a_class_of_the_program_that_runs_is_warned_of(caplog: pytest.LogCapture
         make_decoder("__main__.Gone", 8)
 
 
+def test_a_class_of_the_program_has_the_same_path_in_a_spawned_process(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    mine = type("Gone", (Decoder,), {"__module__": "__mp_main__"})
+    assert words_of({"model.decoder": mine}) == ["model.decoder=__main__.Gone"]
+    assert "model.decoder is Gone of the program that runs" in caplog.text
+
+
 def test_a_class_made_already_is_told_where_its_arguments_go() -> None:
     for made in (SoftmaxLoss(), partial(SoftmaxLoss, 0.1), lambda: SoftmaxLoss()):
         with pytest.raises(ConfigError, match=r'path \(its arguments are settings too: "loss\.ARGUMENT"\)$'):
