@@ -7,10 +7,12 @@ field has it, or one message: key, value, what is allowed.
 from __future__ import annotations
 
 import math
+import os
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import Field
+from os import PathLike
 from typing import Any, Literal, get_args, get_origin
 
 from marius_py.config.fields import Component
@@ -107,6 +109,8 @@ def _scalar(value: Any, kind: Any, key: str, hint: Any, item: Field[Any], whole:
         # An unquoted name of digits arrives as an integer; its text is the same.
         if isinstance(value, int) and not isinstance(value, bool):
             value = str(value)
+        if item.metadata["path"] and isinstance(value, PathLike):
+            value = os.fsdecode(value)
         if not isinstance(value, str):
             raise wrong
         choices = _choices(hint, item)

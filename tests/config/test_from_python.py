@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,13 @@ def test_a_class_of_the_program_has_the_same_path_in_a_spawned_process(
     mine = type("Gone", (Decoder,), {"__module__": "__mp_main__"})
     assert words_of({"model.decoder": mine}) == ["model.decoder=__main__.Gone"]
     assert "model.decoder is Gone of the program that runs" in caplog.text
+
+
+def test_a_path_is_replaced_in_a_config_by_a_path() -> None:
+    config: Any = load_config(["graph=g", "output=runs/a"])
+    assert replace(config, output=Path("runs/b")) == replace(config, output="runs/b")
+    with pytest.raises(ConfigError, match=r"^ordering\.name=b has the wrong type"):
+        replace(config.ordering, name=Path("b"))
 
 
 def test_a_class_made_already_is_told_where_its_arguments_go() -> None:
