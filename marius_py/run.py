@@ -129,6 +129,7 @@ class Run(RunReader):
         tail: Names = None,
         *,
         k: int = 10,
+        among: Iterable[Name] | None = None,
         filter_known: bool = False,
         allow_self: bool | None = None,
         probabilities: bool = False,
@@ -145,6 +146,7 @@ class Run(RunReader):
             relation: likewise.
             tail: likewise.
             k: answers a query.
+            among: names of the nodes that may be answers; None: all.
             filter_known: leave out answers that are edges of the graph already.
             allow_self: whether a query's own node may be its answer; None: yes, unless the graph has neither
                 relations nor self-loops.
@@ -161,6 +163,7 @@ class Run(RunReader):
             relation,
             tail,
             k=k,
+            among=among,
             filter_known=filter_known,
             allow_self=allow_self,
             probabilities=probabilities,
@@ -173,16 +176,18 @@ class Run(RunReader):
         *,
         k: int = 10,
         metric: Metric = "cosine",
+        among: Iterable[Name] | None = None,
         index: NeighborIndex | None = None,
     ) -> list[Neighbor]:
-        """The k nodes nearest to each of `nodes`, by "cosine", "dot" or "l2".
+        """The k nodes nearest to each of `nodes`, by "cosine", "dot" or "l2", of those in `among`, if given.
 
         Exact, or approximate by an `index` of `marius_py.predict.open_index(run, metric)`.
 
         Raises:
-            ConfigError: an unknown name or metric, or an index of another metric, run or commit.
+            ConfigError: an unknown name or metric, an index of another metric, run or commit, or one beside
+            `among`.
         """
-        return neighbors(self, nodes, k=k, metric=metric, index=index)
+        return neighbors(self, nodes, k=k, metric=metric, among=among, index=index)
 
     def score(self, triples: Iterable[Sequence[Name | None]] | NDArray[np.integer]) -> NDArray[np.float64]:
         """Scores (n,) float64 of edges given as names (head, relation, tail), or as ids (n, 3).

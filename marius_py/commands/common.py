@@ -40,6 +40,26 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_among_flag(parser: argparse.ArgumentParser, what: str) -> None:
+    """--among, for the nodes that may be `what`."""
+    parser.add_argument(
+        "--among",
+        metavar="FILE",
+        help=f"names, one a line, or the column name of a Parquet file: only these nodes may be {what}",
+    )
+
+
+def names_among(options: argparse.Namespace) -> list[str] | None:
+    """The names in the file of --among; None without it.
+
+    Raises:
+        MissingPathError, StorageError, FormatError: there are none, or they cannot be read.
+    """
+    from marius_py.predict.query_files import read_names
+
+    return None if options.among is None else read_names(options.among)
+
+
 def add_answer_flags(parser: argparse.ArgumentParser) -> None:
     """-k, --output and --format."""
     parser.add_argument("-k", type=parse_whole, default=10, metavar="K", help="answers a query (default: 10)")

@@ -8,8 +8,10 @@ import time
 from pathlib import Path
 
 from marius_py.commands.common import (
+    add_among_flag,
     add_answer_flags,
     add_run_flags,
+    names_among,
     open_run,
     parse_whole,
     say_costs,
@@ -62,6 +64,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "(default: a sixteenth, at least 16)",
     )
     add_answer_flags(parser)
+    add_among_flag(parser, "neighbours")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -71,6 +74,7 @@ def run(options: argparse.Namespace) -> None:
     from marius_py.run_files.outputs import check_output
 
     _check(options)
+    among = names_among(options)
     started = time.perf_counter()
     output = None if options.output is None else Path(options.output)
     writer = AnswerWriter(options.output, format_of(output, options.format), Neighbor, sys.stdout)
@@ -94,6 +98,7 @@ def run(options: argparse.Namespace) -> None:
                 options.node,
                 k=options.k,
                 metric=options.metric,
+                among=among,
                 index=index,
                 memory_bytes=options.memory,
                 progress=lambda done, total: bars("search", done, total, "nodes"),
@@ -112,3 +117,5 @@ def _check(options: argparse.Namespace) -> None:
                 raise ConfigError(f"--{flag.replace('_', '-')} is of --index faiss, which is not given")
         if options.index_type != "auto":
             raise ConfigError("--index-type is of --index faiss, which is not given")
+    elif options.among is not None:
+        raise ConfigError("--among is of exact search: leave out --index faiss, or --among")

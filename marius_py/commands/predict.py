@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from marius_py.commands.common import (
+    add_among_flag,
     add_answer_flags,
     add_run_flags,
+    names_among,
     open_run,
     say_costs,
 )
@@ -25,6 +27,7 @@ EXAMPLES = """examples:
   marius-predict runs/mine --head Oslo --relation capital_of
   marius-predict runs/mine --relation capital_of --tail Norway -k 3 --filter-known
   marius-predict runs/mine --head Oslo --tail Norway --probabilities
+  marius-predict runs/mine --head ann --relation likes --among movies.txt
   marius-predict runs/mine --queries queries.tsv --output answers.parquet"""
 
 _QUERIES = 1 << 14
@@ -47,6 +50,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "empty or ?",
     )
     add_answer_flags(parser)
+    add_among_flag(parser, "answers")
     parser.add_argument(
         "--filter-known",
         action="store_true",
@@ -93,6 +97,7 @@ def run(options: argparse.Namespace) -> None:
             )
         queries = read_queries(options.queries)
         columns = {**queries.columns, "place": queries.place}
+    among = names_among(options)
     started = time.perf_counter()
     with open_run(options) as opened, Bars() as bars:
         if output is not None:
@@ -102,6 +107,7 @@ def run(options: argparse.Namespace) -> None:
             opened,
             **columns,
             k=options.k,
+            among=among,
             filter_known=options.filter_known,
             allow_self=options.allow_self,
             probabilities=options.probabilities,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES
 from marius_py.evaluation.ranking.candidates import Ids
 from marius_py.evaluation.ranking.scorer import similarity_of
 from marius_py.predict.calibration import fit_temperature
+from marius_py.predict.chosen import Competitors, competitors
 from marius_py.predict.completion import (
     check_k,
     check_memory,
@@ -27,7 +28,7 @@ from marius_py.predict.finite import not_finite, odd_relations, tell_left_out
 from marius_py.predict.queries import Place, Queries, names_of, numbered
 from marius_py.predict.relations import complete_relations
 from marius_py.predict.topk import TopK
-from marius_py.run_files.given_names import Names
+from marius_py.run_files.given_names import Name, Names
 from marius_py.types import Progress
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def predict(
     tail: Names = None,
     *,
     k: int = 10,
+    among: Iterable[Name] | None = None,
     filter_known: bool = False,
     allow_self: bool | None = None,
     probabilities: bool = False,
@@ -86,6 +88,7 @@ def predict(
         relation: name or names of relations.
         tail: name or names of tails.
         k: answers a query.
+        among: names of the nodes that may be answers, as all of one type; None: all.
         filter_known: leave out answers that make an edge of the train, valid or test split.
         allow_self: whether the node of a query may be its answer. None: yes, unless the graph has neither
             relations nor self-loops; a dot product would offer the node itself first there.
@@ -100,11 +103,13 @@ def predict(
 
     Raises:
         ConfigError: an unknown name (similar ones are offered), a query that leaves out more than one part,
-        or none with `probabilities`, a temperature without these or not above 0, or a wrong k or bound.
+        or none with `probabilities`, or asks for no node with `among`, a temperature without `probabilities`
+        or not above 0, or a wrong k or bound.
         StorageError: reading failed.
     """
     options: dict[str, Any] = {
         "k": k,
+        "among": among,
         "filter_known": filter_known,
         "allow_self": allow_self,
         "probabilities": probabilities,
@@ -122,6 +127,7 @@ def predict_in_blocks(
     tail: Names = None,
     *,
     k: int = 10,
+    among: Iterable[Name] | None = None,
     filter_known: bool = False,
     allow_self: bool | None = None,
     probabilities: bool = False,
@@ -140,6 +146,13 @@ def predict_in_blocks(
     queries = Queries(run, head, relation, tail, place)
     check_k(k)
     check_memory(memory_bytes)
+    source = competitors(run, among)
+    others = np.flatnonzero((queries.asked != 0) & (queries.asked != 2))
+    if among is not None and others.size:
+        raise ConfigError(
+            f"{place(int(others[0]))} asks for no node, and among says which nodes may be answers; leave out "
+            "among, or that query"
+        )
     allow_self = has_self(run) if allow_self is None else allow_self
     if temperature is not None:
         temperature = _checked_temperature(temperature, probabilities)
@@ -167,6 +180,7 @@ def predict_in_blocks(
             queries,
             range(start, stop),
             k,
+            source=source,
             filter_known=filter_known,
             allow_self=allow_self,
             beta=beta,
@@ -217,6 +231,7 @@ def _best(
     block: range,
     k: int,
     *,
+    source: Competitors,
     filter_known: bool,
     allow_self: bool,
     beta: float | None,
@@ -234,6 +249,7 @@ def _best(
             ids[nodes, 1],
             is_head,
             k,
+            source=source,
             filter_known=filter_known,
             allow_self=allow_self,
             beta=beta,

@@ -22,6 +22,7 @@ from marius_py.evaluation.metrics import check_whole
 from marius_py.evaluation.ranking.candidates import Ids
 from marius_py.evaluation.ranking.known import KnownAnswers, QueryBlock
 from marius_py.evaluation.ranking.scorer import ModelScorer
+from marius_py.predict.chosen import EveryNode
 from marius_py.predict.completion import (
     check_memory,
     has_self,
@@ -179,9 +180,10 @@ def _make_task(
     relations = np.tile(edges[:, 1], 2)
     keys, query_of = np.unique(query_keys(anchors, relations, is_head, run), return_inverse=True)
     block = QueryBlock.of(keys, run.num_nodes, run.graph.num_relations)
+    every = EveryNode(run)
     with run.graph.edges() as store:
-        finder = known_finder(run, store, memory_bytes) if filter_known else None
-        known = left_out(run, block, finder, allow_self=allow_self)
+        finder = known_finder(run, every, store, memory_bytes) if filter_known else None
+        known = left_out(every, block, finder, allow_self=allow_self)
     scorer = ModelScorer(run.model, run.dim)
     true = np.concatenate([score_edges(run, edges, side=side, memory_bytes=memory_bytes) for side in SIDES])
     rows = query_rows(run, scorer, block)
@@ -211,7 +213,7 @@ class _Task:
         """Mean log loss, and its first and second derivative with respect to log β."""
         sums = _Moments(self.rows.shape[0], beta)
         with torch.no_grad():
-            for start, rows in node_blocks(self.run, self.memory_bytes, self.progress):
+            for start, rows in node_blocks(self.run, EveryNode(self.run), self.memory_bytes, self.progress):
                 block = torch.from_numpy(rows).to(self.scorer.device)
                 for offset in range(0, block.shape[0], TILE_CANDIDATES):
                     tile = block[offset : offset + TILE_CANDIDATES]

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from marius_py.buffer.numbers import NotFinite
 from marius_py.errors import ConfigError
 from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES
-from marius_py.evaluation.ranking.candidates import AllNodes, Float32, Ids
+from marius_py.evaluation.ranking.candidates import Float32, Ids
 from marius_py.evaluation.ranking.known import KnownAnswers, KnownFinder, QueryBlock, edge_blocks
 from marius_py.evaluation.ranking.scorer import ModelScorer
+from marius_py.predict.chosen import Competitors, EveryNode
 from marius_py.predict.finite import odd_relations, only_numbers, tell_left_out
 from marius_py.predict.topk import TILE_CANDIDATES, Float64, TopK, top_k
 from marius_py.storage.protocols import Edges, EdgeStore
@@ -76,27 +77,27 @@ def query_rows(run: RunReader, scorer: ModelScorer, block: QueryBlock) -> torch.
 
 
 def node_blocks(
-    run: RunReader, memory_bytes: int, progress: Progress | None = None
+    run: RunReader, source: Competitors, memory_bytes: int, progress: Progress | None = None
 ) -> Iterator[tuple[int, Float32]]:
-    """All rows in blocks of whole tiles, an eighth of the budget each where that is a tile or more.
+    """Rows of all that compete, in blocks of whole tiles: an eighth of the budget each, or else one tile.
 
     Rows that are not finite are NaN throughout; the first pass over a run's rows warns of them at its end.
     """
     odd = NotFinite()
-    rows = max(1, memory_bytes // 8 // (4 * run.dim * TILE_CANDIDATES)) * TILE_CANDIDATES
-    for start in range(0, run.num_nodes, rows):
-        stop = min(start + rows, run.num_nodes)
-        yield start, only_numbers(run.read_rows(start, stop), odd, start)[0]
+    block_rows = max(1, memory_bytes // 8 // (4 * run.dim * TILE_CANDIDATES)) * TILE_CANDIDATES
+    for start, rows in source.blocks(block_rows):
+        yield start, only_numbers(rows, odd, start)[0]
         if progress is not None:
-            progress(stop, run.num_nodes)
+            progress(start + len(rows), source.size)
     if odd.count:
-        tell_left_out(run, "nodes", odd.count, run.num_nodes, run.node_names(odd.first, odd.first + 1)[0])
+        first = int(source.nodes(np.array([odd.first]))[0])
+        tell_left_out(run, "nodes", odd.count, source.size, run.node_names(first, first + 1)[0])
 
 
-def known_finder(run: RunReader, edges: EdgeStore, memory_bytes: int) -> KnownFinder:
-    """Finds the nodes that complete a query to an edge of any split."""
+def known_finder(run: RunReader, source: Competitors, edges: EdgeStore, memory_bytes: int) -> KnownFinder:
+    """Finds those of `source` that complete a query to an edge of any split."""
     return KnownFinder(
-        AllNodes(run, run.num_nodes),
+        source,
         lambda: edge_blocks(edges, SPLITS, memory_bytes),
         run.num_nodes,
         run.graph.num_relations,
@@ -110,6 +111,7 @@ def complete_nodes(
     is_head: NDArray[np.bool_],
     k: int,
     *,
+    source: Competitors | None = None,
     filter_known: bool = False,
     allow_self: bool = True,
     beta: float | None = None,
@@ -123,7 +125,8 @@ def complete_nodes(
         anchors: (Q,) known ends.
         relations: (Q,) relation ids.
         is_head: (Q,) True where heads are asked for, False for tails.
-        k: how many; at most N are given.
+        k: how many; at most as many as compete are given.
+        source: the nodes that compete; None: all.
         filter_known: leave out nodes that make an edge of any split.
         allow_self: whether a query's own node may be an answer.
         beta: inverse temperature of the softmax; None: no probabilities.
@@ -134,7 +137,8 @@ def complete_nodes(
         Ids, scores and probabilities in the order of the queries.
     """
     check_memory(memory_bytes)
-    k = min(check_k(k), run.num_nodes)
+    source = source or EveryNode(run)
+    k = min(check_k(k), source.size)
     keys, inverse = np.unique(query_keys(anchors, relations, is_head, run), return_inverse=True)
     found = TopK(
         np.full((keys.size, k), -1, np.int64),
@@ -145,15 +149,15 @@ def complete_nodes(
     scorer = ModelScorer(run.model, run.dim)
     whole = QueryBlock.of(keys, run.num_nodes, run.graph.num_relations)
     with run.graph.edges() as edges:
-        finder = known_finder(run, edges, memory_bytes) if filter_known else None
+        finder = known_finder(run, source, edges, memory_bytes) if filter_known else None
         num_known = np.zeros(keys.size, np.int64) if finder is None else finder.count(whole)
         for start, stop in cut(num_known, k, run.dim, memory_bytes):
             block = whole.part(start, stop)
-            known = left_out(run, block, finder, allow_self=allow_self)
-            passed = _pass_progress(progress, start, keys.size, stop - start, run.num_nodes)
-            blocks = node_blocks(run, memory_bytes, passed)
+            known = left_out(source, block, finder, allow_self=allow_self)
+            passed = _pass_progress(progress, start, keys.size, stop - start, source.size)
+            blocks = node_blocks(run, source, memory_bytes, passed)
             part = top_k(scorer, query_rows(run, scorer, block), blocks, k, known=known, beta=beta)
-            found.ids[start:stop], found.scores[start:stop] = part.ids, part.scores
+            found.ids[start:stop], found.scores[start:stop] = source.nodes(part.ids), part.scores
             undefined[start:stop] = part.undefined
             if found.probabilities is not None and part.probabilities is not None:
                 found.probabilities[start:stop] = part.probabilities
@@ -163,15 +167,23 @@ def complete_nodes(
 
 
 def left_out(
-    run: RunReader, block: QueryBlock, finder: KnownFinder | None, *, allow_self: bool
+    source: Competitors, block: QueryBlock, finder: KnownFinder | None, *, allow_self: bool
 ) -> KnownAnswers | None:
-    """Nodes that do not compete for the queries of a block: known answers, their own nodes; None: all do."""
+    """Who of `source` does not compete for the queries of a block: known answers, own nodes; None: all do."""
     if allow_self:
         return None if finder is None else finder.find(block, TILE_CANDIDATES)
-    pairs = np.arange(block.keys.size) * run.num_nodes + block.anchors
+    pairs = own_pairs(source, block.anchors)
     if finder is not None:
         pairs = np.concatenate((pairs, finder.pairs(block)))
-    return KnownAnswers(pairs, block.keys.size, run.num_nodes, TILE_CANDIDATES)
+    return KnownAnswers(pairs, block.keys.size, source.size, TILE_CANDIDATES)
+
+
+def own_pairs(source: Competitors, nodes: Ids) -> Ids:
+    """Pairs (n,) of each query and its own node, where that is of `source`: query · source.size + place."""
+    places = source.index(nodes)
+    (asks,) = np.nonzero(places >= 0)
+    pairs: Ids = asks * np.int64(source.size) + places[asks]
+    return pairs
 
 
 def has_self(run: RunReader) -> bool:
@@ -202,14 +214,14 @@ def cut(num_known: Ids, k: int, width: int, memory_bytes: int) -> Iterator[tuple
 
 
 def _pass_progress(
-    progress: Progress | None, start: int, num_queries: int, size: int, num_nodes: int
+    progress: Progress | None, start: int, num_queries: int, size: int, compete: int
 ) -> Progress | None:
     """Progress of one pass as a share of all queries."""
     if progress is None:
         return None
 
     def report(done: int, total: int) -> None:
-        progress(start * num_nodes + done * size, num_queries * num_nodes)
+        progress(start * compete + done * size, num_queries * compete)
 
     return report
 

@@ -14,7 +14,8 @@ from marius_py.errors import ConfigError
 from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES
 from marius_py.evaluation.ranking.candidates import Ids
 from marius_py.evaluation.ranking.known import KnownAnswers
-from marius_py.predict.completion import check_k, check_memory, node_blocks
+from marius_py.predict.chosen import Competitors, EveryNode, competitors
+from marius_py.predict.completion import check_k, check_memory, node_blocks, own_pairs
 from marius_py.predict.finite import not_finite, only_numbers
 from marius_py.predict.index import NeighborIndex
 from marius_py.predict.metric import Metric, check_metric, scorer_of
@@ -52,6 +53,7 @@ def neighbors(
     *,
     k: int = 10,
     metric: Metric = "cosine",
+    among: Iterable[Name] | None = None,
     index: NeighborIndex | None = None,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     progress: Progress | None = None,
@@ -63,21 +65,26 @@ def neighbors(
         nodes: name or names.
         k: neighbours a node.
         metric: "cosine", "dot" or "l2".
+        among: names of the nodes that may be neighbours; None: all. Not with an index.
         index: what `open_index` gave for this run and metric; the answer is then approximate.
         memory_bytes: bound of the working memory, at least 16 MiB.
         progress: called with (nodes done, N) in each pass.
 
     Raises:
-        ConfigError: an unknown name or metric, or an index of another metric, run or commit.
+        ConfigError: an unknown name or metric, an index of another metric, run or commit, or one beside
+        `among`.
     """
     names = name_texts([nodes] if is_name(nodes) else nodes, "nodes")
     ids = run.node_ids(names)
+    source = competitors(run, among)
     if index is None:
-        best = find_neighbors(run, ids, k, metric, memory_bytes=memory_bytes, progress=progress)
+        best = find_neighbors(run, ids, k, metric, source, memory_bytes=memory_bytes, progress=progress)
     elif not isinstance(index, NeighborIndex):
         raise ConfigError(
             f"index is {index!r} ({type(index).__name__}); allowed: what open_index returns, or None"
         )
+    elif among is not None:
+        raise ConfigError("among is of exact search: leave out the index, or among")
     elif index.metric != metric:
         raise ConfigError(f"metric is {metric!r}, but the index {index.path} is for {index.metric!r}")
     else:
@@ -104,6 +111,7 @@ def find_neighbors(
     nodes: Ids,
     k: int,
     metric: Metric = "cosine",
+    source: Competitors | None = None,
     *,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     progress: Progress | None = None,
@@ -115,6 +123,7 @@ def find_neighbors(
         nodes: (Q,) node ids.
         k: how many; at most N − 1 are given.
         metric: "cosine" (of a zero row: 0) and "dot": higher is nearer; "l2": minus the euclidean distance.
+        source: the nodes that may be near; None: all.
         memory_bytes: bound of the working memory.
         progress: called with (nodes done, N) in each pass.
 
@@ -123,7 +132,8 @@ def find_neighbors(
     """
     check_memory(memory_bytes)
     check_metric(metric)
-    k = min(check_k(k), max(run.num_nodes - 1, 1))
+    source = source or EveryNode(run)
+    k = min(check_k(k), source.size, max(run.num_nodes - 1, 1))
     scorer = scorer_of(metric, run)
     size = max(1, memory_bytes // 4 // (12 * run.dim + 64 * k))
     ids = np.empty((nodes.size, k), dtype=np.int64)
@@ -131,9 +141,8 @@ def find_neighbors(
     for start in range(0, nodes.size, size):
         part = nodes[start : start + size]
         rows = torch.from_numpy(only_numbers(run.embeddings(part))[0]).to(run.model.device)
-        pairs = np.arange(part.size) * run.num_nodes + part
-        itself = KnownAnswers(pairs, part.size, run.num_nodes, TILE_CANDIDATES)
-        blocks = node_blocks(run, memory_bytes, progress)
+        itself = KnownAnswers(own_pairs(source, part), part.size, source.size, TILE_CANDIDATES)
+        blocks = node_blocks(run, source, memory_bytes, progress)
         found = top_k(scorer, scorer.queries(rows, rows, "tail"), blocks, k, known=itself)
-        ids[start : start + size], scores[start : start + size] = found.ids, found.scores
+        ids[start : start + size], scores[start : start + size] = source.nodes(found.ids), found.scores
     return TopK(ids, scores, None)

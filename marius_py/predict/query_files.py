@@ -92,6 +92,49 @@ def read_queries(path: Path | str) -> Queries:
     return Queries(file, cells_of, [number for number, _ in rows])
 
 
+def read_names(path: Path | str) -> list[str]:
+    """Read names of nodes: a line each, or of a Parquet file the column `name`, or its only one.
+
+    A byte order mark and empty lines are no names. Quotes are a part of them but in files that end in .csv.
+
+    Raises:
+        MissingPathError: no such file. StorageError: it cannot be read. FormatError: it holds no names.
+    """
+    file = Path(path)
+    if not file.exists():
+        raise MissingPathError(f"{file} does not exist")
+    try:
+        names = _parquet_names(file) if _is_parquet(file) else _text_names(file)
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{file} is not UTF-8 text: {error}") from error
+    except (pa.ArrowException, OSError) as error:
+        raise StorageError(f"{file} cannot be read: {error}") from error
+    if not names:
+        raise FormatError(f"{file} holds no names; a name a line is expected")
+    return names
+
+
+def _text_names(file: Path) -> list[str]:
+    if not _is_csv(file):
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
+        return [line.rstrip("\r") for line in lines if line.strip("\r")]
+    names = []
+    for number, cells in _csv_rows(file):
+        if len(cells) != 1:
+            raise FormatError(f"{file} line {number}: {len(cells)} columns; a name a line is expected")
+        names += cells
+    return names
+
+
+def _parquet_names(file: Path) -> list[str]:
+    columns = pq.read_schema(file).names
+    if "name" not in columns and len(columns) != 1:
+        raise FormatError(f"{file} has no column name; it has {', '.join(columns)}")
+    column = pq.read_table(file, columns=["name" if "name" in columns else columns[0]]).column(0)
+    names: list[str] = column.drop_null().cast(pa.string()).to_pylist()
+    return names
+
+
 def _empty(file: Path) -> FormatError:
     return FormatError(f"{file} holds no queries")
 

@@ -117,8 +117,13 @@ class SampledNodes:
 
     def index(self, nodes: Ids) -> Ids:
         """Position in the sample or −1."""
-        if not self._ids.size:
-            return np.full(nodes.shape, -1, dtype=np.int64)
-        position = np.searchsorted(self._ids, nodes)
-        position[position == self._ids.size] = 0
-        return np.where(self._ids[position] == nodes, position, -1)
+        return position_in(self._ids, nodes)
+
+
+def position_in(ids: Ids, nodes: Ids) -> Ids:
+    """Position of each node among ascending, distinct ids (n,), −1 where it is none of them."""
+    if not ids.size:
+        return np.full(nodes.shape, -1, dtype=np.int64)
+    position = np.searchsorted(ids, nodes)
+    position[position == ids.size] = 0
+    return np.where(ids[position] == nodes, position, -1)
