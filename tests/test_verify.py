@@ -209,6 +209,17 @@ def test_a_damaged_graph_is_named_once_however_many_snapshots_were_trained_on_it
     assert [str(graph) in finding.problem for finding in verify.verify(run)] == [True]
 
 
+def test_of_a_graph_that_is_gone_is_said_how_a_run_is_told_where_it_went(run: Path) -> None:
+    shutil.copytree(run, run / "snapshots" / "epoch-0003", ignore=lambda *_: {"snapshots"})
+    graph, moved = run.parent / "graph", run.parent / "moved"
+    graph.rename(moved)
+    (found,) = verify.verify(run)
+    assert found.problem == f"the graph of the run {run}, {graph}, is gone"
+    assert found.remedy.startswith(f"if it was moved, marius-train output={run} resume=true graph=DIR notes")
+    graph.write_text("a file")
+    assert "is gone" not in verify.verify(run)[0].remedy
+
+
 def test_views_are_not_written_from_the_checkpoint_of_another_run(run: Path, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = write_run(tmp_path / "other")[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -116,7 +118,12 @@ def _graph(folder: Path, meta: Mapping[str, Any] | None) -> list[Finding]:
     try:
         fingerprint = open_graph(graph_folder(folder, meta or {})).fingerprint
     except MariusError as error:
-        return [finding_of(Path(named), error, remedy)]
+        if os.path.lexists(named):
+            return [finding_of(Path(named), error, remedy)]
+        run = run_around(folder) or folder
+        moved = f"marius-train {shlex.quote(f'output={run}')} resume=true graph=DIR"
+        gone = f"the graph of the run {run}, {named}, is gone"
+        return [Finding(named, gone, f"if it was moved, {moved} notes where it is; else {remedy}")]
     if meta is not None and fingerprint != meta.get("graph", {}).get("fingerprint"):
         return [Finding(named, f"{named} is another graph than the run was trained on", remedy)]
     return []
