@@ -1,15 +1,22 @@
-"""Progress bars for the commands (floor 6): counts in, one line on a terminal, nothing elsewhere."""
+"""Progress of the commands (floor 6): counts in; a bar on a terminal, elsewhere now and then a log line."""
 
 from __future__ import annotations
 
+import logging
 import sys
+import time
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, ClassVar
 
+log = logging.getLogger(__name__)
+
+EVERY_S = 600.0
+"""Seconds between the lines of a stage where there is no terminal, as many as between commits."""
+
 
 class Bars:
-    """One bar at a time, a stage each, on stderr if that is a terminal; silent otherwise.
+    """One bar at a time, a stage each, on stderr if that is a terminal; else a line of a long stage at times.
 
     Call it with (stage, done, total or None, unit) as often as convenient, from one thread. Use it in a
     `with` block, which clears the last bar.
@@ -20,6 +27,8 @@ class Bars:
     def __init__(self) -> None:
         self._enabled = sys.stderr.isatty()
         self._stage: str | None = None
+        self._began = self._told = 0.0
+        self._initial = 0
 
     def __enter__(self) -> Bars:
         return self
@@ -35,7 +44,19 @@ class Bars:
             try:
                 self._show(stage, done, total, unit)
             except OSError:  # the terminal is gone: the work goes on without a bar
-                self._enabled, Bars._open = False, None
+                self._enabled, Bars._open, self._stage = False, None, None
+        else:
+            self._tell(stage, done, total, unit)
+
+    def _tell(self, stage: str, done: int, total: int | None, unit: str) -> None:
+        """Log how far a stage is, if that was not told for a while."""
+        now = time.monotonic()
+        if stage != self._stage:
+            self._stage, self._began, self._told, self._initial = stage, now, now, done
+        elif now - self._told >= EVERY_S:
+            self._told = now
+            rate = (done - self._initial) / (now - self._began)
+            log.info("%s", _line(stage, done, total, unit, rate))
 
     def _show(self, stage: str, done: int, total: int | None, unit: str) -> None:
         if stage != self._stage:
@@ -75,3 +96,21 @@ class Bars:
         else:
             sys.stderr.write(line + "\n")
             sys.stderr.flush()
+
+
+def _line(stage: str, done: int, total: int | None, unit: str, rate: float) -> str:
+    """How far a stage is, and when it ends at `rate` units a second.
+
+    >>> _line("epoch 2/3", 250, 1000, "edges", 0.25)
+    'epoch 2/3: 250 of 1,000 edges (25 %), 50:00 left'
+    >>> _line("sort", 1234, None, "edges", 10.0)
+    'sort: 1,234 edges'
+    """
+    if not total:
+        return f"{stage}: {done:,} {unit}"
+    text = f"{stage}: {done:,} of {total:,} {unit} ({done * 100 // total} %)"
+    if rate <= 0:
+        return text
+    from tqdm import tqdm
+
+    return f"{text}, {tqdm.format_interval((total - done) / rate)} left"

@@ -69,5 +69,6 @@ class CommandWatcher(Watcher):
         self._done = 0
 
     def on_stage(self, stage: str, done: int, total: int | None, unit: str) -> None:
-        """Stop where a signal came while the epoch before was committed."""
+        """Show the stage, or stop where a signal came while the epoch before was committed."""
         self._interrupts.check()
+        self._bars(stage, done, total, unit)

@@ -48,6 +48,35 @@ def test_bars_are_silent_where_there_is_no_terminal(capsys: pytest.CaptureFixtur
     assert capsys.readouterr() == ("", "a line\n")
 
 
+def test_lines_tell_of_long_stages_where_there_is_no_terminal(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO", "marius_py")
+    times = iter([0.0, 599.0, 600.0, 610.0, 1300.0, 1300.0, 1901.0])
+    monkeypatch.setattr("marius_py.commands.progress.time.monotonic", lambda: next(times))
+    trainer: Any = SimpleNamespace(edges_done=500, interrupt=lambda: None)
+    with Bars() as bars, CommandWatcher(bars, 3) as watcher:
+        watcher.on_start(trainer, 4000, 1)
+        for edges in (100, 100, 1000, 100, 700):
+            watcher.on_progress(edges)
+        for done in (1, 7):
+            watcher.on_stage("rank test", done, 10, "edges")
+    assert [record.getMessage() for record in caplog.records] == [
+        "epoch 2/3: 1,700 of 4,000 edges (42 %), 20:54 left",
+        "epoch 2/3: 2,500 of 4,000 edges (62 %), 17:06 left",
+        "rank test: 7 of 10 edges (70 %), 05:00 left",
+    ]
+
+
+def test_a_bar_shows_what_is_ranked_in_training(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with Bars() as bars, CommandWatcher(bars, 3) as watcher:
+        watcher.on_stage("rank test", 3, 10, "edges")
+    assert re.search(r"rank test:\s+30%", capsys.readouterr().err)
+
+
 def test_bars_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     _drive(Bars())
