@@ -28,6 +28,8 @@ FLOORS: dict[str, int] = {
     "team": 0,
     "threads": 0,
     "workers": 0,
+    "compiling": 0,
+    "prefetch": 0,
     "version": 0,
     "ordering": 0,
     "partitioning": 1,

@@ -22,9 +22,10 @@ import torch
 from numba.core.errors import TypingError
 from torch import Tensor
 
+from marius_py import compiling
+from marius_py.compiling import kernel
 from marius_py.nn import Adagrad, Adam, SparseOptimizer, known_edges
 from marius_py.nn.kernels import (
-    compiling,
     gemm,
     host,
     numba_contrast,
@@ -33,7 +34,6 @@ from marius_py.nn.kernels import (
     numba_turning,
     numba_weights,
 )
-from marius_py.nn.kernels.compiling import kernel
 from marius_py.nn.kernels.distance import pairwise_l1, pairwise_moduli
 from marius_py.nn.kernels.gemm import bfloat16_gemm_address, rows_gemm_address, sgemm_address
 from marius_py.nn.known_edges import KnownEdges
@@ -483,7 +483,7 @@ assert table[1].tolist() == [2, 2]
 
 
 LOOP = """
-from marius_py.nn.kernels.compiling import kernel
+from marius_py.compiling import kernel
 
 @kernel()
 def double(numbers):
@@ -514,7 +514,7 @@ def test_compiled_code_that_cannot_be_loaded_is_made_again(
     ending: str, kept: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As after a power failure."""
-    caplog.set_level(logging.DEBUG, "marius_py.nn.kernels.compiling")
+    caplog.set_level(logging.DEBUG, "marius_py.compiling")
     compiling._tell_of_damage.cache_clear()
     said = []
     for run in range(3):
@@ -550,7 +550,7 @@ def test_what_takes_long_to_compile_says_so_once(
     takes_long: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And not when what was kept is loaded."""
-    caplog.set_level(logging.INFO, "marius_py.nn.kernels.compiling")
+    caplog.set_level(logging.INFO, "marius_py.compiling")
     (tmp_path / "loop.py").write_text(LOOP.replace("kernel()", f"kernel(takes_long={takes_long})"))
     for times in (1, 0):
         compiling._tell_of_compiling.cache_clear()
@@ -568,7 +568,7 @@ def test_compiled_code_that_may_not_be_read(
     may_be_removed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A folder stands for the file, which nobody can open, nor remove if something lies in it."""
-    caplog.set_level(logging.DEBUG, "marius_py.nn.kernels.compiling")
+    caplog.set_level(logging.DEBUG, "marius_py.compiling")
     assert load_loop(tmp_path).double(np.ones(1)) is None
     (file,) = tmp_path.rglob("*.nbi")
     file.unlink()
@@ -602,7 +602,7 @@ def test_without_a_home_no_folder_is_made_in_the_working_directory(
     cache_home: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As in a container whose user has no name, with the package where it cannot write."""
-    caplog.set_level(logging.INFO, "marius_py.nn.kernels.compiling")
+    caplog.set_level(logging.INFO, "marius_py.compiling")
     compiling._tell_of_compiling.cache_clear()
     monkeypatch.setattr(compiling.numba.config, "CACHE_DIR", "")
     if cache_home is None:

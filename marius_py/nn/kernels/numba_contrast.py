@@ -16,10 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from marius_py.nn.kernels.compiling import helper, kernel, reordered_helper
+from marius_py.compiling import helper, kernel, reordered_helper
 from marius_py.nn.kernels.gemm import ROUNDED
 from marius_py.nn.kernels.numba_dropout import Masks, Uses, add_dropped, ask_back_dropped, ask_dropped, use
-from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for_row
 from marius_py.nn.kernels.numba_products import Turned, add_candidates, add_queries, compare, lay_out
 from marius_py.nn.kernels.numba_queries import Edges, ask, ask_back
 from marius_py.nn.kernels.numba_rows import add_columns, add_each
@@ -33,6 +32,7 @@ from marius_py.nn.kernels.numba_weights import (
     weigh,
     write_factor,
 )
+from marius_py.prefetch import ROWS_AHEAD, ask_for_row
 
 _ZERO = np.float32(0)
 

@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from marius_py.nn.kernels.compiling import helper, kernel, reordered_helper
+from marius_py.compiling import helper, kernel, reordered_helper
 from marius_py.nn.kernels.distance import SQUARE_FLOOR
 from marius_py.nn.kernels.numba_dropout import Masks, Uses, add_dropped, ask_back_dropped, ask_dropped, use
-from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for_row
 from marius_py.nn.kernels.numba_products import Turned, add_candidates, add_queries, compare, lay_out
 from marius_py.nn.kernels.numba_queries import Edges, ask, ask_back
 from marius_py.nn.kernels.numba_weights import (
@@ -31,6 +30,7 @@ from marius_py.nn.kernels.numba_weights import (
     settle,
     share_of,
 )
+from marius_py.prefetch import ROWS_AHEAD, ask_for_row
 
 _ZERO, _ONE, _MINUS_TWO = np.float32(0), np.float32(1), np.float32(-2)
 _FLOOR = np.float32(SQUARE_FLOOR)

@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from marius_py.nn.kernels.compiling import helper, kernel, reordered_helper
+from marius_py.compiling import helper, kernel, reordered_helper
 from marius_py.nn.kernels.numba_distance import LINE, measure, measure_back, modulus
 from marius_py.nn.kernels.numba_dropout import Masks, Uses, add_dropped, ask_back_dropped, ask_dropped
-from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for_row
 from marius_py.nn.kernels.numba_queries import Edges, ask, ask_back
 from marius_py.nn.kernels.numba_rows import add_columns
 from marius_py.nn.kernels.numba_weights import (
@@ -25,6 +24,7 @@ from marius_py.nn.kernels.numba_weights import (
     leave_out,
     weigh,
 )
+from marius_py.prefetch import ROWS_AHEAD, ask_for_row
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from marius_py.nn.kernels.compiling import elementwise, helper, kernel, reordered_helper
+from marius_py.compiling import elementwise, helper, kernel, reordered_helper
 
 BLOCK = 512
 """Candidates that all queries meet before the next: with their gradients they stay in a core's cache."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from marius_py.nn.kernels.compiling import kernel
+from marius_py.compiling import kernel
 
 _ONE = np.uint64(1)
 _WORD, _WITHIN = np.uint64(6), np.uint64(63)

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from marius_py.nn.kernels.compiling import helper
-from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for_row
+from marius_py.compiling import helper
 from marius_py.nn.kernels.numba_queries import Edges, ask, ask_back
 from marius_py.nn.kernels.numba_weights import write_factor
+from marius_py.prefetch import ROWS_AHEAD, ask_for_row
 
 _ZERO = np.float32(0)
 

@@ -14,7 +14,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from marius_py.nn.kernels.compiling import helper
+from marius_py.compiling import helper
 
 _PLAIN, _TRANSPOSED = ord("N"), ord("T")
 _ONE = np.float32(1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from marius_py.nn.kernels.compiling import inlined, kernel
+from marius_py.compiling import inlined, kernel
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _ONE = np.uint64(1)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from marius_py.nn.kernels.compiling import helper, inlined, kernel
-from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for
+from marius_py.compiling import helper, inlined, kernel
+from marius_py.prefetch import ROWS_AHEAD, ask_for
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _ONE = np.uint64(1)

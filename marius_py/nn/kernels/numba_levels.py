@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from marius_py.nn.kernels.compiling import kernel
+from marius_py.compiling import kernel
 
 
 @kernel()

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from marius_py.nn.kernels.compiling import helper, kernel, reordered_helper
-from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for_row
+from marius_py.compiling import helper, kernel, reordered_helper
+from marius_py.prefetch import ROWS_AHEAD, ask_for_row
 
 _ZERO = np.float32(0)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from marius_py.nn.kernels.compiling import helper
+from marius_py.compiling import helper
 from marius_py.nn.kernels.gemm import ROUNDED
 from marius_py.nn.kernels.numba_gemm import multiply, multiply_rows
 from marius_py.nn.kernels.numba_turning import turn

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from marius_py.nn.kernels.compiling import reordered_helper
-from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for_row
+from marius_py.compiling import reordered_helper
+from marius_py.prefetch import ROWS_AHEAD, ask_for_row
 
 NONE, REAL, COMPLEX, SUM = 0, 1, 2, 3
 

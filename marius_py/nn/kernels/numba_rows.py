@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from marius_py.nn.kernels.compiling import helper, kernel
-from marius_py.nn.kernels.numba_prefetch import ROWS_AHEAD, ask_for_row
+from marius_py.compiling import helper, kernel
+from marius_py.prefetch import ROWS_AHEAD, ask_for_row
 
 _ZERO, _ONE, _THREE = np.float32(0), np.float32(1), np.float32(3)
 

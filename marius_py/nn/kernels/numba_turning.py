@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from marius_py.nn.kernels.compiling import helper
+from marius_py.compiling import helper
 from marius_py.nn.kernels.workspace import REGISTER
 
 _WORD = 4  # bytes

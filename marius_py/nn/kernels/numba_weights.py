@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from marius_py.nn.kernels.compiling import elementwise, helper, reordered_helper
+from marius_py.compiling import elementwise, helper, reordered_helper
 from marius_py.nn.kernels.gemm import ROUNDED
 from marius_py.nn.kernels.objectives import MOST_WEIGHT
 

@@ -1,6 +1,6 @@
-"""Compile loops for the host with Numba (floor 1): a Python function in, machine code without the lock out.
+"""Compile loops for the host with Numba (floor 0): a Python function in, machine code without the lock out.
 
-Importing this module needs Numba; `marius_py.nn.kernels.host` is what imports it, and only then.
+Importing this module needs Numba; who does imports it only then, as `marius_py.nn.kernels.host`.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _has_a_folder(function: Callable[..., Any]) -> bool:
 @cache
 def _tell_of_damage() -> None:
     """Once for all loops: a power failure harms more than one."""
-    log.warning("compiled code that was kept for training on the CPU is damaged: compiling again")
+    log.warning("compiled code that was kept is damaged: compiling again")
 
 
 def _remove_kept(compiled: Any, function: Callable[..., Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Asking memory for a row before it is needed (floor 1, Numba).
+"""Asking memory for a row before it is needed (floor 0, Numba).
 
 Rows that lie far apart come one after the other, each at the latency of memory, unless they are asked for
 ahead. Importing this module needs Numba.
