@@ -4,9 +4,8 @@ In: `EdgeBlock`s. Out: rows of (head, relation, tail) numbers in a spill file, a
 of first appearance. Memory is the dictionary and one block, never the edges:
 
 * each block gets a dictionary of its own, and its rows go to the spill with that dictionary's numbers;
-* the small dictionaries wait until together they are half as large as the global one (or a few MB); one hash
-  pass over all of them then extends the global dictionary and says how to renumber the waiting rows. Waiting
-  this long makes the total work of the passes proportional to the names, however often the dictionary grows.
+* the small dictionaries wait until `NameTable` is full; it then takes them in, and says how to renumber the
+  waiting rows.
 """
 
 from __future__ import annotations
@@ -16,15 +15,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from marius_py.errors import FormatError, StorageError
+from marius_py.errors import StorageError
 from marius_py.prepare.blocks import EdgeBlock, NameKind
+from marius_py.prepare.name_table import NameTable
 from marius_py.storage.file_io import os_errors_as_storage, read_array, write_array
 from marius_py.storage.protocols import Edges
-
-MIN_PENDING_BYTES = 1 << 25
-_LIMIT = (1 << 31) - 1
 
 
 class EdgeSpill:
@@ -73,56 +69,6 @@ class EdgeSpill:
         if not self._file.closed:
             self._file.close()
             self._path.unlink(missing_ok=True)
-
-
-class NameTable:
-    """Distinct names in order of first appearance.
-
-    Args:
-        kind: text or integer names.
-        what: "node" or "relation", for messages.
-    """
-
-    def __init__(self, kind: NameKind, what: str) -> None:
-        self.type = pa.int64() if kind == "integer" else pa.large_string()
-        self.names = pa.array([], self.type)
-        self._what = what
-        self._pending: list[Any] = []
-        self._pending_bytes = 0
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    @property
-    def full(self) -> bool:
-        """Whether the waiting names are worth a hash pass."""
-        return self._pending_bytes >= max(MIN_PENDING_BYTES, int(self.names.nbytes) // 2)
-
-    def add(self, names: Any) -> None:
-        """Let an array of distinct names wait for `merge`."""
-        names = names.cast(self.type)
-        self._pending.append(names)
-        self._pending_bytes += names.nbytes
-
-    def merge(self) -> list[NDArray[np.int32]]:
-        """Take the waiting arrays in.
-
-        Returns:
-            For each array that waited, the numbers of its names in this table.
-        """
-        if not self._pending:
-            return []
-        # Arrow drops empty chunks here, so the names known so far take part only when there are any
-        known = [self.names] if len(self.names) else []
-        encoded = pa.chunked_array([*known, *self._pending], self.type).dictionary_encode().chunks
-        maps = [np.asarray(chunk.indices) for chunk in encoded[len(known) :]]
-        self.names = encoded[0].dictionary
-        self._pending, self._pending_bytes = [], 0
-        if len(self.names) > _LIMIT:
-            raise FormatError(
-                f"more than {_LIMIT} different {self._what} names; this is the limit for named graphs"
-            )
-        return maps
 
 
 class Ingest:
