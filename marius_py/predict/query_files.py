@@ -102,13 +102,13 @@ def read_names(path: Path | str) -> list[str]:
     """
     file = Path(path)
     if not file.exists():
-        raise MissingPathError(f"{file} does not exist")
+        raise MissingPathError(f"names {file} does not exist")
     try:
         names = _parquet_names(file) if _is_parquet(file) else _text_names(file)
     except UnicodeDecodeError as error:
         raise FormatError(f"{file} is not UTF-8 text: {error}") from error
     except (pa.ArrowException, OSError) as error:
-        raise StorageError(f"{file} cannot be read: {error}") from error
+        raise StorageError(f"names {file} cannot be read: {error}") from error
     if not names:
         raise FormatError(f"{file} holds no names; a name a line is expected")
     return names
