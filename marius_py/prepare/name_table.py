@@ -1,8 +1,7 @@
 """Distinct names and their numbers (floor 4): arrays of names in, the number of each out.
 
 Names wait, array by array, and are taken in together: few by one hash pass of Arrow over all names, which
-makes a table anew each time; from `LARGE_NAMES` on by a table of our own that stays and grows in place, in a
-quarter of the memory.
+makes a table anew each time; from `LARGE_NAMES` on by a table of our own that stays and grows in place.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from marius_py.errors import FormatError
 from marius_py.prepare.blocks import NameKind
 
 LARGE_NAMES = 1 << 20
-"""Names from which a table that stays pays: loading its loops takes as long as two passes over so many."""
+"""Names from which the table that stays takes over; for fewer no loop is compiled or loaded."""
 
 MIN_PENDING_BYTES = 1 << 25
 _LIMIT = (1 << 31) - 1
