@@ -122,7 +122,7 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
     check_questions(config, graph, Partitioning(graph.num_nodes, found.partitions), found.capacity)
     tested = asked_for(config, graph.num_edges["test"])
     an_edge = training_scores(config, graph, 1) / max(graph.num_edges["train"], 1)
-    test_s = ranking_scores(config, graph, tested) / (an_edge * sample.rate)
+    test_s = ranking_scores(config, graph, tested) / max(an_edge * sample.rate, 1.0)
     return replace(found, tested=tested, test_s=test_s), machine
 
 
