@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError
+
+Ids = TypeVar("Ids", bound=np.signedinteger[Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +53,17 @@ class Partitioning:
         """Partition (U,) and row within it (U,) of node ids (U,)."""
         base, extra = divmod(self.num_nodes, self.num_partitions)
         ids = nodes.astype(np.int64, copy=False)
-        boundary = extra * (base + 1)
-        if base == 0:
-            part = ids // 1
-        else:
-            part = np.where(ids < boundary, ids // (base + 1), extra + (ids - boundary) // base)
+        part = self.part_of(ids)
         start = part * base + np.minimum(part, extra)
         return part, ids - start
+
+    def part_of(self, nodes: NDArray[Ids]) -> NDArray[Ids]:
+        """Partition (U,) of node ids (U,), signed integers, in their type."""
+        if self.num_partitions == 1:
+            return np.zeros_like(nodes)
+        base, extra = divmod(self.num_nodes, self.num_partitions)
+        # Among the partitions of base + 1 rows the first quotient is right and the second no larger; among
+        # those of base rows it is the other way round.
+        part: NDArray[Ids] = nodes // (base + 1)
+        np.maximum(part, (nodes - extra) // base, out=part)
+        return part

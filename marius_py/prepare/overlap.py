@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from marius_py.prepare.survey import edge_keys
+from marius_py.prepare.survey import HASH_ROWS, edge_keys
 from marius_py.storage.protocols import Edges
 from marius_py.types import SPLITS
 
@@ -21,8 +21,6 @@ SAMPLE = 1 << 16
 
 _TABLE_BITS = 22
 _FAR = np.uint64(0x9E37_79B9_7F4A_7C15)
-_HASH_ROWS = 1 << 15
-"""Rows hashed at a time: their intermediate values stay in the processor's cache."""
 
 
 class TrainOverlap:
@@ -59,8 +57,8 @@ class TrainOverlap:
             self._maybe[_place(drawn)] = True
         if not len(self._same):
             return
-        for start in range(0, len(train), _HASH_ROWS):
-            part = train[start : start + _HASH_ROWS]
+        for start in range(0, len(train), HASH_ROWS):
+            part = train[start : start + HASH_ROWS]
             part = part[self._maybe[_place(part)]]
             self._same.look(edge_keys(part))
             self._reversed.look(_pair_keys(part[:, 2], part[:, 0]))

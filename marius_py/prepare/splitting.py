@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from marius_py.errors import ConfigError
 from marius_py.prepare.dictionary import EdgeSpill
 from marius_py.prepare.progress import ProgressHook
-from marius_py.prepare.survey import add_counts, edge_keys
+from marius_py.prepare.survey import HASH_ROWS, add_counts, edge_keys
 from marius_py.storage.edge_writer import BLOCK_ROWS
 from marius_py.storage.protocols import Edges
 from marius_py.streams import Purpose, stream_seed
@@ -34,9 +34,6 @@ logger = logging.getLogger(__name__)
 BIN_BITS = 20
 MAX_OPEN = 64
 """Bins that are looked into for a split's last edges: several, as one may hold only copies of one edge."""
-
-_HASH_ROWS = 1 << 15
-"""Rows hashed at a time: their intermediate values stay in the processor's cache."""
 
 _TRAIN, _VALID, _TEST, _OPEN = range(4)
 _SHIFT = np.uint64(64 - BIN_BITS)
@@ -150,15 +147,15 @@ def _keys(rows: Edges, seed: int, undirected: bool) -> NDArray[np.uint64]:
     """
     seeded = np.uint64(stream_seed(seed, Purpose.SPLIT))
     keys = np.empty(len(rows), dtype=np.uint64)
-    for start in range(0, len(rows), _HASH_ROWS):
-        block = rows[start : start + _HASH_ROWS]
+    for start in range(0, len(rows), HASH_ROWS):
+        block = rows[start : start + HASH_ROWS]
         part = edge_keys(_ends_sorted(block) if undirected else block)
         part ^= seeded
         part *= np.uint64(0xBF58_476D_1CE4_E5B9)
         part ^= part >> np.uint64(27)
         part *= np.uint64(0x94D0_49BB_1331_11EB)
         part ^= part >> np.uint64(31)
-        keys[start : start + _HASH_ROWS] = part
+        keys[start : start + HASH_ROWS] = part
     return keys
 
 

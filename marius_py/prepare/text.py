@@ -46,6 +46,7 @@ _BOM = b"\xef\xbb\xbf"
 _RECORD = (rb"[^\n]*\n", rb'[^\n"]*(?:"[^"]*"[^\n"]*)*\n')
 """A whole record, without and with quoting; no two ways lead through one, so that a search
 gives up at once. (Python before 3.11.5 errs with quantifiers that never give back.)"""
+_CONTENT = re.compile(rb"[^\r\n]")
 _MAGIC = re.compile(
     rb"(?P<gzip>\x1f\x8b)|(?P<zstd>\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18)|"
     rb"(?P<bzip2>BZh[1-9](?:1AY&SY|\x17rE8P\x90))|(?P<xz>\xfd7zXZ\0)|(?P<lz4>\x04\x22\x4d\x18)"
@@ -111,7 +112,7 @@ class TextSource:
         for chunk in self._chunks(header):
             first_line, line = line, line + chunk.count(b"\n")
             if header:
-                if not chunk.strip(b"\r\n"):
+                if not _CONTENT.search(chunk):
                     continue
                 record = next(r for r in iterate_records(chunk, self._quoting) if r.content)
                 chunk = chunk[record.end :]
@@ -215,7 +216,7 @@ class TextSource:
     def _parse(self, chunk: bytes, first_line: int, first_row: int) -> EdgeBlock | None:
         if self._suspicious(chunk):
             raise self._problem(chunk, first_line)
-        if not chunk.strip(b"\r\n"):
+        if not _CONTENT.search(chunk):
             return None
         # Arrow drops a mark at the start of what it is given; here it is part of a name.
         given = b"\n" + chunk if chunk.startswith(_BOM) else chunk

@@ -38,6 +38,7 @@ def test_partitions_are_even_contiguous_ranges(num_nodes: int, data: st.DataObje
     assert max(sizes) - min(sizes) <= 1
     assert max(sizes) == partitioning.max_size
     part, row = partitioning.locate(np.arange(num_nodes))
+    assert partitioning.part_of(np.arange(num_nodes, dtype=np.int32)).tolist() == part.tolist()
     assert np.array_equal(part, np.repeat(np.arange(p), sizes))
     assert np.array_equal(starts[part] + row, np.arange(num_nodes))
 
