@@ -1,11 +1,8 @@
 """Names to dense numbers in a stream (floor 4).
 
 In: `EdgeBlock`s. Out: rows of (head, relation, tail) numbers in a spill file, and the distinct names in order
-of first appearance. Memory is the dictionary and one block, never the edges:
-
-* each block gets a dictionary of its own, and its rows go to the spill with that dictionary's numbers;
-* the small dictionaries wait until `NameTable` is full; it then takes them in, and says how to renumber the
-  waiting rows.
+of first appearance. Memory is the dictionary and one block, never the edges. Small blocks wait until they are
+as large as others together: a pass over few names costs the dictionary, too.
 """
 
 from __future__ import annotations
@@ -21,6 +18,9 @@ from marius_py.prepare.blocks import EdgeBlock, NameKind
 from marius_py.prepare.name_table import NameTable
 from marius_py.storage.file_io import os_errors_as_storage, read_array, write_array
 from marius_py.storage.protocols import Edges
+
+PASS_BYTES = 1 << 24
+"""Bytes of names that are worth a pass, at least."""
 
 
 class EdgeSpill:
@@ -84,51 +84,34 @@ class Ingest:
         self._spill = spill
         self.nodes = NameTable(node_kind, "node")
         self.relations = NameTable(relation_kind, "relation") if relation_kind else None
-        self._waiting: list[tuple[int, int]] = []
+        self._waiting: list[EdgeBlock] = []
+        self._waiting_bytes = 0
 
     def add(self, block: EdgeBlock) -> None:
-        """Number a block and append its rows to the spill."""
+        """Number a block, or let it wait for more; its rows go to the spill in the order of the blocks."""
         if block.num_edges == 0:
             return
-        head, tail, names = _encode([block.head, block.tail], self.nodes.type)
-        rows = np.zeros((block.num_edges, 3), dtype=np.int32)
-        rows[:, 0], rows[:, 2] = head, tail
-        self.nodes.add(names)
-        if self.relations is not None:
-            if block.relation is None:
-                raise StorageError("a block without relations in a graph with relations")
-            rows[:, 1], relation_names = _encode([block.relation], self.relations.type)
-            self.relations.add(relation_names)
-        self._waiting.append((self._spill.append(rows), block.num_edges))
-        if self.nodes.full or (self.relations is not None and self.relations.full):
+        if self.relations is not None and block.relation is None:
+            raise StorageError("a block without relations in a graph with relations")
+        self._waiting.append(block)
+        self._waiting_bytes += sum(column.nbytes for column in _columns(block))
+        if self._waiting_bytes >= PASS_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """Merge the waiting dictionaries and renumber their rows; then every row of the spill is final."""
-        node_maps = self.nodes.merge()
-        relation_maps = self.relations.merge() if self.relations is not None else None
-        for index, (start, count) in enumerate(self._waiting):
-            rows = self._spill.read(start, start + count)
-            rows[:, 0] = node_maps[index][rows[:, 0]]
-            rows[:, 2] = node_maps[index][rows[:, 2]]
-            if relation_maps is not None:
-                rows[:, 1] = relation_maps[index][rows[:, 1]]
-            self._spill.overwrite(start, rows)
-        self._waiting = []
+        """Number the blocks that wait; then every row is in the spill."""
+        blocks, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if not blocks:
+            return
+        rows = np.zeros((sum(block.num_edges for block in blocks), 3), dtype=np.int32)
+        ends = self.nodes.number([end for block in blocks for end in (block.head, block.tail)])
+        rows[:, 0], rows[:, 2] = np.concatenate(ends[::2]), np.concatenate(ends[1::2])
+        del ends
+        if self.relations is not None:
+            rows[:, 1] = np.concatenate(self.relations.number([block.relation for block in blocks]))
+        self._spill.append(rows)
         pa.default_memory_pool().release_unused()  # hash tables, which the pool would keep
 
 
-def _encode(columns: list[Any], data_type: Any) -> tuple[Any, ...]:
-    """Number the values of some columns by one dictionary: an int32 array each, then the dictionary."""
-    parts = [column.chunks if isinstance(column, pa.ChunkedArray) else [column] for column in columns]
-    # cast only where the kinds of two files differ: text blocks stay string, half the offsets of large_string
-    flat = [chunk for part in parts for chunk in part]
-    if pa.types.is_integer(flat[0].type) and not pa.types.is_integer(data_type):
-        flat = [chunk.cast(data_type) for chunk in flat]
-    encoded = pa.chunked_array(flat).dictionary_encode().chunks
-    numbers, at = [], 0
-    for part in parts:
-        indices = [np.asarray(chunk.indices) for chunk in encoded[at : at + len(part)]]
-        numbers.append(np.concatenate(indices))
-        at += len(part)
-    return (*numbers, encoded[0].dictionary)
+def _columns(block: EdgeBlock) -> list[Any]:
+    return [column for column in (block.head, block.relation, block.tail) if column is not None]

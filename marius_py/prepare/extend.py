@@ -161,15 +161,14 @@ def extend_graph(
             ingest = Ingest(spill, kinds["node"], kinds["relation"] if old.has_relations else None)
             counts = []
             for source in sources:
-                before = len(spill)
-                for block in source.blocks() if source is not None else ():
+                counts.append(0)
+                if source is None:
+                    continue
+                for block in source.blocks():
                     ingest.add(block)
-                    report(
-                        f"read {source.path.name}" if source is not None else "", len(spill), None, "edges"
-                    )
-                counts.append(len(spill) - before)
-                if source is not None:
-                    check_edges(source, counts[-1])
+                    counts[-1] += block.num_edges
+                    report(f"read {source.path.name}", sum(counts), None, "edges")
+                check_edges(source, counts[-1])
             ingest.flush()
             _Extension(old, ingest, spill, tuple(counts), seed, report).write(folder)
         finally:

@@ -1,12 +1,14 @@
-"""Distinct names and their numbers (floor 4): arrays of names in, the number of each out.
+"""Distinct names and their numbers (floor 4): columns of names in, the number of each name out.
 
-Names wait, array by array, and are taken in together: few by one hash pass of Arrow over all names, which
-makes a table anew each time; from `LARGE_NAMES` on by a table of our own that stays and grows in place.
+Few names are numbered by hash passes of Arrow, one over a column and one over all names, which makes a table
+anew each time; from `LARGE_NAMES` on by a table of our own that stays and grows in place.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,11 +18,12 @@ from numpy.typing import NDArray
 from marius_py.errors import FormatError
 from marius_py.prepare.blocks import NameKind
 
-LARGE_NAMES = 1 << 20
+LARGE_NAMES = 1 << 17
 """Names from which the table that stays takes over; for fewer no loop is compiled or loaded."""
 
-MIN_PENDING_BYTES = 1 << 25
 _LIMIT = (1 << 31) - 1
+_SLICE = 1 << 18
+"""Names for which room is made at a time, as if none were known."""
 _ROOM = 1.25
 """By how much an array grows that is full: what it has is not copied, but moved by the system."""
 
@@ -38,8 +41,6 @@ class NameTable:
         self._names = pa.array([], self.type)
         self._hashed: HashedNames | None = None
         self._what = what
-        self._pending: list[Any] = []
-        self._pending_bytes = 0
 
     def __len__(self) -> int:
         return len(self._names) if self._hashed is None else self._hashed.count
@@ -51,56 +52,59 @@ class NameTable:
             self._names, self._hashed = self._hashed.names(), None
         return self._names
 
-    @property
-    def full(self) -> bool:
-        """Whether the waiting names are worth a pass.
+    def number(self, columns: Sequence[Any]) -> list[NDArray[np.int32]]:
+        """Number the names of some columns, one after the other; new ones are taken in.
 
-        Arrow's hashes all names anew: they wait until they are half as large together, which makes the work
-        of all passes proportional to the names, however often the dictionary grows.
-        """
-        known = 0 if self._hashed is not None else int(self._names.nbytes) // 2
-        return self._pending_bytes >= max(MIN_PENDING_BYTES, known)
-
-    def add(self, names: Any) -> None:
-        """Let an array of distinct names wait for `merge`."""
-        names = names.cast(self.type)
-        self._pending.append(names)
-        self._pending_bytes += names.nbytes
-
-    def merge(self) -> list[NDArray[np.int32]]:
-        """Take the waiting arrays in.
+        Args:
+            columns: Arrow arrays, chunked or not, of int64, string or large_string.
 
         Returns:
-            For each array that waited, the numbers of its names in this table.
+            For each column, the number of each of its names.
+
+        Raises:
+            FormatError: there are too many.
         """
-        waiting, self._pending, self._pending_bytes = self._pending, [], 0
-        if not waiting:
+        parts = [[chunk for chunk in _chunks(column) if len(chunk)] for column in columns]
+        flat = _of_one_type([chunk for part in parts for chunk in part], self.type)
+        numbers = iter(self._few(flat)) if self._hashed is None else map(self._hashed.number, flat)
+        found = [np.concatenate([_NONE, *islice(numbers, len(part))]) for part in parts]
+        if len(self) > _LIMIT:
+            raise FormatError(
+                f"more than {_LIMIT} different {self._what} names; this is the limit for named graphs"
+            )
+        return found
+
+    def _few(self, chunks: list[Any]) -> list[NDArray[np.int32]]:
+        """The numbers of each chunk's names, by one pass over these and one over all that are known."""
+        if not chunks:
             return []
-        if self._hashed is None and len(self._names) + sum(map(len, waiting)) < LARGE_NAMES:
-            return self._merged(waiting)
-        if self._hashed is None:
+        encoded = pa.chunked_array(chunks).dictionary_encode().chunks
+        new = encoded[0].dictionary.cast(self.type)
+        if len(self._names) + len(new) < LARGE_NAMES:
+            # Arrow drops empty chunks here, so the names known so far take part only when there are any
+            known = [self._names] if len(self._names) else []
+            merged = pa.chunked_array([*known, new], self.type).dictionary_encode().chunks
+            self._names, numbers = merged[0].dictionary, np.asarray(merged[-1].indices)
+        else:
             self._hashed = HashedIntegers() if pa.types.is_integer(self.type) else HashedTexts()
             self._hashed.number(self._names)
             self._names = None
-        maps = []
-        while waiting:
-            if len(self) + len(waiting[0]) > _LIMIT:
-                raise self._too_many()
-            maps.append(self._hashed.number(waiting.pop(0)))
-        return maps
+            numbers = self._hashed.number(new)
+        return [numbers[np.asarray(chunk.indices)] for chunk in encoded]
 
-    def _merged(self, waiting: list[Any]) -> list[NDArray[np.int32]]:
-        """`merge` in one pass over all names."""
-        # Arrow drops empty chunks here, so the names known so far take part only when there are any
-        known = [self._names] if len(self._names) else []
-        encoded = pa.chunked_array([*known, *waiting], self.type).dictionary_encode().chunks
-        self._names = encoded[0].dictionary
-        return [np.asarray(chunk.indices) for chunk in encoded[len(known) :]]
 
-    def _too_many(self) -> FormatError:
-        return FormatError(
-            f"more than {_LIMIT} different {self._what} names; this is the limit for named graphs"
-        )
+_NONE = np.empty(0, np.int32)
+
+
+def _chunks(column: Any) -> list[Any]:
+    return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+
+
+def _of_one_type(chunks: list[Any], kind: Any) -> list[Any]:
+    """Text that is all `string` stays so, which has half the offsets of large_string; else all of a kind."""
+    if pa.types.is_large_string(kind) and all(pa.types.is_string(chunk.type) for chunk in chunks):
+        return chunks
+    return [chunk.cast(kind) for chunk in chunks]
 
 
 class HashedNames(ABC):
@@ -110,9 +114,18 @@ class HashedNames(ABC):
         self.count = 0
         self._slots = np.zeros(1 << 12, np.uint64)
 
-    @abstractmethod
     def number(self, names: Any) -> NDArray[np.int32]:
         """Take in an Arrow array (n,) of names; the number of each."""
+        numbers = np.empty(len(names), np.int32)
+        for start in range(0, len(names), _SLICE):
+            found = numbers[start : start + _SLICE]
+            self._make_room(len(found))
+            self._number(names.slice(start, len(found)), found)
+        return numbers
+
+    @abstractmethod
+    def _number(self, names: Any, numbers: NDArray[np.int32]) -> None:
+        """Take in an Arrow array (n,) of names for which there are slots, and fill in the number of each."""
 
     @abstractmethod
     def names(self) -> Any:
@@ -141,16 +154,13 @@ class HashedIntegers(HashedNames):
         super().__init__()
         self._names = np.empty(0, np.int64)
 
-    def number(self, names: Any) -> NDArray[np.int32]:
-        """Take in an Arrow array (n,) of int64; the number of each."""
+    def _number(self, names: Any, numbers: NDArray[np.int32]) -> None:
+        """Of int64."""
         from marius_py.prepare.numba_names import number_integers
 
         values = names.to_numpy()
-        self._make_room(len(values))
         _grow(self._names, self.count + len(values))
-        numbers = np.empty(len(values), np.int32)
         self.count = number_integers(values, self._slots, self._shift, self._names, self.count, numbers)
-        return numbers
 
     def names(self) -> Any:
         """All of them by number, int64."""
@@ -164,23 +174,19 @@ class HashedTexts(HashedNames):
         super().__init__()
         self._bytes, self._ends = np.empty(0, np.uint8), np.zeros(1, np.int64)
 
-    def number(self, names: Any) -> NDArray[np.int32]:
-        """Take in an Arrow array (n,) of large_string; the number of each."""
+    def _number(self, names: Any, numbers: NDArray[np.int32]) -> None:
+        """Of string or large_string."""
         from marius_py.prepare.numba_names import number_texts
 
-        if not len(names):
-            return np.empty(0, np.int32)
         _, offsets, data = names.buffers()
-        places = np.frombuffer(offsets, np.int64)[names.offset : names.offset + len(names) + 1]
+        kind = np.int64 if pa.types.is_large_string(names.type) else np.int32
+        places = np.frombuffer(offsets, kind)[names.offset : names.offset + len(names) + 1].astype(np.int64)
         texts = np.frombuffer(data if data else b"\0", np.uint8)  # of empty texts there may be no bytes
-        self._make_room(len(names))
         _grow(self._ends, self.count + len(names) + 1)
         _grow(self._bytes, int(self._ends[self.count]) + int(places[-1] - places[0]))
-        numbers = np.empty(len(names), np.int32)
         self.count = number_texts(
             texts, places, self._slots, self._shift, self._bytes, self._ends, self.count, numbers
         )
-        return numbers
 
     def names(self) -> Any:
         """All of them by number, large_string."""

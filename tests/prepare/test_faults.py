@@ -16,7 +16,7 @@ import pytest
 
 from marius_py.errors import ConfigError, MariusError, StorageError
 from marius_py.graph import open_graph
-from marius_py.prepare import duplicates, name_table, prepare, prepare_arrays
+from marius_py.prepare import dictionary, duplicates, prepare, prepare_arrays
 from marius_py.storage import folders
 from marius_py.storage.files import set_call_hook
 from marius_py.verify import verify_graph
@@ -282,7 +282,7 @@ def test_many_small_blocks_and_merges_give_the_same_graph(
     ]
     train = write_rows(tmp_path / "t.tsv", rows)
     whole = prepare(train, tmp_path / "whole")
-    monkeypatch.setattr(name_table, "MIN_PENDING_BYTES", 500)
+    monkeypatch.setattr(dictionary, "PASS_BYTES", 500)
     monkeypatch.setattr("marius_py.prepare.text.BLOCK_BYTES", 300)
     pieces = prepare(train, tmp_path / "pieces")
     assert all_edges(pieces) == all_edges(whole) == Counter(rows)

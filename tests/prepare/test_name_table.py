@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from marius_py.errors import FormatError
 from marius_py.prepare import prepare
 from marius_py.prepare.extend import extend_graph
 from marius_py.prepare.name_table import NameTable
@@ -21,8 +22,8 @@ def _texts(rng: np.random.Generator, count: int) -> list[str]:
     return ["".join(rng.choice(letters, rng.integers(0, 21))) for _ in range(count)]
 
 
-def _arrays(kind: str) -> list[Any]:
-    """Arrays of distinct names with some in common, slices of others among them."""
+def _columns(kind: str) -> list[Any]:
+    """Columns of names with some in common and some repeated; slices, empty and chunked ones among them."""
     rng = np.random.default_rng(3)
     found = []
     for size in (1, 700, 5000, 40, 9000, 3):
@@ -31,36 +32,41 @@ def _arrays(kind: str) -> list[Any]:
             values[: size // 9] = np.iinfo(np.int64).min + np.arange(size // 9)
         else:
             values = [*_texts(rng, size), *(f"http://example.org/{i}" for i in rng.integers(0, 4000, size))]
-        array = pa.array(values, KINDS[kind]).unique()
+        array = pa.array(values, KINDS[kind])
         found.append(array.slice(len(array) // 7, len(array) // 2) if size % 1000 == 0 else array)
-    return found
+    empty = found[0].slice(0, 0)
+    return [empty, *found, pa.chunked_array([empty, found[1], empty, found[2].slice(3)]), empty]
 
 
-def _numbered(kind: str, arrays: list[Any], each: bool) -> tuple[list[list[int]], list[Any]]:
-    table = NameTable(kind, "node")  # type: ignore[arg-type]
-    maps = []
-    for array in arrays:
-        table.add(array)
-        if each:
-            maps += table.merge()
-    maps += table.merge()
-    assert table.merge() == []
-    assert len(table) == len(set(table.names.to_pylist())) == len(table)
-    table.names.validate(full=True)
-    return [numbers.tolist() for numbers in maps], table.names.to_pylist()
-
-
-@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize("together", [1, 4, 9])
 @pytest.mark.parametrize("large", [0, 800, 1 << 20])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["text", "integer", "string"])
 def test_names_are_numbered_by_first_appearance(
-    kind: str, large: int, each: bool, monkeypatch: pytest.MonkeyPatch
+    kind: str, large: int, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("marius_py.prepare.name_table.LARGE_NAMES", large)
-    arrays, known = _arrays(kind), dict[Any, int]()
-    expected = [[known.setdefault(name, len(known)) for name in array.to_pylist()] for array in arrays]
-    maps, names = _numbered(kind, arrays, each)
-    assert (maps, names) == (expected, list(known))
+    monkeypatch.setattr("marius_py.prepare.name_table._SLICE", 1000)
+    columns, known = _columns("text" if kind == "string" else kind), dict[Any, int]()
+    expected = [[known.setdefault(name, len(known)) for name in one.to_pylist()] for one in columns]
+    if kind == "string":  # of two files, one with the offsets of the other kind
+        columns = [*(one.cast(pa.string()) for one in columns[:5]), *columns[5:]]
+    table = NameTable("integer" if kind == "integer" else "text", "node")
+    numbers = [
+        found.tolist()
+        for start in range(0, len(columns), together)
+        for found in table.number(columns[start : start + together])
+    ]
+    assert numbers == expected
+    assert len(table) == len(known)
+    table.names.validate(full=True)
+    assert table.names.to_pylist() == list(known)
+
+
+def test_integers_of_one_file_are_texts_beside_texts_of_another() -> None:
+    table = NameTable("text", "node")
+    numbers = table.number([pa.array([7, 8, 7]), pa.array(["8", "x"])])
+    assert [found.tolist() for found in numbers] == [[0, 1, 0], [1, 2]]
+    assert table.names.to_pylist() == ["7", "8", "x"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -73,10 +79,8 @@ def test_names_whose_halves_of_a_hash_are_alike_are_told_apart(kind: str) -> Non
     table = NameTable(kind, "node")  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("marius_py.prepare.name_table.LARGE_NAMES", 0)
-        for part in (array.slice(0, 1), array.slice(0, 200_000), array):
-            table.add(part)
-        maps = table.merge()
-    for numbers in maps:
+        found = table.number([array.slice(0, 1), array.slice(0, 200_000), array])
+    for numbers in found:
         np.testing.assert_array_equal(numbers, np.arange(len(numbers)))
     assert table.names.equals(array)
 
@@ -88,25 +92,21 @@ def test_a_table_takes_more_after_it_was_asked_for_its_names(
     monkeypatch.setattr("marius_py.prepare.name_table.LARGE_NAMES", 0)
     first, second = (pa.array(part).cast(KINDS[kind]) for part in (range(5), range(3, 9)))
     table = NameTable(kind, "node")  # type: ignore[arg-type]
-    table.add(first)
-    table.merge()
+    table.number([first])
     names = table.names
-    table.add(second)
-    assert [numbers.tolist() for numbers in table.merge()] == [[3, 4, 5, 6, 7, 8]]
+    assert [numbers.tolist() for numbers in table.number([second])] == [[3, 4, 5, 6, 7, 8]]
     assert names.equals(first)
     assert [int(name) for name in table.names.to_pylist()] == list(range(9))
 
 
-def test_names_that_wait_are_few_where_the_table_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("marius_py.prepare.name_table.MIN_PENDING_BYTES", 800)
-    for large, is_full in ((0, True), (1 << 20, False)):
-        monkeypatch.setattr("marius_py.prepare.name_table.LARGE_NAMES", large)
-        table = NameTable("integer", "node")
-        table.add(pa.array(range(1000)))
-        assert table.full
-        table.merge()
-        table.add(pa.array(range(100)))
-        assert table.full == is_full
+@pytest.mark.parametrize("large", [0, 1 << 20])
+def test_more_names_than_can_be_numbered_are_refused(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("marius_py.prepare.name_table.LARGE_NAMES", large)
+    monkeypatch.setattr("marius_py.prepare.name_table._LIMIT", 5)
+    table = NameTable("integer", "relation")
+    table.number([pa.array([1, 2, 3, 4, 5, 1, 2])])
+    with pytest.raises(FormatError, match="more than 5 different relation names"):
+        table.number([pa.array([5, 6])])
 
 
 @pytest.mark.parametrize("numbers", [False, True])
@@ -124,7 +124,7 @@ def test_graphs_are_the_same_to_the_byte(
     ending = "npy" if numbers else "tsv"
     for large in (0, 1 << 20):
         monkeypatch.setattr("marius_py.prepare.name_table.LARGE_NAMES", large)
-        monkeypatch.setattr("marius_py.prepare.name_table.MIN_PENDING_BYTES", 1 << 12)
+        monkeypatch.setattr("marius_py.prepare.dictionary.PASS_BYTES", 1 << 12)
         prepare(tmp_path / f"first.{ending}", tmp_path / f"graph {large}", partitions=3)
         extend_graph(tmp_path / f"graph {large}", tmp_path / f"more.{ending}", tmp_path / f"extended {large}")
     for graph in ("graph", "extended"):
