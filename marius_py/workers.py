@@ -6,7 +6,7 @@ while other threads of the program go on: what they train or ask would fail ther
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar
 from marius_py.threads import start_thread
 
 T = TypeVar("T")
+_END: Any = object()
 
 
 class Workers:
@@ -88,3 +89,20 @@ class Workers:
                     done.set_exception(error)
             del given, done, work  # a thread that waits holds nothing
             self._free.release()
+
+
+def made_ahead(items: Iterator[T], name: str) -> Iterator[T]:
+    """What an iterator yields, the next item made by a thread while one is used; its errors come in turn.
+
+    Args:
+        items: a generator is closed at the end. name: how the thread's name begins.
+    """
+    try:
+        with Workers(1, name) as worker:
+            coming = worker.submit(next, items, _END)
+            while (item := coming.result()) is not _END:
+                coming = worker.submit(next, items, _END)
+                yield item
+    finally:
+        if isinstance(items, Generator):
+            items.close()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 
-from marius_py.workers import Workers
+from marius_py.workers import Workers, made_ahead
 
 
 def test_results_come_in_order_and_threads_end() -> None:
@@ -71,3 +72,53 @@ def test_works_are_done_after_the_main_thread_has_ended() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (ended.stdout.split(), ended.stderr) == (["36", "36"], "")
+
+
+def test_items_are_made_ahead_in_order_by_another_thread() -> None:
+    made, makers, third = list[int](), set[str](), threading.Event()
+
+    def numbers() -> Iterator[int]:
+        for number in range(20):
+            made.append(number)
+            makers.add(threading.current_thread().name)
+            if number == 2:
+                third.set()
+            yield number
+
+    before = threading.active_count()
+    items = made_ahead(numbers(), "some")
+    assert made == []
+    assert [next(items), next(items)] == [0, 1]
+    assert third.wait(20)
+    assert made == [0, 1, 2]
+    assert list(items) == list(range(2, 20))
+    assert makers == {"some_0"}
+    assert list(made_ahead(iter(()), "some")) == []
+    assert threading.active_count() == before
+
+
+def test_an_error_of_what_is_made_ahead_comes_in_its_turn() -> None:
+    def numbers() -> Iterator[int]:
+        yield 1
+        raise ValueError("no more")
+
+    items = made_ahead(numbers(), "some")
+    assert next(items) == 1
+    with pytest.raises(ValueError, match="no more"):
+        next(items)
+
+
+def test_what_makes_items_ahead_ends_with_their_user() -> None:
+    ended = []
+
+    def numbers() -> Iterator[int]:
+        try:
+            yield from range(1000)
+        finally:
+            ended.append(threading.active_count())
+
+    before = threading.active_count()
+    items = made_ahead(numbers(), "some")
+    assert next(items) == 0
+    del items
+    assert ended == [before]

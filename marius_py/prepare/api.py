@@ -25,6 +25,7 @@ from marius_py.prepare.sources import open_source
 from marius_py.prepare.splitting import GivenSplits, RandomSplits, check_shares, random_counts
 from marius_py.types import MAX_PARTITIONS, MAX_SEED, SPLITS
 from marius_py.whole import is_whole
+from marius_py.workers import made_ahead
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +180,7 @@ def _agree_on_relations(sources: Sequence[EdgeSource]) -> bool:
 
 def _read(source: EdgeSource, ingest: Ingest, progress: ProgressHook) -> int:
     count = 0
-    for block in source.blocks():
+    for block in made_ahead(source.blocks(), "marius-read"):
         ingest.add(block)
         count += block.num_edges
         progress(f"read {source.path.name}", source.position, source.size, source.unit)

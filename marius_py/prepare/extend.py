@@ -37,6 +37,7 @@ from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.protocols import Edges
 from marius_py.streams import Purpose, stream
 from marius_py.types import SPLITS
+from marius_py.workers import made_ahead
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +165,7 @@ def extend_graph(
                 counts.append(0)
                 if source is None:
                     continue
-                for block in source.blocks():
+                for block in made_ahead(source.blocks(), "marius-read"):
                     ingest.add(block)
                     counts[-1] += block.num_edges
                     report(f"read {source.path.name}", sum(counts), None, "edges")

@@ -33,6 +33,7 @@ from marius_py.storage.file_io import file_checksum, replace_file
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.protocols import Edges
 from marius_py.types import SPLITS
+from marius_py.workers import made_ahead
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,8 @@ class GraphContent:
         node_names: yields the names in id order, in blocks as `write_names` wants them.
         relation_type, relation_names: likewise of the relations.
         num_edges: E of all splits.
-        edges: yields (split, rows (n, 3)) over all edges; called twice, with the same answer.
+        edges: yields (split, rows (n, 3)) over all edges, on a thread of its own; called twice, with the same
+            answer.
         release: called when the edges have been read for the second time.
         parts_reverses: the split is a random one that may part an edge from its reverse.
         report: further entries of graph.json's report.
@@ -151,7 +153,7 @@ def write_graph(folder: Path, content: GraphContent, progress: ProgressHook) -> 
 
 def _counted(content: GraphContent, stage: str, progress: ProgressHook) -> Iterator[tuple[str, Edges]]:
     done = 0
-    for split, edges in content.edges():
+    for split, edges in made_ahead(content.edges(), "marius-edges"):
         yield split, edges
         done += len(edges)
         progress(stage, done, content.num_edges, "edges")
