@@ -12,7 +12,8 @@ from pathlib import Path
 import marius_py
 from marius_py.generate import planted_graph
 from marius_py.ordering import build_schedule
-from marius_py.report.figures import save_figure, timeline_figure
+from marius_py.report.figures import save_figure
+from marius_py.report.timeline import timeline_figure
 
 FOLDER = Path(__file__).parent
 P, C, STEP, CELL = 8, 4, 3, 34

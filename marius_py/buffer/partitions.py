@@ -176,6 +176,7 @@ class PartitionBuffer:
             return future.result()
         finally:
             self.waits.append((started, time.perf_counter()))
+            self._io.tell("wait for the disk", started)
 
     def enter(self, step: Step, upcoming: Step | None = None) -> None:
         """Swap to `step` and queue the reads of the `upcoming` one. Waits only for `step`'s own read.
@@ -183,6 +184,7 @@ class PartitionBuffer:
         Where a spare slot is left for what is read next, the write-back of what leaves, which waits for the
         batches in it, is queued behind: `write_back` does it.
         """
+        started = time.perf_counter()
         self.write_back()
         for part in step.evict:
             self._evict(part)
@@ -198,6 +200,7 @@ class PartitionBuffer:
                 f"the step expects partitions {tuple(sorted(step.resident))} in the buffer, which "
                 f"holds {self.resident}; the schedule breaks its invariants"
             )
+        self._io.tell("swap", started, admit=step.admit, evict=step.evict)
 
     def _has_room_ahead(self, step: Step, upcoming: Step | None) -> bool:
         """Whether the upcoming step's reads need no slot, and no partition, that leaves with this step."""
@@ -339,24 +342,31 @@ class PartitionBuffer:
             self._io.submit(self._free.append, self._reads.pop(part).result())
 
     def _wait_unleased(self, part: int) -> None:
+        if not self._leases[part] and not self._aborted:
+            return
+        started = time.perf_counter()
         self._io.doing("wait for the batches in the partition to be written back")
         with self._changed:
             self._changed.wait_for(lambda: self._aborted or self._leases[part] == 0)
             if self._aborted:
                 raise StorageError(f"write-back of partition {part} given up: the run is stopping")
+        self._io.tell("wait for batches before a write", started, partition=part)
         self._io.doing("I/O: write")
 
     def _read(self, part: int) -> int:
         if not self._free:
             raise StorageError(f"no free slot to read partition {part} into; the schedule admits too many")
-        slot = self._free.popleft()
+        slot, started = self._free.popleft(), time.perf_counter()
         self.bytes_read += self._load(part, slot)
         self.loads += 1
+        self._io.tell("read", started, partition=part)
         return slot
 
     def _write(self, part: int, slot: int, release: int | None) -> None:
         self._wait_unleased(part)
+        started = time.perf_counter()
         self.bytes_written += self._save(part, slot)
+        self._io.tell("write", started, partition=part)
         if release is not None:
             self._free.append(release)
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from marius_py.machine import on_this_device
 from marius_py.threads import Worker, start_thread
@@ -26,6 +26,14 @@ _LAST_S = 10.0
 """Seconds that the running task may take to end once its end is waited for and an interrupt comes."""
 
 
+class Tell(Protocol):
+    """Takes what a thread has done: its name, time.perf_counter() of when it began, and facts."""
+
+    def __call__(self, name: str, started: float, **facts: Any) -> None:
+        """What was done ends now."""
+        ...
+
+
 class IOThread:
     """One worker thread; the first task that fails stops all that are queued behind it.
 
@@ -34,9 +42,15 @@ class IOThread:
 
     Args:
         current: where it is noted under "marius-io" what the thread does and since when.
+        tell: told of reads, writes, waits and swaps by the thread that has done one, as soon as it is done.
     """
 
-    def __init__(self, current: dict[str, tuple[float, str]] | None = None) -> None:
+    def __init__(
+        self,
+        current: dict[str, tuple[float, str]] | None = None,
+        tell: Tell = lambda name, started, **facts: None,
+    ) -> None:
+        self.tell = tell
         self._current = {} if current is None else current
         self._tasks: queue.SimpleQueue[tuple[Future[Any], str, Callable[[], Any]] | None] = (
             queue.SimpleQueue()

@@ -338,7 +338,10 @@ class PipelineConfig(Checked):
         "of the products of scores; sums and rows are float32; the CPU takes tf32 for float32, and "
         "bfloat16 too where it has no units for it",
     )
-    trace: bool = setting(False, "write trace.json, a timeline of every stage, for Perfetto or Chrome")
+    trace: bool = setting(
+        False,
+        "write trace.json, a timeline of stages, batches, swaps, reads and writes, for Perfetto or Chrome",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

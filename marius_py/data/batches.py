@@ -8,6 +8,7 @@ one begins with.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -220,14 +221,17 @@ class BatchSource:
             block: of an epoch with these steps.
             edges: its edges, if they have been read.
         """
-        threads = torch.get_num_threads()
+        started, threads = time.perf_counter(), torch.get_num_threads()
         between = None if self._known is None else self._known.load(steps[block.step].resident)
         seed = self._settings.seed
+        is_read = edges is None or between is not None
         if edges is None and self._known is not None and between is not None:
             edges = read_block(self._known.rows, block, seed, epoch, threads=threads)
         elif edges is None:
             edges = read_block(self._edges.rows, block, seed, epoch, threads=threads)
         self._ahead_bytes = edges.nbytes + (0 if between is None else between.nbytes)
+        if is_read:
+            self._io.tell("read edges", started, epoch=epoch + 1, step=block.step + 1)
         return edges, between
 
     @property

@@ -28,6 +28,7 @@ from marius_py.pipeline.device_work import DeviceWork
 from marius_py.pipeline.runner import Stage
 from marius_py.pipeline.stages import Done, diverged
 from marius_py.pipeline.trace import ON_DEVICE, Trace
+from marius_py.types import Position
 
 MOST_UNREAD = 64
 """Batches that the host may run ahead of the device: enough to never let it idle, few enough to stop soon."""
@@ -40,6 +41,11 @@ class Sent:
     drawn: DrawnBatch
     packed: Tensor
     arrival: Arrival
+
+    @property
+    def here(self) -> Position:
+        """Of the batch."""
+        return self.drawn.here
 
 
 class DeviceStages:

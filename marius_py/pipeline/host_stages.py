@@ -38,12 +38,22 @@ class _Gathered:
     ids: EdgeBatch
     batch: Batch
 
+    @property
+    def here(self) -> Position:
+        """Of the batch."""
+        return self.ids.here
+
 
 @dataclass(frozen=True, slots=True)
 class _Computed:
     ids: EdgeBatch
     rate: float
     gradients: Gradients
+
+    @property
+    def here(self) -> Position:
+        """Of the batch."""
+        return self.ids.here
 
 
 def host_stages(

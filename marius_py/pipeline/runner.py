@@ -43,7 +43,7 @@ class Stage:
 
     Attributes:
         name: what errors, traces and the watchdog call it.
-        work: item in, item out; the last stage's result is dropped.
+        work: item in, item out; the last stage's result is dropped. An item's `here` is its position.
         in_caller: run in the thread that called the runner (at most one stage; the one that computes).
         ahead: before the item is in flight; only the first stages may be so, and they may take several items
             at once.
@@ -311,7 +311,7 @@ def draw(items: Iterator[Any], trace: Trace, name: str) -> Any | None:
 def work_on(stage: Stage, item: Any, trace: Trace) -> Any:
     """Take an item through a stage; foreign errors as PipelineError."""
     try:
-        with trace.span(stage.name):
+        with trace.span(stage.name, getattr(item, "here", None)):
             return stage.work(item)
     except BaseException as error:
         if _goes_on(error):

@@ -45,6 +45,11 @@ class Gathered:
     batch: Batch
     arrival: Arrival
 
+    @property
+    def here(self) -> Position:
+        """Of the batch."""
+        return self.ids.here
+
 
 @dataclass(frozen=True, slots=True)
 class Computed:
@@ -56,6 +61,11 @@ class Computed:
     figures: Tensor
     done: Any
 
+    @property
+    def here(self) -> Position:
+        """Of the batch."""
+        return self.ids.here
+
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
@@ -65,6 +75,11 @@ class Fetched:
     rate: float
     gradients: Tensor
     figures: list[float]
+
+    @property
+    def here(self) -> Position:
+        """Of the batch."""
+        return self.ids.here
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,13 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from marius_py.storage.file_io import replace_file
+from marius_py.types import Position
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +48,8 @@ class Trace:
         """Name of the thread → (start, span) of what it is doing now; the watchdog reads it."""
 
     @contextmanager
-    def span(self, name: str, **facts: Any) -> Iterator[None]:
-        """Time a block under `name`; `facts` are shown with the event."""
+    def span(self, name: str, here: Position | None = None) -> Iterator[None]:
+        """Time a block under `name`; of which batch it is stands with the event, counted from 1."""
         thread = threading.current_thread().name
         started = time.perf_counter()
         self.current[thread] = (started, name)
@@ -57,22 +58,31 @@ class Trace:
         finally:
             ended = time.perf_counter()
             self.current.pop(thread, None)
-            with self._lock:
-                self.seconds[name] += ended - started
-                kept = self._keep and len(self._events) < MOST_EVENTS
-                self._left_out += self._keep and not kept
-            if kept:
-                self._events.append(
-                    {
-                        "name": name,
-                        "ph": "X",
-                        "pid": os.getpid(),
-                        "tid": thread,
-                        "ts": (started - self._origin) * 1e6,
-                        "dur": (ended - started) * 1e6,
-                        "args": facts,
-                    }
-                )
+            self._note(name, started, ended, here)
+
+    def tell(self, name: str, started: float, **facts: Any) -> None:
+        """Note a span of this thread that ends now; `facts` are shown with the event."""
+        self._note(name, started, time.perf_counter(), None, facts)
+
+    def _note(
+        self, name: str, started: float, ended: float, here: Position | None, facts: Mapping[str, Any] = {}
+    ) -> None:
+        with self._lock:
+            self.seconds[name] += ended - started
+            kept = self._keep and len(self._events) < MOST_EVENTS
+            self._left_out += self._keep and not kept
+        if kept:
+            self._events.append(
+                {
+                    "name": name,
+                    "ph": "X",
+                    "pid": os.getpid(),
+                    "tid": threading.current_thread().name,
+                    "ts": (started - self._origin) * 1e6,
+                    "dur": (ended - started) * 1e6,
+                    "args": facts if here is None else _counted(here),
+                }
+            )
 
     def add(self, name: str, seconds: float) -> None:
         """Count seconds under `name` that are a part of another span, and no event."""
@@ -94,6 +104,11 @@ class Trace:
         facts = {"displayTimeUnit": "ms", "otherData": {"spans_left_out": self._left_out}}
         content = json.dumps({"traceEvents": self._events, **facts})
         replace_file(path, content.encode())
+
+
+def _counted(here: Position) -> dict[str, int]:
+    """A position as messages count it, from 1."""
+    return {name: number + 1 for name, number in here._asdict().items()}
 
 
 def overlap_s(first: Sequence[tuple[float, float]], second: Sequence[tuple[float, float]]) -> float:

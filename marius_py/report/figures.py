@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 COLORS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#64748b")
 _EPOCHS = 300
 """A figure shows so many epochs one by one; of a longer run it shows as many groups of them, or fewer."""
-_STAGE_LIMIT = 4000
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LABELED = 25
 _CANDIDATES = 400
@@ -165,39 +164,6 @@ def bytes_figure(history: Sequence[Mapping[str, Any]]) -> Figure:
     axes.set_ylabel(f"{unit_name} an epoch" if size > 1 else unit_name)
     _legend_above(axes)
     return figure
-
-
-def timeline_figure(spans: Sequence[Mapping[str, Any]]) -> Figure:
-    """What each thread did, of the spans of a Chrome trace (its "X" events); the first few thousand."""
-    shown = sorted(spans, key=lambda one: float(one["ts"]))[:_STAGE_LIMIT]
-    threads = list(dict.fromkeys(str(one.get("tid")) for one in shown))
-    names = list(dict.fromkeys(str(one["name"]) for one in shown))
-    figure, axes = new_figure(height=1.2 + 0.35 * len(threads) + 0.2 * -(-len(names) // 3))
-    colors = _stage_colors(names)
-    for name in names:
-        for place, thread in enumerate(threads):
-            bars = [
-                (float(one["ts"]) / 1e6, float(one["dur"]) / 1e6)
-                for one in shown
-                if str(one["name"]) == name and str(one.get("tid")) == thread
-            ]
-            if bars:
-                axes.broken_barh(bars, (place - 0.4, 0.8), facecolors=colors[name])
-        axes.plot([], [], color=colors[name], linewidth=5, label=name)
-    axes.set_yticks(range(len(threads)), threads)
-    cut = f" (the first {len(shown):,} of {len(spans):,} spans)" if len(shown) < len(spans) else ""
-    axes.set_xlabel(f"seconds{cut}")
-    figure.legend(frameon=False, fontsize=7, ncols=3, loc="outside lower center")
-    return figure
-
-
-def _stage_colors(names: Sequence[str]) -> dict[str, str]:
-    """Colors for work; shades of gray for waiting, so that what is idle looks idle."""
-    waits = [name for name in names if name.startswith("wait")]
-    work = [name for name in names if name not in waits]
-    shades = {name: f"{0.93 - 0.1 * (number % 4):.2f}" for number, name in enumerate(waits)}
-    used = [f"C{number}" for number in range(10) if number != 7]  # the eighth is gray itself
-    return shades | {name: used[number % len(used)] for number, name in enumerate(work)}
 
 
 def ranks_figure(ranks: NDArray[np.float64]) -> Figure:

@@ -31,9 +31,9 @@ from marius_py.report.figures import (
     ranks_figure,
     save_figure,
     speed_figure,
-    timeline_figure,
 )
 from marius_py.report.map import Method, check_method, map_rows
+from marius_py.report.timeline import stage_rows, timeline_figure, utilization_figure
 from marius_py.run import Run
 from marius_py.run_files.names import TRACE_FILE
 from marius_py.run_files.outputs import check_output
@@ -59,9 +59,9 @@ th, td { padding: .2rem .8rem .2rem 0; text-align: right; border-bottom: 1px sol
 th { vertical-align: bottom; } td { vertical-align: top; white-space: nowrap; }
 th:first-child, td:first-child, .facts td { text-align: left; }
 td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 4em; }
-.facts td:first-child { white-space: nowrap; }
+.facts td:first-child, .short td:first-child { white-space: nowrap; }
 .facts td:last-child { white-space: normal; overflow-wrap: anywhere; }
-.wide { overflow-x: auto; } .note, figcaption { color: #64748b; }
+.wide, .short { overflow-x: auto; } .note, figcaption { color: #64748b; }
 figure { margin: 1.2rem 0; } img { width: 100%; max-width: 50rem; height: auto; }
 """
 _MAX_RELATIONS = 40
@@ -85,11 +85,10 @@ class _Page:
     def note(self, text: str) -> None:
         self._parts.append(f'<p class="note">{_escape(text)}</p>')
 
-    def table(self, heading: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """A table; one without a heading holds facts, a name and a value a row."""
+    def table(self, heading: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "wide") -> None:
+        """A table; "facts" are one without a heading, a name and a value a row, "short" has no long names."""
         head = "".join(f"<th>{_escape(cell)}</th>" for cell in heading)
         head = f"<thead><tr>{head}</tr></thead>" if heading else ""
-        kind = "wide" if heading else "facts"
         body = "".join(
             "<tr>" + "".join(f"<td>{_escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows
         )
@@ -203,7 +202,7 @@ def _summary(page: _Page, run: Run) -> None:
         ),
         ("marius_py", __version__),
     ]
-    page.table((), rows)
+    page.table((), rows, "facts")
     if run.unfinished is not None:
         page.note(f"The run has not finished; this is its last commit, after {run.epochs} epochs.")
     test = (run.result or {}).get("test")
@@ -250,7 +249,10 @@ def _timeline(page: _Page, run: Run) -> None:
     try:
         events = json.loads(read_regular(path))["traceEvents"]
         spans = [event for event in events if event.get("ph") == "X"]
-        figure = timeline_figure(spans) if spans else None
+        if not spans:
+            return
+        timeline, utilization = timeline_figure(spans), utilization_figure(spans)
+        rows = stage_rows(spans)
     except FileNotFoundError:
         return
     except (
@@ -259,9 +261,10 @@ def _timeline(page: _Page, run: Run) -> None:
         reason = f"{type(error).__name__}: {error}"
         logger.warning("%s cannot be read (%s); the timeline is left out", path, reason)
         return
-    if figure is not None:
-        page.title("Pipeline")
-        page.figure("timeline", "What each thread did", figure)
+    page.title("Pipeline")
+    page.figure("timeline", "When each thread did what", timeline)
+    page.figure("utilization", "How long each thread did it, of all spans", utilization)
+    page.table(("stage or wait", "times", "seconds", "% of the time", "threads"), rows, "short")
 
 
 def _ranking(page: _Page, run: Run, max_edges: int, seed: int, progress: StageProgress | None) -> None:

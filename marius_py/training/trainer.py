@@ -122,7 +122,7 @@ class Trainer:
         self._interrupted = threading.Event()
         self._watchdog = watchdog or Watchdog()
         self._trace = Trace(keep_events=settings.trace is not None, current=self._watchdog.current)
-        self._io = IOThread(self._watchdog.current)
+        self._io = IOThread(self._watchdog.current, self._trace.tell)
         self._buffer: PartitionBuffer
         if settings.device_buffer:
             self._buffer = DeviceBuffer(store, settings.capacity, self._io, transfer_to(device))
@@ -260,7 +260,7 @@ class Trainer:
         if committed is None:
             if not self._quiet:
                 log.info("initialising %d nodes", self._store.table.partitioning.num_nodes)
-            with stage_of("initialise", self._watchdog):
+            with stage_of("initialise", self._watchdog), self._trace.span("initialise"):
                 self._buffer.fill_store(self._fill)
             self._commits.commit(self.state)
         else:
@@ -420,7 +420,7 @@ class Trainer:
             return False
         if self._validate is None or state.history[-1].get("valid"):
             return False
-        with stage_of("validate", self._watchdog):
+        with stage_of("validate", self._watchdog), self._trace.span("validate"):
             valid = self._validate(state.position.epoch)
         if valid is None:
             return False
@@ -434,5 +434,5 @@ class Trainer:
     def _snapshot(self) -> None:
         """Give a chance to copy the last commit, where it is between epochs."""
         if self.state.is_between_epochs and self.state.history:
-            with stage_of("snapshot", self._watchdog):
+            with stage_of("snapshot", self._watchdog), self._trace.span("snapshot"):
                 self._on_boundary()

@@ -26,7 +26,7 @@ Promise.all([...document.images].map(image => image.decode())).then(() => ({
 }))
 """
 SECTIONS = ["Test", "Training", "Throughput", "Pipeline", "Ranks", "Relations", "Embeddings"]
-PICTURES = 9
+PICTURES = 10
 
 
 @pytest.fixture(scope="module")

@@ -17,14 +17,32 @@ import marius_py
 from marius_py import cli
 from marius_py.errors import ConfigError, StorageError
 from marius_py.report import write_report
-from marius_py.report.figures import _apart, _stage_colors, map_figure, timeline_figure
+from marius_py.report.figures import _apart, map_figure
 from marius_py.report.map import principal_components, umap_points
+from marius_py.report.timeline import (
+    _stage_colors,
+    busy_seconds,
+    stage_rows,
+    timeline_figure,
+    utilization_figure,
+)
 from tests.small_runs import write_run
 
 pytest.importorskip("matplotlib", reason="reports need matplotlib")
 
 
-PICTURES = ("bytes", "degree_rank", "degrees", "loss", "map", "metrics", "ranks", "speed", "timeline")
+PICTURES = (
+    "bytes",
+    "degree_rank",
+    "degrees",
+    "loss",
+    "map",
+    "metrics",
+    "ranks",
+    "speed",
+    "timeline",
+    "utilization",
+)
 
 
 class Page(HTMLParser):
@@ -70,8 +88,9 @@ def test_everything(trained, tmp_path, capsys):
     page = Page(text)
     assert page.titles == ["Test", "Training", "Throughput", "Pipeline", "Ranks", "Relations", "Embeddings"]
     assert {"r0", "r1", "r2", "complex"} <= set(page.cells)
+    assert {"compute", "validate", "commit", "read edges"} <= set(page.cells)
     assert not re.search(r"https?://", re.sub(r'src="data:[^"]*"', "", text))
-    assert len(page.images) == 9
+    assert len(page.images) == 10
     for source in page.images:
         kind, _, data = source.partition(",")
         assert kind == "data:image/svg+xml;base64"
@@ -346,12 +365,42 @@ def test_names_of_wide_letters_take_twice_the_room():
 def test_a_timeline_that_is_cut_says_so(monkeypatch):
     spans = [{"name": "load", "tid": "a", "ts": time, "dur": 1} for time in range(1200)]
     assert timeline_figure(spans).axes[0].get_xlabel() == "seconds"
-    monkeypatch.setattr("marius_py.report.figures._STAGE_LIMIT", 1000)
+    monkeypatch.setattr("marius_py.report.timeline._SHOWN", 1000)
     assert timeline_figure(spans).axes[0].get_xlabel() == "seconds (the first 1,000 of 1,200 spans)"
 
 
+def test_what_each_thread_did_adds_up():
+    load, swap, read, wait = (
+        {"name": name, "tid": thread, "ts": 1e6 * start, "dur": 1e6 * (stop - start)}
+        for name, thread, start, stop in (
+            ("load", "marius-load", 0, 6),
+            ("swap", "marius-load", 1, 5),
+            ("wait for the disk", "marius-load", 2, 4),
+            ("read", "marius-io", 0, 4),
+        )
+    )
+    again = load | {"ts": 8e6, "dur": 2e6}
+    spans = [read, again, wait, swap, load]
+    assert busy_seconds(spans) == {
+        "marius-load": {"load": 4.0, "swap": 2.0, "wait for the disk": 2.0},
+        "marius-io": {"read": 4.0},
+    }
+    bars = utilization_figure(spans).axes[0]
+    assert bars.get_xlim() == (0, 100)
+    widths = {(round(bar.get_x()), round(bar.get_width())) for bar in bars.patches if bar.get_width()}
+    assert widths == {(0, 40), (40, 20), (60, 20)}
+    assert stage_rows(spans) == [
+        ("load", "2", "4.00", "40.0", "1"),
+        ("read", "1", "4.00", "40.0", "1"),
+        ("swap", "1", "2.00", "20.0", "1"),
+        ("wait for the disk", "1", "2.00", "20.0", "1"),
+    ]
+    at_once = utilization_figure([{"name": "load", "tid": "a", "ts": 5, "dur": 0}])
+    assert at_once.axes[0].get_xlim() == (0, 100)
+
+
 def test_waiting_is_gray():
-    colors = _stage_colors(["load", "wait for load", "compute", "wait for disk"])
+    colors = _stage_colors([{"name": name} for name in ("load", "wait for load", "compute", "wait for disk")])
     assert all(0 < float(colors[name]) < 1 for name in ("wait for load", "wait for disk"))
     assert len(set(colors.values())) == 4
     assert {colors["load"], colors["compute"]} == {"C0", "C1"}

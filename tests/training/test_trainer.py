@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -921,6 +923,36 @@ def test_an_interrupt_while_the_disk_is_waited_for_frees_the_buffer(monkeypatch:
     with pytest.raises(KeyboardInterrupt):
         run.train(1)
     assert run.trainer._buffer.bytes == 0
+
+
+@pytest.mark.parametrize("settings", [INLINE, THREADED, replace(THREADED, max_in_flight=3)])
+def test_a_trace_has_every_stage_swap_read_write_and_batch(settings: TrainerSettings, tmp_path: Path) -> None:
+    run = Setup(replace(settings, trace=tmp_path / "trace.json"), validate=lambda epochs: {"mrr": 0.5})
+    history = run.train(2)
+    spans = defaultdict[str, list[dict[str, Any]]](list)
+    for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]:
+        spans[event["name"]].append(event)
+    loads = sum(line["loads"] for line in history)
+    first = ordering(PARTITIONS, 3)(0, None)
+    steps = [
+        {"epoch": epoch + 1, "step": step + 1}
+        for epoch, schedule in enumerate((first, ordering(PARTITIONS, 3)(1, first.final)))
+        for step in range(len(schedule.steps))
+    ]
+    assert len(spans["read"]) == loads
+    assert {event["args"]["partition"] for event in spans["read"]} == set(range(PARTITIONS))
+    assert len(spans["swap"]) == len(steps) - 2
+    assert all(len(event["args"]["admit"]) == len(event["args"]["evict"]) == 1 for event in spans["swap"])
+    assert [event["args"] for event in spans["read edges"]] == steps
+    for name in ("read", "write", "read edges"):
+        assert {event["tid"] for event in spans[name]} == {"marius-io"}
+    assert {event["args"]["partition"] for event in spans["write"]} == set(range(PARTITIONS))
+    for stage in ("draw", "gather", "compute", "scatter"):
+        places = [tuple(event["args"].values()) for event in spans[stage]]
+        assert len(set(places)) == len(places)
+        begun = [{"epoch": epoch, "step": step} for epoch, step, batch in sorted(places) if batch == 1]
+        assert begun == steps
+    assert len(spans["validate"]) == 2
 
 
 def test_a_trace_that_cannot_be_written_hides_no_error(
