@@ -102,7 +102,7 @@ class DeviceStages:
             drawn, late = self._unread.popleft()
             asked = time.perf_counter()
             loss, total, lost = late.read()
-            self._trace.add(ON_DEVICE, time.perf_counter() - asked)
+            self._trace.tell(ON_DEVICE, asked)
             if lost:
                 raise ScheduleError("a batch uses nodes whose partition is not in the buffer on the device")
             if not (math.isfinite(loss) and math.isfinite(total)):

@@ -84,11 +84,6 @@ class Trace:
                 }
             )
 
-    def add(self, name: str, seconds: float) -> None:
-        """Count seconds under `name` that are a part of another span, and no event."""
-        with self._lock:
-            self.seconds[name] += seconds
-
     def write(self, path: Path) -> None:
         """Write the events as Chrome trace JSON (chrome://tracing, Perfetto), replacing `path` atomically.
 
