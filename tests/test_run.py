@@ -43,7 +43,7 @@ def test_rows_by_name(written):
 def test_rows_near_each_other_are_read_together(written, monkeypatch):
     folder, _, rows, _ = written
     read = []
-    monkeypatch.setattr("marius_py.run_files.reader._GAP_BYTES", 2 * 16)
+    monkeypatch.setattr("marius_py.evaluation.ranking.candidates._GAP_BYTES", 2 * 16)
     monkeypatch.setattr("marius_py.run_files.reader._BLOCK_BYTES", 5 * 16)
     with load(folder) as run:
         plain = run.read_rows

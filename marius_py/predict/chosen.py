@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from marius_py.arrays import distinct
 from marius_py.errors import ConfigError
-from marius_py.evaluation.ranking.candidates import AllNodes, Float32, Ids, position_in
+from marius_py.evaluation.ranking.candidates import AllNodes, ChosenNodes, Ids
 from marius_py.run_files.given_names import Name, name_texts
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ class EveryNode(AllNodes):
         return places
 
 
-class ChosenNodes:
-    """Some nodes of a run, whose rows are read when they are due, and no others.
+class NamedNodes(ChosenNodes):
+    """Some nodes of a run.
 
     Args:
         run: an open run.
@@ -36,29 +36,14 @@ class ChosenNodes:
     """
 
     def __init__(self, run: RunReader, ids: Ids) -> None:
-        self._run = run
-        self._ids = ids
-
-    @property
-    def size(self) -> int:
-        """n."""
-        return int(self._ids.size)
-
-    def blocks(self, block_rows: int) -> Iterator[tuple[int, Float32]]:
-        """(place of the first row, rows (≤ block_rows, D)) in ascending order."""
-        for start in range(0, self.size, block_rows):
-            yield start, self._run.embeddings(self._ids[start : start + block_rows])
-
-    def index(self, nodes: Ids) -> Ids:
-        """Place of each node id, −1 if it was not chosen."""
-        return position_in(self._ids, nodes)
+        super().__init__(run, ids, run.dim)
 
     def nodes(self, places: Ids) -> Ids:
         """Ids of places, any shape; −1 stays."""
         return np.where(places < 0, -1, self._ids[places])
 
 
-Competitors = EveryNode | ChosenNodes
+Competitors = EveryNode | NamedNodes
 """Candidates that know the node of each place."""
 
 
@@ -68,9 +53,12 @@ def competitors(run: RunReader, among: Iterable[Name] | None) -> Competitors:
     Raises:
         ConfigError: no name, or an unknown one; the message offers similar ones.
     """
-    if among is None:
-        return EveryNode(run)
+    return EveryNode(run) if among is None else NamedNodes(run, chosen_ids(run, among))
+
+
+def chosen_ids(run: RunReader, among: Iterable[Name]) -> Ids:
+    """Ids (n,) of the nodes of these names, ascending and distinct; ConfigError as `competitors`."""
     names = name_texts(among, "among")
     if not names:
         raise ConfigError("among holds no names; allowed: the names of one node or more, or None for all")
-    return ChosenNodes(run, distinct(run.node_ids(names)))
+    return distinct(run.node_ids(names))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from copy import deepcopy
 from functools import cached_property
-from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError, MissingPathError, StorageError
+from marius_py.evaluation.ranking.candidates import near_rows
 from marius_py.evaluation.ranking.trained import TrainedModel, make_decoder
 from marius_py.graph import Graph, open_graph
 from marius_py.graph.manifest import GRAPH_FILE
@@ -40,8 +40,6 @@ where a relation of the graph has such a name already."""
 
 R = TypeVar("R", bound="RunReader")
 
-_GAP_BYTES = 64 << 10
-"""Reading so many bytes more costs about what another read does."""
 _BLOCK_BYTES = 32 << 20
 
 
@@ -204,15 +202,7 @@ class RunReader:
         else:
             ids = self.node_ids(names)
         distinct, inverse = np.unique(ids, return_inverse=True)
-        rows = np.empty((distinct.size, self.dim), dtype=np.float32)
-        # Ranges of ids that lie near each other, within blocks: each is one read.
-        is_far = np.diff(distinct) > max(1, _GAP_BYTES // (4 * self.dim))
-        is_far |= np.diff(distinct // self.block_rows) > 0
-        cuts = [0, *(np.flatnonzero(is_far) + 1).tolist(), distinct.size]
-        for first, last in pairwise(cuts):
-            if first < last:
-                low, high = int(distinct[first]), int(distinct[last - 1]) + 1
-                rows[first:last] = self.read_rows(low, high)[distinct[first:last] - low]
+        rows = near_rows(self, distinct, self.dim, self.block_rows)
         return rows[inverse.reshape(-1)]
 
     @property

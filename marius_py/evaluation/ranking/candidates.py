@@ -6,6 +6,7 @@ Embeddings may lie on disk and need not fit in memory: they are read in blocks o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +16,9 @@ from marius_py.types import SIDES
 
 Float32 = NDArray[np.float32]
 Ids = NDArray[np.int64]
+
+_GAP_BYTES = 64 << 10
+"""Reading so many bytes more costs about what another read does."""
 
 
 class NodeReader(Protocol):
@@ -46,6 +50,26 @@ def gather_rows(reader: NodeReader, ids: Ids, num_nodes: int, dim: int, block_ro
         first, last = np.searchsorted(ids, (start, stop))
         if first < last:
             np.take(reader.read_rows(start, stop), ids[first:last] - start, axis=0, out=rows[first:last])
+    return rows
+
+
+def near_rows(reader: NodeReader, ids: Ids, dim: int, block_rows: int) -> Float32:
+    """Rows (n, D) of ascending, distinct node ids; one read for those that lie near each other in a block.
+
+    Args:
+        reader: the node table.
+        ids: (n,) ascending distinct node ids.
+        dim: D.
+        block_rows: rows to read at a time.
+    """
+    rows = np.empty((ids.size, dim), dtype=np.float32)
+    is_far = np.diff(ids) > max(1, _GAP_BYTES // (4 * dim))
+    is_far |= np.diff(ids // block_rows) > 0
+    cuts = [0, *(np.flatnonzero(is_far) + 1).tolist(), ids.size]
+    for first, last in pairwise(cuts):
+        if first < last:
+            low, high = int(ids[first]), int(ids[last - 1]) + 1
+            np.take(reader.read_rows(low, high), ids[first:last] - low, axis=0, out=rows[first:last])
     return rows
 
 
@@ -91,6 +115,36 @@ class AllNodes:
     def index(self, nodes: Ids) -> Ids:
         """The ids themselves."""
         return nodes
+
+
+class ChosenNodes:
+    """Some nodes, whose rows are read when they are due, and no others.
+
+    Args:
+        reader: the node table.
+        ids: (n,) ascending distinct node ids, at least one.
+        dim: D.
+    """
+
+    def __init__(self, reader: NodeReader, ids: Ids, dim: int) -> None:
+        self._reader = reader
+        self._ids = ids
+        self._dim = dim
+
+    @property
+    def size(self) -> int:
+        """n."""
+        return int(self._ids.size)
+
+    def blocks(self, block_rows: int) -> Iterator[tuple[int, Float32]]:
+        """(place of the first row, rows (≤ block_rows, D)) in ascending order."""
+        for start in range(0, self.size, block_rows):
+            ids = self._ids[start : start + block_rows]
+            yield start, near_rows(self._reader, ids, self._dim, block_rows)
+
+    def index(self, nodes: Ids) -> Ids:
+        """Place of each node id, −1 if it was not chosen."""
+        return position_in(self._ids, nodes)
 
 
 class SampledNodes:
