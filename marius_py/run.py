@@ -18,6 +18,7 @@ from marius_py.evaluation.metrics import DEFAULT_KS, Metrics, check_whole
 from marius_py.evaluation.ranking.ranker import MIN_MEMORY_BYTES
 from marius_py.export import export
 from marius_py.predict import Metric, Neighbor, NeighborIndex, Prediction, neighbors, predict, score
+from marius_py.predict.chosen import chosen_ids
 from marius_py.predict.scores import edge_ids
 from marius_py.run_files.given_names import Name, Names
 from marius_py.run_files.reader import RunReader, open_run
@@ -54,6 +55,7 @@ class Run(RunReader):
         mode: Mode = "full",
         *,
         edges: Edges | Any | None = None,
+        among: Iterable[Name] | None = None,
         ks: Sequence[int] = DEFAULT_KS,
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
         seed: int = 0,
@@ -69,6 +71,8 @@ class Run(RunReader):
             mode: "full", or "sampled" with half of `candidates` uniform and half by degree.
             edges: to rank instead of a split: an array (E, 3) of ids, or a data frame of names, as for
                 `score`.
+            among: names of the nodes among which answers are ranked, such as all items, in mode "full"; heads
+                and tails that are none of them are left out of all figures. None: all nodes.
             ks: of Hits@k.
             memory_bytes: bound of the working memory, at least 1 MiB.
             seed: of the sample.
@@ -78,7 +82,8 @@ class Run(RunReader):
             progress: called with (edges done, edges in all).
 
         Raises:
-            ConfigError: no such split or mode, no edges to rank, or a number that is none.
+            ConfigError: no such split or mode, no edges to rank, none with an end in `among`, an unknown
+            name, or a number that is none.
         """
         if not isinstance(split, str):
             raise ConfigError(
@@ -98,6 +103,7 @@ class Run(RunReader):
             raise ConfigError(
                 "edges is empty: give the edges to rank as ids (E, 3), or leave it out for a split"
             )
+        ids = None if among is None else chosen_ids(self, among)
         with self.graph.edges() as store:
             evaluator = Evaluator(
                 self.model,
@@ -114,6 +120,7 @@ class Run(RunReader):
                 split,
                 mode,
                 edges=edges,
+                among=ids,
                 max_edges=max_edges,
                 num_uniform=candidates - candidates // 2,
                 num_by_degree=candidates // 2,

@@ -126,6 +126,37 @@ def test_metrics_equal_brute_force(tmp_path, reciprocal):
     assert sampled.protocol.startswith("sampled")
 
 
+@pytest.mark.parametrize("reciprocal", [False, True])
+def test_ranks_among_named_nodes_equal_brute_force(tmp_path, reciprocal):
+    folder, graph, rows, relations = write_run(tmp_path, reciprocal=reciprocal)
+    with graph.edges() as store:
+        splits = [store.read(split) for split in ("train", "valid", "test")]
+
+    def scores(h, r, t, side):
+        relation = relations[r + (graph.num_relations if reciprocal and side == "head" else 0)]
+        query = (rows[h if side == "tail" else t] * relation).astype(np.float64)
+        return rows.astype(np.float64) @ query
+
+    among = ["Rome", "NA", "Oslo", "東京", "Rome", "Bern"]
+    with load(folder) as run:
+        metrics = run.evaluate("train", among=iter(among))
+        whole, same = run.evaluate(), run.evaluate(among=NAMES)
+        with pytest.raises(ConfigError, match=r"no node .* has the name 'Roma'.* Did you mean 'Rome'"):
+            run.evaluate(among=["Oslo", "Roma"])
+        with pytest.raises(ConfigError, match="among holds no names"):
+            run.evaluate(among=[])
+        with pytest.raises(ConfigError, match=r"among is 'Rome' \(str\); pass a list of names"):
+            run.evaluate(among="Rome")
+        with pytest.raises(ConfigError, match="mode is 'sampled' beside among"):
+            run.evaluate(mode="sampled", among=among)
+    expected = brute_force(scores, splits, metrics.edges, set(graph.node_ids(among).tolist()))
+    for found, brute in zip(("better", "equal", "candidates"), expected, strict=True):
+        np.testing.assert_array_equal(getattr(metrics.counts, found), brute)
+    assert metrics.protocol == "filtered, among 5 of 10 entities, realistic ties"
+    assert metrics.both.count == (expected[2] > 0).sum() > 20
+    assert same.both == whole.both
+
+
 def test_unknown_names_get_a_suggestion(written):
     with load(written[0]) as run:
         with pytest.raises(ConfigError, match=r"no node .* 'New york'.* Did you mean 'New York'"):

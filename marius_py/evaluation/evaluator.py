@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from marius_py.arrays import distinct
 from marius_py.errors import ConfigError
 from marius_py.evaluation.metrics import (
     CATEGORIES,
@@ -32,10 +33,12 @@ from marius_py.evaluation.metrics import (
 from marius_py.evaluation.ranking.candidates import (
     AllNodes,
     CandidateSource,
+    ChosenNodes,
     Ids,
     NodeReader,
     SampledNodes,
     gather_rows,
+    position_in,
 )
 from marius_py.evaluation.ranking.known import edge_blocks, edges_at_once
 from marius_py.evaluation.ranking.precision import RoundedReader
@@ -123,6 +126,7 @@ class Evaluator:
         mode: Mode = "full",
         *,
         edges: Edges | None = None,
+        among: Ids | None = None,
         max_edges: int | None = None,
         num_uniform: int = 500,
         num_by_degree: int = 500,
@@ -136,6 +140,8 @@ class Evaluator:
             split: "train", "valid" or "test".
             mode: "full" ranks against all nodes; "sampled" against a sample, and says so in the protocol.
             edges: (E, 3) edges to rank instead of a split; they are filtered like known edges.
+            among: (n,) ids of the nodes among which answers are ranked, in mode "full"; None: all. An answer
+                that is none of them is left out of all figures.
             max_edges: rank a random subset of at most so many edges, and say so in the protocol. All
                 candidates still compete, so that every figure is an unbiased estimate.
             num_uniform: sampled mode: nodes drawn uniformly; all of them where there are no more.
@@ -145,16 +151,19 @@ class Evaluator:
             progress: called with (edges done, edges in all) after each block.
 
         Raises:
-            ConfigError: no such split or mode, or no edges to rank.
+            ConfigError: no such split or mode, no edges to rank, or none with an end among the given nodes.
         """
         started = time.perf_counter()
         if edges is not None:
             edges = self._checked(edges)
         chosen = self._choose(split, edges, max_edges)
-        source, protocol = self._candidates(mode, num_uniform, num_by_degree)
+        of, what = (split, split) if edges is None else ("given", "given edges")
+        if among is not None:
+            among = self._checked_among(among, mode)
+        source, protocol = self._candidates(mode, num_uniform, num_by_degree, among)
+        asked = None if among is None else self._asked(chosen, among, of)
         available = self._edges.num_edges(split) if edges is None else len(edges)
         if len(chosen) < available:
-            of = split if edges is None else "given"
             part = f"{len(chosen)} of {available} {of} edges (seed {self._seed})"
             protocol = f"{SAMPLED}: {part}, {protocol.removeprefix(SAMPLED + ': ')}"
         ranker = Ranker(
@@ -170,8 +179,7 @@ class Evaluator:
             answer_reader=self._candidate_reader,
         )
         with product_units(self._precision), torch_threads(torch.get_num_threads()):
-            counts = ranker.rank(chosen, progress)
-        what = split if edges is None else "given edges"
+            counts = ranker.rank(chosen, progress, asked)
         if ranker.nan_answers or ranker.nan_candidates:
             logger.warning(
                 "%s: scores of %d of %d true answers and of %d other candidates are NaN; such an answer "
@@ -179,7 +187,7 @@ class Evaluator:
                 "roots, logarithms and divisions in model.decoder, and for embeddings that are not finite",
                 what,
                 ranker.nan_answers,
-                counts.better.size,
+                counts.ranked.sum(),
                 ranker.nan_candidates,
             )
         if ranker.odd_candidates:
@@ -200,6 +208,7 @@ class Evaluator:
             edges=chosen,
             counts=counts,
             seconds=time.perf_counter() - started,
+            among=None if among is None else among.size,
             **extra,
         )
         logger.info("%s: %s, %.1f s", what, metrics, metrics.seconds)
@@ -250,7 +259,46 @@ class Evaluator:
                 raise ConfigError(f"{what} ids of the edges span {low} to {high}; allowed: 0 to {limit - 1}")
         return edges.astype(np.int64) if edges.dtype == np.uint64 else edges
 
-    def _candidates(self, mode: Mode, num_uniform: int, num_by_degree: int) -> tuple[CandidateSource, str]:
+    def _checked_among(self, given: ArrayLike, mode: Mode) -> Ids:
+        """Nodes to rank among as ascending, distinct ids; ConfigError for anything else."""
+        if mode != "full":
+            raise ConfigError(f"mode is {mode!r} beside among; allowed: full")
+        ids = np.asarray(given)
+        if ids.ndim != 1 or not ids.size or ids.dtype.kind not in "iu":
+            raise ConfigError(
+                f"among has shape {ids.shape} and type {ids.dtype}; expected (n,) integers: ids of nodes, "
+                "at least one"
+            )
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= self._num_nodes:
+            raise ConfigError(f"node ids of among span {low} to {high}; allowed: 0 to {self._num_nodes - 1}")
+        return distinct(ids.astype(np.int64))
+
+    def _asked(self, edges: Edges, among: Ids, of: str) -> NDArray[np.bool_]:
+        """Which heads and tails (E, 2) are among the given nodes; ConfigError if none is."""
+        asked = position_in(among, edges[:, ::2].astype(np.int64)) >= 0
+        heads, tails = asked.sum(axis=0).tolist()
+        if not heads + tails:
+            raise ConfigError(
+                f"among: no head and no tail of {len(edges)} {of} edges is one of the {among.size} nodes to "
+                "rank among, so there is nothing to rank; name the nodes that are answers, such as all items"
+            )
+        logger.info(
+            "of %d %s edges, %d heads and %d tails are none of the %d nodes to rank among: they are left out",
+            len(edges),
+            of,
+            len(edges) - heads,
+            len(edges) - tails,
+            among.size,
+        )
+        return asked
+
+    def _candidates(
+        self, mode: Mode, num_uniform: int, num_by_degree: int, among: Ids | None
+    ) -> tuple[CandidateSource, str]:
+        if among is not None and among.size < self._num_nodes:
+            protocol = f"filtered, among {among.size} of {self._num_nodes} entities, realistic ties"
+            return ChosenNodes(self._candidate_reader, among, self._dim), protocol + self._suffix()
         if mode == "full":
             return AllNodes(self._candidate_reader, self._num_nodes), PROTOCOL + self._suffix()
         if mode != "sampled":

@@ -85,15 +85,17 @@ class Figures:
 
 
 def figures(counts: Counts, columns: Sequence[int] = (0, 1), ks: Sequence[int] = DEFAULT_KS) -> Figures:
-    """Figures of the chosen columns (0 ranks heads, 1 tails) of counts (E, 2); NaN if there are no edges."""
+    """Figures of what was ranked of columns (0: heads, 1: tails) of counts (E, 2); NaN if nothing was."""
     chosen = list(columns)
-    better = counts.better[:, chosen].astype(np.float64).ravel()
-    equal = counts.equal[:, chosen].astype(np.float64).ravel()
-    candidates = counts.candidates[:, chosen].astype(np.float64).ravel()
+    ranked = counts.ranked[:, chosen]
+    better, equal, candidates = (
+        values[:, chosen][ranked].astype(np.float64)
+        for values in (counts.better, counts.equal, counts.candidates)
+    )
     if not better.size:
         nan = math.nan
         return Figures(nan, dict.fromkeys(ks, nan), nan, nan, nan, nan, nan, 0)
-    rank = counts.ranks[:, chosen].ravel()
+    rank = counts.ranks[:, chosen][ranked]
     expected = (candidates + 1) / 2
     excess = float(expected.mean()) - 1
     return Figures(
@@ -123,6 +125,7 @@ class Metrics:
         head: figures of ranked heads.
         tail: figures of ranked tails.
         protocol: how candidates were chosen, filtered and ties broken; says "sampled" if it was.
+        among: number of the nodes among which alone answers were ranked; None: among all, or a sample.
         categories: "1-1", "1-N", "N-1", "N-N" → figures of the edges of such relations, sides within.
         relations: relation id → figures of its edges, sides within.
         category_of: relation id → its category, "" if train has no edge of it.
@@ -146,6 +149,7 @@ class Metrics:
     )
     counts: Counts = field(default_factory=lambda: Counts.empty(0), repr=False, compare=False)
     seconds: float = field(default=0.0, compare=False)
+    among: int | None = None
 
     @property
     def mrr(self) -> float:
@@ -159,8 +163,13 @@ class Metrics:
 
     @property
     def ranks(self) -> NDArray[np.float64]:
-        """Realistic ranks (E, 2); column 0 of the head, column 1 of the tail."""
+        """Realistic ranks (E, 2); column 0 of the head, column 1 of the tail; NaN for those left out."""
         return self.counts.ranks
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """How many heads and tails were not ranked, as they are none of the nodes of `among`."""
+        return dict(zip(SIDES, (~self.counts.ranked).sum(axis=0).tolist(), strict=True))
 
     def to_json(
         self, *, details: bool = False, relation_names: Sequence[str] | None = None
@@ -174,6 +183,8 @@ class Metrics:
         result = self.both.to_json()
         result.update(head=self.head.to_json(), tail=self.tail.to_json(), protocol=self.protocol)
         result["sampled"] = self.sampled
+        if self.among is not None:
+            result["among"] = {"nodes": self.among, "left_out": self.left_out}
         result["seconds"] = self.seconds
         if details:
             result["categories"] = {name: part.to_json() for name, part in self.categories.items()}
@@ -273,13 +284,14 @@ def by_category(
 def by_relation(
     counts: Counts, relations: NDArray[np.integer], ks: Sequence[int] = DEFAULT_KS
 ) -> dict[int, Figures]:
-    """Figures by relation (E,), for relations that have edges."""
+    """Figures by relation (E,), for relations of whose edges an end was ranked."""
     order = np.argsort(relations, kind="stable")
     distinct, starts = np.unique(relations[order], return_index=True)
     groups = np.split(order, starts[1:])
     return {
         int(relation): figures_with_sides(counts.of(group), ks)
         for relation, group in zip(distinct.tolist(), groups, strict=True)
+        if counts.ranked[group].any()
     }
 
 
@@ -303,8 +315,8 @@ def by_degree(
 
     band = np.where(degrees > 0, 1 << np.frexp(np.maximum(degrees, 1))[1].astype(np.int64) - 1, 0)
     result = {}
-    for bound in np.unique(band).tolist():
-        inside = band == bound
+    for bound in np.unique(band[counts.ranked]).tolist():
+        inside = (band == bound) & counts.ranked
         head, tail = (of(inside & side) for side in np.eye(len(SIDES), dtype=bool))
         result[int(bound)] = replace(of(inside), head=head, tail=tail)
     return result

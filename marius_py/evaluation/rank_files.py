@@ -56,7 +56,7 @@ def write_ranks(
     relation_names: Names | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write two rows for each of E edges, its head's rank and its tail's.
+    """Write a row for each rank of E edges, that of an edge's head and that of its tail.
 
     Columns: head, relation, tail (names, or ids without a way to names), side, rank (realistic),
     optimistic_rank, pessimistic_rank, candidates (after filtering, the true one included), sampled.
@@ -116,26 +116,27 @@ def _columns(
     node_names: Names | None,
     relation_names: Names | None,
 ) -> dict[str, Any]:
-    """Columns of a block of edges, a row a side."""
-    sides = len(SIDES)
+    """Columns of a block of edges, a row for each side that was ranked."""
+    ranked = counts.ranked
+    edge, side = np.nonzero(ranked)
     columns: dict[str, Any] = {}
     for place, role, names in (
         (0, "head", node_names),
         (1, "relation", relation_names),
         (2, "tail", node_names),
     ):
-        ids = edges[:, place].astype(np.int64)
-        columns[role] = pa.array(np.repeat(ids, sides)) if names is None else _named(ids, names, sides)
-    columns["side"] = pa.array(list(SIDES) * len(edges))
-    columns["rank"] = counts.ranks.ravel()
-    columns["optimistic_rank"] = (counts.better + 1).ravel()
-    columns["pessimistic_rank"] = (counts.better + counts.equal).ravel()
-    columns["candidates"] = counts.candidates.ravel()
+        ids = edges[edge, place].astype(np.int64)
+        columns[role] = pa.array(ids) if names is None else _named(ids, names)
+    columns["side"] = pa.array(SIDES).take(pa.array(side))
+    columns["rank"] = counts.ranks[ranked]
+    columns["optimistic_rank"] = (counts.better + 1)[ranked]
+    columns["pessimistic_rank"] = (counts.better + counts.equal)[ranked]
+    columns["candidates"] = counts.candidates[ranked]
     return columns
 
 
-def _named(ids: NDArray[np.int64], names: Names, times: int) -> Any:
-    """The names of ids (n,), each `times` times, as an Arrow array; every distinct one is asked for once."""
+def _named(ids: NDArray[np.int64], names: Names) -> Any:
+    """The names of ids (n,) as an Arrow array; every distinct one is asked for once."""
     distinct, place = np.unique(ids, return_inverse=True)
     found = pa.array(names(distinct), pa.string())
-    return found.take(pa.array(np.repeat(place.reshape(-1), times)))
+    return found.take(pa.array(place.reshape(-1)))

@@ -95,15 +95,30 @@ def side_keys(edges: Edges, side: Side, num_nodes: int, num_relations: int) -> I
     return keys
 
 
-def group_queries(edges: Edges, num_nodes: int, num_relations: int) -> QueryBlock:
-    """Distinct queries of the tails and heads of edges (E, 3)."""
+def group_queries(
+    edges: Edges, num_nodes: int, num_relations: int, asked: NDArray[np.bool_] | None = None
+) -> QueryBlock:
+    """Distinct queries of the tails and heads of edges (E, 3).
+
+    Args:
+        edges: head, relation and tail ids.
+        num_nodes: N.
+        num_relations: R.
+        asked: (E, 2) bool, which heads (column 0) and tails (1) to ask for; None: all.
+    """
     relations = max(num_relations, 1)
     keys = np.concatenate([side_keys(edges, side, num_nodes, relations) for side in QUERY_SIDES])
     answers = np.concatenate((edges[:, 2], edges[:, 0])).astype(np.int64)
+    items = None if asked is None else np.flatnonzero(np.concatenate((asked[:, 1], asked[:, 0])))
+    if items is not None:
+        keys, answers = keys[items], answers[items]
     distinct, query_of = np.unique(keys, return_inverse=True)
     order = np.argsort(query_of, kind="stable")
     of_answer = query_of.reshape(-1)[order].astype(np.int64)
-    return QueryBlock.of(distinct, num_nodes, num_relations, of_answer, answers[order], order)
+    answers = answers[order]
+    if items is not None:
+        order = items[order]
+    return QueryBlock.of(distinct, num_nodes, num_relations, of_answer, answers, order)
 
 
 class KnownAnswers:

@@ -49,7 +49,7 @@ class Counts:
     Attributes:
         better: (E, 2) int64 candidates with a strictly better score.
         equal: (E, 2) int64 candidates with the same score, the true one included.
-        candidates: (E, 2) int64 candidates after filtering, the true one included.
+        candidates: (E, 2) int64 candidates after filtering, the true one included; 0: not ranked.
     """
 
     better: NDArray[np.int64]
@@ -58,8 +58,13 @@ class Counts:
 
     @property
     def ranks(self) -> NDArray[np.float64]:
-        """Realistic ranks (E, 2): the mean of the optimistic and the pessimistic one."""
-        return self.better + (self.equal + 1) / 2
+        """Realistic ranks (E, 2): the mean of the optimistic and the pessimistic one; NaN: not ranked."""
+        return np.where(self.ranked, self.better + (self.equal + 1) / 2, np.nan)
+
+    @property
+    def ranked(self) -> NDArray[np.bool_]:
+        """Which ends (E, 2) were ranked."""
+        return self.candidates > 0
 
     def of(self, edges: slice | NDArray[np.bool_] | NDArray[np.integer]) -> Counts:
         """Counts of some of the edges: a range, a mask (E,) or numbers (n,)."""
@@ -143,25 +148,32 @@ class Ranker:
         self._block_rows = max(1, fitting // self._tile[1]) * self._tile[1]
         self._max_pairs = memory_bytes // 4 // _PAIR_BYTES
 
-    def rank(self, edges: Edges, progress: Callable[[int, int], None] | None = None) -> Counts:
-        """Rank both ends of edges (E, 3), which must be among the known ones.
+    def rank(
+        self,
+        edges: Edges,
+        progress: Callable[[int, int], None] | None = None,
+        asked: NDArray[np.bool_] | None = None,
+    ) -> Counts:
+        """Rank the ends of edges (E, 3), which must be among the known ones.
 
         Args:
             edges: head, relation and tail ids.
-            progress: called with (edges done, E) after each block of queries; the number of a block's
-                answers, halved, counts as edges.
+            progress: called with (edges done, E) after each block of queries; a block's share of the answers
+                counts as its share of the edges.
+            asked: (E, 2) bool, which heads (column 0) and tails (1) to rank; None: all.
 
         Returns:
             Counts of the E edges, in order.
         """
-        queries = group_queries(edges, self._num_nodes, self._num_relations)
+        queries = group_queries(edges, self._num_nodes, self._num_relations, asked)
         counts = Counts.empty(len(edges))
         with torch.no_grad(), tile_workers(self._scorer.device) as pool:
             for block in self._blocks(queries):
                 self._rank_block(block, pool, counts)
                 if progress is not None:
                     done = int(np.searchsorted(queries.keys, block.keys[-1], side="right"))
-                    progress(int(np.searchsorted(queries.query_of, done)) // 2, len(edges))
+                    answered = int(np.searchsorted(queries.query_of, done))
+                    progress(answered * len(edges) // queries.answers.size, len(edges))
         return counts
 
     def _blocks(self, queries: QueryBlock) -> Iterator[QueryBlock]:

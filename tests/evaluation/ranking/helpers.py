@@ -139,10 +139,10 @@ def read_graph(folder: Path):
     return len(nodes), len(relations), splits
 
 
-def brute_force(scores, splits, edges):
+def brute_force(scores, splits, edges, among=None):
     """Better, equal, candidates (E, 2) by one loop an edge: `scores(h, r, t, side) -> (N,)` float64.
 
-    NaN ranks last; column 0 is the head.
+    NaN ranks last; column 0 is the head. With ids `among`, others neither compete nor are ranked: all zero.
     """
     known = {tuple(e) for part in splits for e in np.asarray(part).tolist()}
     result = np.zeros((3, len(edges), 2), np.int64)
@@ -150,12 +150,16 @@ def brute_force(scores, splits, edges):
         for column, side in ((0, "head"), (1, "tail")):
             row = scores(h, r, t, side)
             true = h if side == "head" else t
+            if among is not None and true not in among:
+                continue
             keep = np.array(
                 [
                     n == true or ((n, r, t) if side == "head" else (h, r, n)) not in known
                     for n in range(len(row))
                 ]
             )
+            if among is not None:
+                keep &= np.isin(np.arange(len(row)), list(among))
             result[2, i, column] = keep.sum()
             if np.isnan(row[true]):
                 result[:2, i, column] = keep.sum() - 1, 1
