@@ -297,6 +297,7 @@ _EVALUATE = HydraCommand(
         "marius-evaluate run=runs/mine 'ks=[1,5,20]' output=metrics.json",
         "marius-evaluate run=runs/mine details=true ranks=ranks.csv",
         "marius-evaluate run=runs/mine edges=more.tsv",
+        "marius-evaluate run=runs/mine among=movies.txt",
         "marius-evaluate run=runs/mine 'compare=[runs/other,runs/third]' max_edges=2000",
     ),
     _run_evaluate,

@@ -16,11 +16,14 @@ from marius_py.errors import ConfigError, MissingPathError, StorageError
 from marius_py.evaluation.edge_files import read_edges
 from marius_py.evaluation.metrics import Metrics
 from marius_py.evaluation.rank_files import check_ranks_file
+from marius_py.evaluation.ranking.candidates import Ids
 from marius_py.evaluation.ranking.scorer import ModelScorer
 from marius_py.graph import Graph
 from marius_py.machine import available_cores, resolve_device
 from marius_py.pipeline.execution import torch_threads
+from marius_py.predict.chosen import chosen_ids
 from marius_py.predict.queries import names_of
+from marius_py.predict.query_files import read_names
 from marius_py.run import Run, load
 from marius_py.run_files.names import CHECKPOINT_FOLDER, CONFIG_FILE
 from marius_py.run_files.outputs import check_output
@@ -44,9 +47,10 @@ def evaluate(config: EvaluateConfig, on_stage: StageProgress | None = None) -> d
         "runs": [{"run": folder, …metrics}, …]}, and the metrics of `config.run` beside them.
 
     Raises:
-        ConfigError: a folder is no run's, its graph has no edges of the split, an edge file names what the
-        graph lacks, the precision is not for a run's decoder, two of `edges`, `ranks` and `output` are one
-        file, or `ranks` or `output` is one of a run or its graph. StorageError, FormatError: a file is
+        ConfigError: a folder is no run's, its graph has no edges of the split, a file of edges or names has
+        what the graph lacks, no end of an edge is among the named nodes, the precision is not for a run's
+        decoder, two of `edges`, `among`, `ranks` and `output` are one file, or `ranks` or `output` is one of
+        a run or its graph. StorageError, FormatError: a file is
         missing or damaged. Of several runs each is opened and checked before the first is ranked.
     """
     _check_files(config)
@@ -54,6 +58,7 @@ def evaluate(config: EvaluateConfig, on_stage: StageProgress | None = None) -> d
     folders = [Path(run).absolute() for run in (config.run, *config.compare)]
     names = [f"{'compare' if place else 'run'}={folder}" for place, folder in enumerate(folders)]
     given: dict[str, Edges] = {}
+    among: dict[str, Ids] = {}
     results: list[dict[str, Any]] = []
     with ExitStack() as stack:
         stack.enter_context(torch_threads(config.compute_threads or available_cores()))
@@ -69,6 +74,11 @@ def evaluate(config: EvaluateConfig, on_stage: StageProgress | None = None) -> d
         graphs = [run.graph for run in runs]
         for graph, name in zip(graphs, names, strict=True):
             _check_edges(config, graph, name, given)
+        names_among = None if config.among is None else read_names(config.among)
+        for run, name in zip(runs, names, strict=True):
+            if names_among is not None and run.graph.fingerprint not in among:
+                with _named(name):
+                    among[run.graph.fingerprint] = chosen_ids(run, names_among)
         for run, name in zip(runs, names, strict=True):
             with _named(name):
                 ModelScorer(run.model, run.dim, config.precision)  # refuses a precision for its decoder
@@ -76,7 +86,8 @@ def evaluate(config: EvaluateConfig, on_stage: StageProgress | None = None) -> d
             if run.unfinished is not None:
                 log.warning("%s", run.unfinished)
             with _named(name):
-                results.append(_evaluate_one(config, run, given.get(run.graph.fingerprint), on_stage))
+                key = run.graph.fingerprint
+                results.append(_evaluate_one(config, run, given.get(key), among.get(key), on_stage))
     if not config.compare:
         return results[0]
     same = len({graph.fingerprint for graph in graphs}) == 1
@@ -92,7 +103,7 @@ def _check_files(config: EvaluateConfig) -> None:
     if config.ranks is not None:
         check_ranks_file(config.ranks, overwrite=True)
     seen: dict[Path, str] = {}
-    for key in ("edges", "ranks", "output"):
+    for key in ("edges", "among", "ranks", "output"):
         value = getattr(config, key)
         if value is None:
             continue
@@ -144,7 +155,7 @@ def _named(name: str) -> Iterator[None]:
 
 
 def _evaluate_one(
-    config: EvaluateConfig, run: Run, given: Edges | None, on_stage: StageProgress | None
+    config: EvaluateConfig, run: Run, given: Edges | None, among: Ids | None, on_stage: StageProgress | None
 ) -> dict[str, Any]:
     graph = run.graph
     with graph.edges() as edges:
@@ -159,6 +170,7 @@ def _evaluate_one(
             candidates=config.candidates,
             max_edges=config.max_edges,
             given=given,
+            among=among,
             details=config.details,
             memory_bytes=config.memory_bytes,
             precision=config.precision,
@@ -171,6 +183,8 @@ def _evaluate_one(
     result = metrics.to_json(details=config.details, relation_names=names)
     if config.details:
         result["has_relations"] = graph.has_relations  # else "relations" has the one that all edges count as
+    if config.among is not None:
+        result["among"] = {"file": str(Path(config.among).absolute()), **result["among"]}
     result["edges"] = config.split if config.edges is None else str(Path(config.edges).absolute())
     return result
 

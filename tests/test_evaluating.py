@@ -145,6 +145,40 @@ def test_another_file_of_edges_gives_what_the_split_gives(tmp_path):
     )
 
 
+@pytest.mark.parametrize("ending", ["txt", "parquet"])
+def test_ranks_among_the_nodes_of_a_file(tmp_path, ending, capsys):
+    """All heads are people and all tails are places: only places are ranked."""
+    people, places = [f"person {i}" for i in range(30)], [f"place {i}" for i in range(7)]
+    edges = [(one, "was in", places[i * j % 7]) for i, one in enumerate(people) for j in range(1, 5)]
+    small = {"model.dim": 4, "training.epochs": 1, "device": "cpu"}
+    marius_py.train(sorted(set(edges)), tmp_path / "run", small).close()
+    file, target, ranks = (tmp_path / name for name in (f"places.{ending}", "m.json", "ranks.csv"))
+    if ending == "txt":
+        file.write_text("\n".join(places) + "\n", encoding="utf-8")
+    else:
+        pq.write_table(pa.table({"name": places}), file)
+    words = [f"run={tmp_path / 'run'}", "compute_threads=1", "device=cpu"]
+    assert cli.evaluate([*words, f"among={file}", f"output={target}", f"ranks={ranks}", "details=true"]) == 0
+    out = capsys.readouterr().out
+    result = json.loads(target.read_text())
+    count = result["tail"]["count"]
+    assert "filtered, among 7 of 37 entities, realistic ties" in out
+    assert result["count"] == count > 0
+    assert result["head"]["mrr"] is None
+    assert result["among"] == {"file": str(file), "nodes": 7, "left_out": {"head": count, "tail": 0}}
+    assert result["relations"]["was in"]["tail"]["mrr"] == result["mrr"]
+    with ranks.open(newline="", encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [row["side"] for row in rows] == ["tail"] * count
+    assert all(int(row["candidates"]) <= 7 for row in rows)
+    with load(tmp_path / "run") as run:
+        assert run.evaluate(among=places).mrr == result["mrr"]
+    file.with_suffix(".csv").write_text("place 1\nplaice 2\n", encoding="utf-8")
+    assert cli.evaluate([*words, f"among={file.with_suffix('.csv')}"]) == 2
+    assert "no node of" in (said := capsys.readouterr().err)
+    assert "'plaice 2'. Did you mean 'place 2'" in said
+
+
 def test_unknown_names_are_one_message(tmp_path):
     _, graph, _, _ = write_run(tmp_path)
     file = tmp_path / "odd.tsv"
@@ -245,6 +279,13 @@ def test_an_open_run_beside_one_of_another_graph(tmp_path):
         (["output=run/config.yaml"], "output=run/config.yaml is a file of the run"),
         (["output=graph/graph.json"], "output=graph/graph.json is a file of the graph"),
         (["split=valid"], "no valid edges to rank"),
+        (["among=nofile.txt"], "names nofile.txt does not exist"),
+        (["among=names.txt", "mode=sampled"], "among=names.txt beside mode=sampled, whose sample is of all"),
+        (["among=test.tsv", "ranks=link.csv"], "no node of"),
+        (
+            ["among=test.csv", "output=link.csv"],
+            "among=test.csv and output=link.csv are one file; give output",
+        ),
         (["edges=nofile.tsv"], "edges=nofile.tsv does not exist"),
         (["edges=test.tsv", "output=./test.tsv"], "edges=test.tsv and output=./test.tsv are one file"),
         (["edges=test.csv", "ranks=link.csv"], "edges=test.csv and ranks=link.csv are one file"),

@@ -24,6 +24,9 @@ class EvaluateConfig(Checked):
     edges: str | None = setting(
         None, "file of edges by name (TSV, CSV, Parquet) to rank instead of a split", path=True
     )
+    among: str | None = setting(
+        None, "file of names, one a line, or Parquet: rank only among these nodes; null = all", path=True
+    )
     mode: Literal["full", "sampled"] = setting(
         "full", "rank against all nodes (full) or a random sample (sampled)"
     )
@@ -58,9 +61,13 @@ class EvaluateConfig(Checked):
     )
 
     def check(self) -> None:
-        """A run has to be named; ranks of several would need several files."""
+        """A run has to be named; a sample is of all nodes; ranks of several would need several files."""
         if self.run == "???":
             raise ConfigError("run is missing: give run=RUN, the folder that marius-train wrote")
+        if self.among is not None and self.mode == "sampled":
+            raise ConfigError(
+                f"among={self.among} beside mode=sampled, whose sample is of all nodes: leave out one of them"
+            )
         if self.compare and self.ranks is not None:
             raise ConfigError(
                 f"ranks={self.ranks} is for a single run: leave out compare, or ranks, and ask for each run's"

@@ -21,6 +21,7 @@ import torch
 
 from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES, Evaluator, Mode
 from marius_py.evaluation.metrics import DEFAULT_KS, Metrics
+from marius_py.evaluation.ranking.candidates import Ids
 from marius_py.evaluation.ranking.trained import TrainedModel
 from marius_py.graph import Graph
 from marius_py.nn.micro_batches import is_out_of_memory
@@ -52,6 +53,7 @@ def rank_split(
     candidates: int = 1000,
     max_edges: int | None = None,
     given: Edges | None = None,
+    among: Ids | None = None,
     details: bool = False,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     precision: HostPrecision = "float32",
@@ -72,6 +74,7 @@ def rank_split(
         candidates: nodes a query is ranked against in mode "sampled".
         max_edges: rank a random sample of so many edges; None: all.
         given: (E, 3) ids to rank instead of the split.
+        among: (n,) ids of the nodes among which answers are ranked; None: all.
         details: also figures by category, relation and degree of the answer.
         memory_bytes: bound of the evaluator's working memory.
         precision: "bfloat16" rounds queries and candidates, for dot products.
@@ -110,6 +113,7 @@ def rank_split(
                     num_uniform=candidates - candidates // 2,
                     num_by_degree=candidates // 2,
                     edges=given,
+                    among=among,
                     max_edges=max_edges,
                     details=details,
                     degrees=cast(Any, edges) if details else None,
