@@ -140,7 +140,7 @@ def _check_edges(config: EvaluateConfig, graph: Graph, name: str, given: dict[st
             )
     elif graph.fingerprint not in given:
         with _named(name):
-            given[graph.fingerprint] = read_edges(config.edges, graph)
+            given[graph.fingerprint] = read_edges(config.edges, graph, **config.input.reading)
 
 
 @contextmanager

@@ -145,6 +145,37 @@ def test_another_file_of_edges_gives_what_the_split_gives(tmp_path):
     )
 
 
+def test_a_file_of_edges_is_read_as_the_settings_say(tmp_path, capsys):
+    run = write_run(tmp_path)[0]
+    rows = [line.split("\t") for line in (tmp_path / "test.tsv").read_text(encoding="utf-8").splitlines()]
+    other = tmp_path / "other.edges"
+    lines = "".join(f"{tail};{i};{relation};{head}\n" for i, (head, relation, tail) in enumerate(rows))
+    other.write_text(f"% of some tool\nto;weight;kind;from\n{lines}", encoding="utf-8")
+    words = [f"run={run}", "compute_threads=1", "device=cpu", f"edges={other}", f"output={tmp_path}/m.json"]
+    how = ["input.format=csv", "input.delimiter=;", "input.comment=%"]
+    expected = evaluate(settings(run))
+    for columns in ("input.columns=[from,kind,to]", "input.columns=[3,2,0]"):
+        assert cli.evaluate([*words, *how, columns]) == 0
+        result = json.loads((tmp_path / "m.json").read_text())
+        assert {name: result[name] for name in ("head", "tail")} == {
+            name: expected[name] for name in ("head", "tail")
+        }
+    given = {"edges": other, "input": {"format": "csv", "delimiter": ";", "comment": "%"}, "device": "cpu"}
+    given["input"]["columns"] = ["from", "kind", "to"]
+    assert marius_py.evaluate(run, given)["mrr"] == expected["mrr"]
+    given["input"]["columns"] = [3, 0]
+    with pytest.raises(ConfigError, match=r"has two columns.*; input\.columns says which columns these are"):
+        marius_py.evaluate(run, given)
+    capsys.readouterr()
+    for wrong, said in (
+        ("input.train=other.edges", "unknown key input.train"),
+        ("input.delimiter=ab", "input.delimiter='ab' is not one character"),
+        ("input.columns=[1]", "input.columns=['1'] has 1 entries"),
+    ):
+        assert cli.evaluate([*words, wrong]) == 2
+        assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("ending", ["txt", "parquet"])
 def test_ranks_among_the_nodes_of_a_file(tmp_path, ending, capsys):
     """All heads are people and all tails are places: only places are ranked."""
@@ -464,7 +495,8 @@ def test_edges_of_a_file_are_read_once_a_graph(tmp_path, monkeypatch):
     second = write_run(tmp_path / "b", decoder="complex")[0]
     calls = []
     monkeypatch.setattr(
-        "marius_py.evaluating.read_edges", lambda *given: calls.append(given) or read_edges(*given)
+        "marius_py.evaluating.read_edges",
+        lambda *given, **how: calls.append(given) or read_edges(*given, **how),
     )
     result = evaluate(settings(first, compare=(str(second),), edges=str(tmp_path / "a" / "test.tsv")))
     assert len(calls) == 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from marius_py.config.fields import MEBIBYTE, setting
+from marius_py.config.fields import MEBIBYTE, section, setting
+from marius_py.config.prepare_schema import ReadingConfig
 from marius_py.config.sections import Checked
 from marius_py.errors import ConfigError
 from marius_py.types import MAX_SEED, MAX_THREADS
@@ -59,6 +60,7 @@ class EvaluateConfig(Checked):
         "JSON file for the metrics; null = print only, with -m metrics.json in the folder of each job",
         path=True,
     )
+    input: ReadingConfig = section(ReadingConfig)
 
     def check(self) -> None:
         """A run has to be named; a sample is of all nodes; ranks of several would need several files."""

@@ -122,6 +122,14 @@ def warn_of_idle_words(overrides: Sequence[str], *, sweep: bool = False) -> None
             given["split"],
             edges,
         )
+    if set(_values(edges, sweep)) == {"null"}:
+        for key, value in given.items():
+            if key.startswith("input.") and value != "null":
+                log.warning(
+                    "%s=%s is without effect: it is of edges=FILE, and edges of a split are ranked",
+                    key,
+                    value,
+                )
     if "candidates" in given and {_unquoted(one) for one in modes} == {"full"}:
         log.warning(
             "candidates=%s is without effect: it is of mode=sampled, and ranks are full", given["candidates"]

@@ -16,14 +16,20 @@ _NUMBER = re.compile(r"0|-?[1-9][0-9]*")
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputConfig(Checked):
-    """Edge lists and how to read them."""
-
-    PREFIX: ClassVar[str] = "input"
+class InputFiles(Checked):
+    """Edge lists of a graph; before how they are read, as `--help` has them."""
 
     train: str | None = setting(None, "file of the training edges, or of all edges", path=True)
     valid: str | None = setting(None, "file of the validation edges; null = split off or none", path=True)
     test: str | None = setting(None, "file of the test edges; null = split off or none", path=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingConfig(Checked):
+    """How a file of edges is read."""
+
+    PREFIX: ClassVar[str] = "input"
+
     format: Literal["auto", "tsv", "csv", "parquet", "npy", "npz"] = setting(
         "auto", "file format; auto = by the name's ending"
     )
@@ -38,16 +44,6 @@ class InputConfig(Checked):
         None, "character with which lines at the top begin that are no edges; null = there are none"
     )
     delimiter: str | None = setting(None, "one character between columns; null = by the format")
-    split: tuple[float, ...] | None = setting(
-        None,
-        "shares of train, valid and test edges when only train is given; null = 0.90, 0.05, 0.05",
-        unit="shares that add up to 1",
-        low=0.0,
-        high=1.0,
-    )
-    undirected: bool = setting(
-        False, "a random split keeps an edge and its reverse together: for edges listed in both directions"
-    )
 
     @property
     def reading(self) -> dict[str, Any]:
@@ -64,7 +60,7 @@ class InputConfig(Checked):
         }
 
     def check(self) -> None:
-        """Columns, delimiter and shares have to make sense together."""
+        """Columns and characters have to make sense."""
         if self.columns is not None and len(self.columns) not in (2, 3):
             raise ConfigError(
                 f"input.columns={list(self.columns)} has {len(self.columns)} entries: it takes three columns "
@@ -82,6 +78,26 @@ class InputConfig(Checked):
                 f"input.comment={self.comment!r} is not one character: quote it for the shell, "
                 "'input.comment=#'"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputConfig(ReadingConfig, InputFiles):
+    """Edge lists and how to read them."""
+
+    split: tuple[float, ...] | None = setting(
+        None,
+        "shares of train, valid and test edges when only train is given; null = 0.90, 0.05, 0.05",
+        unit="shares that add up to 1",
+        low=0.0,
+        high=1.0,
+    )
+    undirected: bool = setting(
+        False, "a random split keeps an edge and its reverse together: for edges listed in both directions"
+    )
+
+    def check(self) -> None:
+        """Reading has to make sense, and shares and files together."""
+        super().check()
         if self.split is not None and (
             len(self.split) != 3 or abs(sum(self.split) - 1) > 1e-6 or self.split[0] <= 0
         ):

@@ -21,26 +21,30 @@ from marius_py.storage.protocols import Edges
 _SHOWN = 3
 
 
-def read_edges(path: Path | str, graph: Graph) -> Edges:
+def read_edges(path: Path | str, graph: Graph, **reading: Any) -> Edges:
     """Read edges of a graph from an edge list with the columns of `marius-prepare`.
 
     Args:
         path: TSV, CSV or Parquet (or NumPy) file with names; text may be compressed.
         graph: whose nodes and relations they are.
+        reading: how the file is read: format, columns, header, quoting, comment and delimiter of
+            `marius_py.prepare.prepare`.
 
     Returns:
         (E, 3) int64 head, relation and tail ids, in the file's order.
 
     Raises:
-        ConfigError: names that the graph lacks (how many, and similar ones), or other columns than the
-        graph's. FormatError: the file's content is wrong or empty. MissingPathError: no such file.
+        ConfigError: names that the graph lacks (how many, and similar ones), other columns than the graph's,
+        or a way to read that is none of the file's format. FormatError: the file's content is wrong or empty.
+        MissingPathError: no such file.
     """
-    source = open_source(path, key="edges")
+    source = open_source(path, key="edges", **reading)
     if source.has_relations != graph.has_relations:
         has, lacks = ("three", "two") if source.has_relations else ("two", "three")
         raise ConfigError(
             f"edges={path} has {has} columns, but {graph.path} was prepared from edges of {lacks}: "
-            "give head, relation and tail, or head and tail only, as the graph has them"
+            "give head, relation and tail, or head and tail only, as the graph has them; input.columns says "
+            "which columns these are"
         )
     blocks = [_as_text(block) for block in source.blocks()]
     if not sum(len(block[0]) for block in blocks):

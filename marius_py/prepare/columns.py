@@ -340,7 +340,7 @@ def elsewhere(argument: str, otherwise: str) -> str:
         argument: its name in Python.
         otherwise: what helps with a command that has no such key.
     """
-    commands = "marius-prepare and marius-extend"
+    commands = "marius-prepare, marius-extend and marius-evaluate"
     return f"(a key of {commands}; {argument}= in Python; for another command, {otherwise})"
 
 

@@ -38,6 +38,8 @@ from marius_py.errors import ConfigError
         ),
         (["mode=full", "candidates=1000"], False, "candidates=1000 is without effect"),
         (["mode=full", "candidates=5,6"], True, "candidates=5,6 is without effect"),
+        (["input.header=true"], False, "input.header=true is without effect: it is of edges=FILE, and edges"),
+        (["edges=null", "input.comment=%"], False, "input.comment=% is without effect"),
     ],
 )
 def test_settings_of_an_evaluation_without_effect_are_named(
@@ -70,6 +72,9 @@ def test_an_evaluation_that_is_refused_is_told_of_nothing_else(
         (["split=valid", "edges=null"], False),
         (["split=valid", "edges=null,f.tsv"], True),
         (["candidates=5", "mode=sampled"], False),
+        (["edges=f.tsv", "input.header=true"], False),
+        (["edges=null,f.tsv", "input.header=true"], True),
+        (["input.header=null"], False),
         (["candidates=5", "mode=full,sampled"], True),
     ],
 )

@@ -556,7 +556,7 @@ def test_a_header_in_quotes_that_are_letters_is_doubted(
     assert len(read(path)) == 2
     (line,) = caplog.messages
     assert """taken for an edge, though '"head"', '"relation"' and '"tail"' may be a column's name""" in line
-    assert "set input.quoting=true (a key of marius-prepare and marius-extend; quoting= in Python" in line
+    assert "set input.quoting=true (a key of marius-prepare, marius-extend and marius-evaluate; quo" in line
     caplog.clear()
     assert read(path, quoting=True) == [("a", "r", "b")]
     read(put(tmp_path, b'"\t"r"\t"b"\n"a"\tr"\tb\n'))
@@ -631,12 +631,14 @@ def test_columns_of_a_command_line_are_numbers_or_names(tmp_path: Path) -> None:
         (b"head\tother\ttail\n", "header", "write a line of names above it"),
     ],
 )
-def test_a_key_that_would_help_is_said_to_be_of_two_commands(
+def test_a_key_that_would_help_is_said_to_be_of_three_commands(
     tmp_path: Path, content: bytes, key: str, otherwise: str
 ) -> None:
     with pytest.raises(FormatError) as caught:
         read(put(tmp_path, content))
-    where = "(a key of marius-prepare and marius-extend; {}= in Python; for another command, {})"
+    where = (
+        "(a key of marius-prepare, marius-extend and marius-evaluate; {}= in Python; for another command, {})"
+    )
     assert where.format(key, otherwise) in str(caught.value)
 
 
