@@ -18,6 +18,7 @@ import torch
 from marius_py.assembly.checks import (
     check_capacity,
     check_components,
+    check_least,
     check_validation,
     hint_at_margin,
     warn_of_warmup,
@@ -171,8 +172,9 @@ def _train(
     config = with_penalties(config, graph.num_nodes, graph.num_edges["train"], begun)
     components = replace(components, regularizers=make_regularizers(config))
     partitioning = partitioning_of(graph, config)
+    table = NodeTable(partitioning, *components.row_floats)
+    check_least(config, table)
     model = make_model(config, components, graph, device)
-    table = NodeTable(partitioning, model.dim, model.node_state_dim)
     settings = plain_json(resolved(config, folder, graph))
     meta = identity(config, graph, partitioning) | {CONFIG_META: settings}
     store, capacity = open_store(config, folder, graph, table, model.relation_bytes, meta)

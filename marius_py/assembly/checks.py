@@ -23,10 +23,14 @@ from marius_py.nn.losses import LogisticLoss
 from marius_py.nn.registry import LOSSES
 from marius_py.nn.schedules import LEAST_WARMUP
 from marius_py.partitioning import Partitioning
-from marius_py.parts import batch_ids, batch_rows
+from marius_py.parts import batch_ids, batch_rows, number_of
 from marius_py.storage.protocols import NodeTable
 
 log = logging.getLogger(__name__)
+
+_ID_BYTES = 4 * 8
+"""Of an id of a batch where it is looked up in the buffer: drawn, beside all others, as a row there, and as a
+place among distinct ones."""
 
 
 def check_capacity(config: TrainConfig, partitions: int, capacity: int) -> None:
@@ -161,6 +165,18 @@ def check_memory(table: NodeTable, capacity: int, device: str) -> None:
         raise ConfigError(buffer_too_large(slots, table.slot_bytes, capacity, reason))
 
 
+def check_least(config: TrainConfig, table: NodeTable) -> None:
+    """Refuse rows of which memory does not hold the least buffer, before those of relations are made.
+
+    Long ones take minutes to make. Which capacity a run gets, and whether it can have it, is known later.
+
+    Raises:
+        ConfigError: as `check_memory`.
+    """
+    capacity = number_of(config, "capacity") or 2
+    check_memory(table, min(capacity, table.partitioning.num_partitions), config.storage.device)
+
+
 def check_batch(config: TrainConfig, table: NodeTable, capacity: int) -> None:
     """Refuse batches of which memory does not hold one beside the buffer: such a run would be killed.
 
@@ -172,7 +188,7 @@ def check_batch(config: TrainConfig, table: NodeTable, capacity: int) -> None:
     """
     device = resolve_device(config.device).type
     rows, ids = batch_rows(config, table, capacity), batch_ids(config, table, capacity)
-    needed = 2 * 4 * table.dim * rows + 8 * ids
+    needed = 2 * 4 * table.dim * rows + (_ID_BYTES if device == config.storage.device else 8) * ids
     free = memory_with_swap(device)
     if device == config.storage.device:
         free -= table.num_slots(capacity) * table.slot_bytes

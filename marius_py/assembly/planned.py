@@ -11,14 +11,13 @@ from pathlib import Path
 
 import torch
 
-from marius_py.assembly.checks import check_components, check_questions, check_validation
+from marius_py.assembly.checks import check_batch, check_components, check_questions, check_validation
 from marius_py.assembly.probes import measure_index, measure_swaps, measure_training
 from marius_py.config import AUTO, TrainConfig, make_components, saved_settings
 from marius_py.data.drawn_ahead import draws_few
 from marius_py.errors import ConfigError
 from marius_py.graph import open_graph
 from marius_py.machine import available_cores, available_memory
-from marius_py.nn.model import LinkPredictionModel
 from marius_py.partitioning import Partitioning
 from marius_py.parts import (
     DEMO_PARTITIONS,
@@ -65,10 +64,14 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
     own = graph.partitioning.num_partitions
     partitions, capacity = _number(config.storage.partitions), _number(config.storage.capacity)
     candidates = candidate_partitions(graph.num_nodes, own, partitions, capacity)
+    row_floats = components.row_floats
+    # Before rows of relations are made, which takes minutes where they are long; then with these, before
+    # seconds of measuring, which takes a few partitions of memory and a batch itself.
+    check_fitting(graph.num_nodes, row_floats, candidates, capacity, _budget(config, 0))
     model = make_model(config, components, graph, device)
-    row_floats = (model.dim, model.node_state_dim)
-    # Before seconds of measuring, which takes a few partitions of memory itself.
-    check_fitting(graph.num_nodes, row_floats, candidates, capacity, _budget(config, model))
+    check_fitting(graph.num_nodes, row_floats, candidates, capacity, _budget(config, model.relation_bytes))
+    smallest = Partitioning(graph.num_nodes, candidates[-1])
+    check_batch(config, NodeTable(smallest, *row_floats), min(2, smallest.num_partitions))
     output = Path(config.output) if config.output is not None else Path("runs")
     place = output.absolute()
     check_content(place, resume=True)
@@ -90,7 +93,7 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
         ahead = not batches.per_question and draws_few(components.sampler)
         index_rate = measure_index(graph, model.compiled, drawn_ahead=ahead)
     machine = Machine(
-        memory_bytes=_budget(config, model),
+        memory_bytes=_budget(config, model.relation_bytes),
         disk_free_bytes=disk.free if disk.total else None,
         cores=available_cores(),
         gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else None,
@@ -166,15 +169,16 @@ def _chosen(
         return {"partitions": number, "capacity": capacity or number}, "the demo graph fits in any memory"
     graph = open_graph(config.graph)
     number = partitions or graph.partitioning.num_partitions
-    model = make_model(config, make_components(config), graph, torch.device("cpu"))
-    table = NodeTable(Partitioning(graph.num_nodes, number), model.dim, model.node_state_dim)
-    size = number * table.slot_bytes
-    budget = _budget(config, model)
-    if capacity is None and size <= budget:
-        return (
-            {"partitions": number, "capacity": number},
-            f"everything in memory: {size / _GIB:.2f} GiB of the {budget / _GIB:.2f} that may be taken",
-        )
+    components = make_components(config)
+    size = number * NodeTable(Partitioning(graph.num_nodes, number), *components.row_floats).slot_bytes
+    if capacity is None and size <= _budget(config, 0):
+        model = make_model(config, components, graph, torch.device("cpu"))
+        budget = _budget(config, model.relation_bytes)
+        if size <= budget:
+            return (
+                {"partitions": number, "capacity": number},
+                f"everything in memory: {size / _GIB:.2f} GiB of the {budget / _GIB:.2f} that may be taken",
+            )
     if config.storage.partitions is None:  # the graph's own
         config = replace(config, storage=replace(config.storage, partitions=number))
     chosen, machine = plan(config)
@@ -185,9 +189,9 @@ def _chosen(
     )
 
 
-def _budget(config: TrainConfig, model: LinkPredictionModel) -> int:
+def _budget(config: TrainConfig, relation_bytes: int) -> int:
     device = config.storage.device
-    return buffer_budget(available_memory(device), model.relation_bytes, device)
+    return buffer_budget(available_memory(device), relation_bytes, device)
 
 
 def _number(value: int | str | None) -> int | None:

@@ -58,6 +58,11 @@ class Components:
     regularizers: tuple[Regularizer, ...]
     rate: RateSchedule
 
+    @property
+    def row_floats(self) -> tuple[int, int]:
+        """D and S, floats of the embedding and of the optimizer state of a node."""
+        return self.decoder.dim, self.optimizer.state_dim(self.decoder.dim)
+
 
 def make_components(config: TrainConfig) -> Components:
     """Make all parts of the model.

@@ -103,6 +103,7 @@ def test_a_buffer_that_memory_does_not_hold_is_refused_before_a_run_is_begun(
     [
         (["model.dim=1000000000000"], r"model\.dim=1000000000000 makes rows of 10+ floats: .* set a smaller"),
         (["negatives.count=1000000000000"], r"a batch needs .* memory has .* negatives\.count \(it is 10+\)"),
+        (["negatives.count=20000000"], r"a batch needs 1\.2 GiB, .* negatives\.count \(it is 20+\)"),
         (["training.batch_size=1000000000000"], r"a batch needs .* training\.batch_size \(10{12}\)"),
         (["model.dim=1000000"], r"the buffer needs .* \(this machine has 1\.0 GiB free\)"),
     ],
@@ -113,6 +114,18 @@ def test_what_memory_does_not_hold_is_refused_before_a_run_is_begun(
     monkeypatch.setattr(checks, "memory_with_swap", lambda device: 1 << 30)
     with pytest.raises(ConfigError, match=message):
         train(load_config([f"graph={graph.path}", f"output={tmp_path / 'run'}", *SMALL, *words]))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_buffer_that_memory_does_not_hold_is_refused_before_relations_are_made(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "memory_with_swap", lambda device: 1 << 20)
+    monkeypatch.setattr(build, "make_model", None)
+    for words in (["storage.capacity=4"], []):
+        given = [f"graph={graph.path}", f"output={tmp_path / 'run'}", *SMALL, "model.dim=10000", *words]
+        with pytest.raises(ConfigError, match="the buffer needs"):
+            train(load_config(given))
     assert not (tmp_path / "run").exists()
 
 

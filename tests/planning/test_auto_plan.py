@@ -131,10 +131,19 @@ def test_no_plan_is_told_that_training_refuses(graph, memory, capsys, monkeypatc
     assert (told in capsys.readouterr().err) == bool(more)
 
 
-def test_what_does_not_fit_is_said(graph, tmp_path, memory, capsys):
+def test_what_does_not_fit_is_said_before_relations_are_made(graph, tmp_path, memory, capsys, monkeypatch):
     memory(1000)
+    monkeypatch.setattr("marius_py.assembly.planned.make_model", None)
     assert cli.train([f"graph={graph}", f"output={tmp_path / 'run'}", "storage.partitions=auto"]) == 2
     assert "the buffer needs" in capsys.readouterr().err
+
+
+def test_batches_that_do_not_fit_are_told_before_one_is_measured(graph, memory, capsys, monkeypatch):
+    memory(1 << 30)
+    monkeypatch.setattr("marius_py.assembly.planned.measure_disk", None)
+    monkeypatch.setattr("marius_py.assembly.checks.memory_with_swap", lambda device: 1 << 30)
+    assert cli.plan([f"graph={graph}", "negatives.count=20000000", "device=cpu"]) == 2
+    assert "a batch needs 1.2 GiB" in capsys.readouterr().err
 
 
 def test_other_words_are_refused(graph, capsys):
