@@ -81,7 +81,8 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
     read_rate, write_rate, commit_s = measure_disk(place, row_floats)
     threads = config.pipeline.compute_threads or available_cores()
     with torch_threads(threads):
-        sample = measure_training(config, graph, device, 4 * sum(row_floats))
+        half = available_memory() // 2
+        sample = measure_training(config, graph, device, 4 * sum(row_floats), half)
     batches = make_batch_settings(config, model.compiled)
     # A device sorts edges in no time that would count.
     is_there = finds_known_on_device(

@@ -33,6 +33,8 @@ from marius_py.types import SIDES
 
 _ROW_BYTES = 256 << 20
 """Rows of a sample: enough that they do not fit in a processor's cache."""
+_ROW_COPIES = 3
+"""Times that a sample's rows are held: in the buffer, and in the store as committed and as written anew."""
 _PROBE_S = 1.0
 _MOST_S = 4.0
 """Seconds of epochs after which no further one is measured, where a single batch takes that long."""
@@ -81,13 +83,16 @@ class _StillStore(MemoryPartitionStore):
         return 0 if self.is_still else super().write(part, embeddings, state)
 
 
-def measure_training(config: TrainConfig, graph: Graph, device: torch.device, row_bytes: int) -> Sample:
+def measure_training(
+    config: TrainConfig, graph: Graph, device: torch.device, row_bytes: int, memory_bytes: int
+) -> Sample:
     """The run's own pipeline on a sample of its edges, with everything in memory.
 
     The sample's nodes are folded into as many rows of `row_bytes`, an embedding with its state, as make
-    256 MiB, so that access to memory is as random as in the run.
+    256 MiB, so that access to memory is as random as in the run; or fewer, that all copies of them take
+    `memory_bytes` at most.
     """
-    num_nodes = max(2, min(graph.num_nodes, _ROW_BYTES // row_bytes))
+    num_nodes = max(2, min(graph.num_nodes, min(_ROW_BYTES, memory_bytes // _ROW_COPIES) // row_bytes))
     batch = config.training.batch_size
     available = graph.num_edges["train"]
     count = min(available, batch)

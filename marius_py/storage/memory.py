@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from marius_py.errors import FormatError, StorageError
 from marius_py.partitioning import Partitioning
+from marius_py.storage.aligned import allocate
 from marius_py.storage.checkpoint_file import copy_checkpoint
 from marius_py.storage.checks import check_arrays, check_part, check_table
 from marius_py.storage.edge_writer import edge_dtype
@@ -22,6 +23,13 @@ from marius_py.storage.file_io import array_checksum
 from marius_py.storage.protocols import Checkpoint, Edges, Float32, NodeTable
 from marius_py.storage.slots import EMPTY, SlotTable
 from marius_py.types import SPLITS, Bucket
+
+
+def _copied(rows: Float32) -> Float32:
+    """A copy whose memory goes back to the system with it, whatever else is in use between: rows are many."""
+    copy: Float32 = allocate(rows.shape)
+    copy[...] = rows
+    return copy
 
 
 class MemoryPartitionStore:
@@ -70,7 +78,7 @@ class MemoryPartitionStore:
         check_arrays(self._table, part, embeddings, state)
         slot = self._slots.claim(part)
         rows = self._table.partitioning.size(part)
-        self._versions[slot] = (embeddings[:rows].copy(), state[:rows].copy())
+        self._versions[slot] = (_copied(embeddings[:rows]), _copied(state[:rows]))
         self._slots.confirm(part)
         return sum(array.nbytes for array in self._versions[slot])
 

@@ -286,7 +286,8 @@ def test_training_is_measured_with_the_buffer_where_the_run_has_it(device, tmp_p
     prepare_arrays(random_edges(500, 4000), tmp_path / "graph", partitions=4)
     words = ["model.decoder=distmult", "model.dim=16", "negatives.count=8", "pipeline.compute_threads=1"]
     config = load_config([f"graph={tmp_path / 'graph'}", f"storage.device={device}", *words])
-    assert measure_training(config, open_graph(tmp_path / "graph"), torch.device("cpu"), 128).rate > 0
+    sample = measure_training(config, open_graph(tmp_path / "graph"), torch.device("cpu"), 128, 1 << 30)
+    assert sample.rate > 0
     assert used
     assert all(settings.device_buffer is (device == "cuda") for settings in used)
     assert all((settings.capacity, settings.threads) == (2, 1) for settings in used)
@@ -404,9 +405,18 @@ def test_a_measurement_reads_its_sample_of_a_bucket_and_no_more(tmp_path, monkey
     config = load_config([f"graph={tmp_path / 'graph'}", *words])
     graph = open_graph(tmp_path / "graph")
     monkeypatch.setattr("marius_py.storage.files._hook", note)
-    measure_training(config, graph, torch.device("cpu"), 128)
+    measure_training(config, graph, torch.device("cpu"), 128, 1 << 30)
     assert probed == [50]
     assert sum(read) == 50 * 12
+
+
+def test_a_measurement_takes_no_more_memory_than_it_may(tmp_path, monkeypatch):
+    monkeypatch.setattr("marius_py.assembly.probes._epoch", lambda *given: (1.0, 0))
+    prepare_arrays(random_edges(500, 4000), tmp_path / "graph", partitions=1)
+    graph = open_graph(tmp_path / "graph")
+    config = load_config([f"graph={tmp_path / 'graph'}", "model.dim=16"])
+    for memory, nodes in ((1 << 30, graph.num_nodes), (3 * 128 * 100, 100), (1, 2)):
+        assert measure_training(config, graph, torch.device("cpu"), 128, memory).num_nodes == nodes
 
 
 def test_measuring_is_quiet_and_leaves_the_log_of_other_runs(tmp_path, caplog, monkeypatch):
@@ -421,7 +431,7 @@ def test_measuring_is_quiet_and_leaves_the_log_of_other_runs(tmp_path, caplog, m
     prepare_arrays(random_edges(500, 4000), tmp_path / "graph", partitions=4)
     words = ["model.decoder=distmult", "model.dim=16", "negatives.count=8", "pipeline.compute_threads=1"]
     config = load_config([f"graph={tmp_path / 'graph'}", *words])
-    measure_training(config, open_graph(tmp_path / "graph"), torch.device("cpu"), 128)
+    measure_training(config, open_graph(tmp_path / "graph"), torch.device("cpu"), 128, 1 << 30)
     of_trainer = [one.message for one in caplog.records if one.name == "marius_py.training.trainer"]
     assert set(of_trainer) == {"of another run"}
 
@@ -514,7 +524,7 @@ def test_batches_that_take_seconds_are_measured_once(tmp_path, monkeypatch):
     prepare_arrays(random_edges(500, 4000), tmp_path / "graph", partitions=1)
     words = ["model.decoder=distmult", "model.dim=16", "training.batch_size=5000"]
     config = load_config([f"graph={tmp_path / 'graph'}", *words])
-    sample = measure_training(config, open_graph(tmp_path / "graph"), torch.device("cpu"), 128)
+    sample = measure_training(config, open_graph(tmp_path / "graph"), torch.device("cpu"), 128, 1 << 30)
     assert epochs == [1]
     assert sample.seconds > 0
 
@@ -532,7 +542,7 @@ def test_compiling_loops_is_no_part_of_the_rate(tmp_path, monkeypatch):
     prepare_arrays(random_edges(500, 4000), tmp_path / "graph", partitions=1)
     words = ["model.decoder=distmult", "model.dim=16", "negatives.count=8", "training.batch_size=5000"]
     config = load_config([f"graph={tmp_path / 'graph'}", *words])
-    sample = measure_training(config, open_graph(tmp_path / "graph"), torch.device("cpu"), 128)
+    sample = measure_training(config, open_graph(tmp_path / "graph"), torch.device("cpu"), 128, 1 << 30)
     assert sample.seconds < 0.4
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from marius_py.errors import ConfigError, FormatError, StorageError
 from marius_py.partitioning import Partitioning
+from marius_py.storage.aligned import is_aligned
 from marius_py.storage.checkpoint_file import encode, open_checkpoint
 from marius_py.storage.hdf5_nodes import create_node_store, open_node_store
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
@@ -84,6 +85,12 @@ def test_memory_store_has_a_spare_slot_a_partition_by_default() -> None:
     for dim, state_dim in ((0, 0), (3, -1)):
         with pytest.raises(ConfigError, match="dim"):
             MemoryPartitionStore(NodeTable(TABLE.partitioning, dim, state_dim))
+
+
+def test_memory_store_keeps_rows_where_the_system_has_them_back() -> None:
+    held = [array for version in filled()._versions.values() for array in version if array.size]
+    assert held
+    assert all(map(is_aligned, held))  # on pages of their own
 
 
 @pytest.mark.parametrize(("kind", "code"), [("fail", None), ("enospc", errno.ENOSPC), ("eio", errno.EIO)])
