@@ -182,11 +182,11 @@ def _train(
         if store.meta is not None:  # a new run has written them before its store
             record_settings(store, settings)
             write_yaml(settings, folder / CONFIG_FILE)
-        with edges_of(graph, partitioning, folder) as edges:
+        with graph.edges() as own, edges_of(graph, partitioning, folder) as edges:
             plan = plan_validation(config, graph, committed_meta(store))
             meta |= {VALIDATION_META: plan.to_meta()}
             join = Joint(
-                config, components, model, graph, edges, folder, device, meta, watcher, watchdog, plan
+                config, components, model, graph, edges, own, folder, device, meta, watcher, watchdog, plan
             )
             try:
                 history = join.train(store, capacity)

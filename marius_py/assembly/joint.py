@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -104,13 +103,18 @@ class Passing(Watcher):
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """The parts of a run, and what is made of several of them."""
+    """The parts of a run, and what is made of several of them.
+
+    Attributes:
+        edges: in the run's partitions. own_edges: in the graph's own.
+    """
 
     config: TrainConfig
     components: Components
     model: LinkPredictionModel
     graph: Graph
     edges: Hdf5EdgeStore
+    own_edges: Hdf5EdgeStore
     folder: Path
     device: torch.device
     meta: Mapping[str, Any]
@@ -125,26 +129,24 @@ class Joint:
         """Metrics of the last commit in the run folder, or in a snapshot's; of a sample if `plan` is one.
 
         Candidates by degree are ends of edges at random places: they come from the graph's own file, so that
-        they are the same in any number of partitions.
+        they are the same in any number of partitions. It is open all along: the graph may be prepared anew.
         """
         settings = self.config.evaluation
         asked = {"mode": settings.mode, "max_edges": settings.max_edges, "candidates": settings.candidates}
-        own = self.edges.partitioning == self.graph.partitioning
-        with nullcontext(self.edges) if own else self.graph.edges() as edges:
-            metrics = rank_split(
-                folder or self.folder,
-                self.graph,
-                edges,
-                self.model,
-                split,
-                **(asked if plan is None else plan.arguments()),
-                ks=settings.ks,
-                memory_bytes=settings.memory_bytes,
-                precision=settings.precision,
-                seed=self.config.training.seed,
-                progress=self.watcher.on_stage,
-                touch=partial(self.watchdog.touch, threading.current_thread().name),
-            )
+        metrics = rank_split(
+            folder or self.folder,
+            self.graph,
+            self.own_edges,
+            self.model,
+            split,
+            **(asked if plan is None else plan.arguments()),
+            ks=settings.ks,
+            memory_bytes=settings.memory_bytes,
+            precision=settings.precision,
+            seed=self.config.training.seed,
+            progress=self.watcher.on_stage,
+            touch=partial(self.watchdog.touch, threading.current_thread().name),
+        )
         return metrics.to_json()
 
     def snapshot(self) -> None:

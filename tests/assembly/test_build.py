@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from marius_py.assembly import folder
-from marius_py.assembly.build import train, warn_of_decline
+from marius_py.assembly.build import Watcher, train, warn_of_decline
 from marius_py.assembly.folder import run_folder
 from marius_py.assembly.planned import plan
 from marius_py.config import EvaluateConfig, TrainConfig, compose, load_config
 from marius_py.errors import ConfigError, StorageError
 from marius_py.evaluating import evaluate
 from marius_py.parts import check_resumable
-from marius_py.prepare import prepare
+from marius_py.prepare import prepare, prepare_arrays
 from marius_py.storage.reader import open_node_reader
 
 
@@ -267,3 +268,32 @@ def test_a_run_is_the_same_whatever_torchs_defaults_are(
         with open_node_reader(tmp_path / str(number) / "checkpoint") as reader:
             found.append((result["test"]["mrr"], reader.fingerprint))
     assert found == [found[0]] * len(modes)
+
+
+@pytest.mark.parametrize("partitions", [4, 2])
+def test_a_run_goes_on_with_its_graph_where_another_takes_the_place(partitions: int, tmp_path: Path) -> None:
+    def prepared(shift: int) -> None:
+        edges = [(node % 20, 0, (node * node + shift) % 20) for node in range(60)]
+        split = {"train": edges[:40], "valid": edges[40:50], "test": edges[50:]}
+        arrays = {name: np.array(some) for name, some in split.items()}
+        prepare_arrays(**arrays, output=tmp_path / "graph", num_nodes=20, partitions=4, overwrite=True)
+
+    class Replacing(Watcher):
+        def on_epoch(self, line: Mapping[str, Any]) -> None:
+            prepared(3)
+
+    results = []
+    for number, watcher in enumerate((Watcher(), Replacing())):
+        prepared(1)
+        words = [
+            "device=cpu",
+            "model.dim=4",
+            "negatives.count=4",
+            "training.epochs=2",
+            "training.valid_every=1",
+        ]
+        words += [f"storage.partitions={partitions}", "pipeline.mode=inline", "pipeline.compute_threads=1"]
+        output = f"output={tmp_path / f'run{number}'}"
+        results.append(train(load_config([f"graph={tmp_path / 'graph'}", output, *words]), watcher)["test"])
+    first, second = ({**one, "seconds": 0} for one in results)
+    assert first == second
