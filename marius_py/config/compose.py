@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from marius_py.config.evaluate_schema import EvaluateConfig
 from marius_py.config.groups import conf_dir, own_groups, refused
 from marius_py.config.hydra_values import files_of, plain_of, values_of
+from marius_py.config.near import UnknownKeyError
 from marius_py.config.overrides import (
     keys_in,
     prepare_overrides,
@@ -106,7 +107,13 @@ def config_from(
             defaults = _compose_plain(NAMES[kind], [], config_dir)
             keys = keys_in(overrides) | _chosen_keys(NAMES[kind], overrides, config_dir)
             composed = overlay(as_given(saved), composed, defaults, keys)
-    config = build(kind, composed)
+    try:
+        config = build(kind, composed)
+    except UnknownKeyError as error:
+        file = None if overrides is None else _file_with(error.key, NAMES[kind], overrides, config_dir)
+        if file is None:
+            raise
+        raise ConfigError(f"{file}: {error}") from error
     if overrides is not None and isinstance(config, TrainConfig):
         warn_of_idle(config, overrides)
     return config
@@ -146,6 +153,19 @@ def _check_packages(name: str, overrides: Sequence[str], config_dir: str | Path 
                 f"{path} lacks the line `# @package _global_`, without which its settings are none of the "
                 "run's: write it as the first line of the file"
             )
+
+
+def _file_with(key: str, name: str, overrides: Sequence[str], config_dir: str | Path | None) -> Path | None:
+    """The file of a user's own groups, of those composed, that sets a key; the rest as for `_chosen_keys`."""
+    own = own_groups(name, config_dir)
+    if own is None:
+        return None
+    for one in files_of(name, overrides, own).defaults:
+        path = own / f"{one.config_path}.yaml"
+        keys = keys_of_file(path, one.package or "") if path.is_file() else ()
+        if any(f"{found}.".startswith(f"{key}.") for found in keys):
+            return path
+    return None
 
 
 def _chosen(

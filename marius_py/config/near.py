@@ -52,9 +52,17 @@ def _likeness(one: str, other: str) -> float:
     return max(ratio, _BEGINNING) if len(one) >= _SHORTEST and other.startswith(one) else ratio
 
 
+class UnknownKeyError(ConfigError):
+    """There is no setting `key`."""
+
+    def __init__(self, message: str, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
+
+
 def unknown_key(
     key: str, known: Iterable[str], groups: Sequence[str] = (), commands: Sequence[str] = ()
-) -> ConfigError:
+) -> UnknownKeyError:
     """The error for a key that no setting has.
 
     Args:
@@ -74,4 +82,4 @@ def unknown_key(
     if not near:
         sections = dict.fromkeys(name.split(".")[0] + ".*" if "." in name else name for name in names)
         near = [*sections, *(one for one in groups if one not in sections and f"{one}.*" not in sections)]
-    return ConfigError(f"unknown key {key}{meant} (allowed here: {', '.join(near)})")
+    return UnknownKeyError(f"unknown key {key}{meant} (allowed here: {', '.join(near)})", key)

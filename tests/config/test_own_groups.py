@@ -49,6 +49,25 @@ def test_a_file_of_ones_own_that_cannot_be_read_is_named(tmp_path: Path) -> None
         load_config(["graph=g", "experiment=broken"], config_dir=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("experiment/mine", "# @package _global_\nmodel: {dimm: 16}\n", ["experiment=mine"]),
+        ("model/mine", "defaults: [base, _self_]\ndimm: 16\n", ["model=mine"]),
+        ("model/complex", "defaults: [base, _self_]\ndimm: {a: 16}\n", []),  # in the place of the package's
+    ],
+)
+def test_a_file_of_ones_own_with_an_unknown_key_is_named(
+    name: str, content: str, words: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / f"{name}.yaml"
+    file.parent.mkdir()
+    file.write_text(content)
+    with pytest.raises(ConfigError) as caught:
+        load_config(["graph=g", "training.epochs=2", *words], config_dir=tmp_path)
+    assert str(caught.value).startswith(f"{file}: unknown key model.dimm; did you mean model.dim?")
+
+
 @pytest.mark.parametrize("content", ["model: {dim: 16}\n", "", "# mine\n# @package _global_\ndevice: cpu\n"])
 @pytest.mark.parametrize("name", ["mine", "sub/mine"])
 def test_an_experiment_without_its_first_line_is_named_with_that_line(
