@@ -55,6 +55,11 @@ class Graph:
     report: Mapping[str, Any]
     files: Mapping[str, Mapping[str, Any]]
 
+    def __repr__(self) -> str:
+        edges = ", ".join(f"{count} {split} edges" for split, count in self.num_edges.items())
+        relations = f"{self.num_relations} relations" if self.has_relations else "no relations"
+        return f"{type(self).__name__}({str(self.path)!r}: {self.num_nodes} nodes, {relations}, {edges})"
+
     def edges(self) -> Hdf5EdgeStore:
         """Open the edges as prepared; the caller closes the store.
 

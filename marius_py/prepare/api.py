@@ -21,7 +21,7 @@ from marius_py.prepare.columns import ColumnKey, Header
 from marius_py.prepare.dictionary import EdgeSpill, Ingest
 from marius_py.prepare.folder import building, check_output
 from marius_py.prepare.progress import ProgressHook, silent
-from marius_py.prepare.sources import open_source
+from marius_py.prepare.sources import open_splits
 from marius_py.prepare.splitting import GivenSplits, RandomSplits, check_shares, random_counts
 from marius_py.types import MAX_PARTITIONS, MAX_SEED, SPLITS
 from marius_py.whole import is_whole
@@ -103,10 +103,7 @@ def prepare(
         "header": header,
         "columns": columns,
     }
-    sources = [
-        None if path is None else open_source(path, key=f"input.{split}", **options)
-        for split, path in zip(SPLITS, (train, valid, test), strict=True)
-    ]
+    sources = open_splits(train, valid, test, **options)
     present = [source for source in sources if source is not None]
     has_relations = _agree_on_relations(present)
     if len(present) == 1:

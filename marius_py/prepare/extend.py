@@ -31,7 +31,7 @@ from marius_py.prepare.dictionary import EdgeSpill, Ingest
 from marius_py.prepare.folder import building, check_output
 from marius_py.prepare.graph_files import GraphContent, write_graph
 from marius_py.prepare.progress import ProgressHook, silent
-from marius_py.prepare.sources import open_source
+from marius_py.prepare.sources import open_splits
 from marius_py.storage.edge_writer import BLOCK_ROWS, edge_dtype
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.protocols import Edges
@@ -145,10 +145,7 @@ def extend_graph(
     check_output(Path(output), overwrite)
     output = Path(output).absolute()  # the current folder may be another one at the end
     reading["numbered"] = partial(_is_numbered, old)
-    sources = [
-        None if path is None else open_source(path, key=f"input.{split}", **reading)
-        for split, path in zip(SPLITS, (train, valid, test), strict=True)
-    ]
+    sources = open_splits(train, valid, test, **reading)
     for source in sources:
         if source is not None and source.has_relations != old.has_relations:
             has, needs = ("relations", "none") if source.has_relations else ("no relations", "relations")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from marius_py.errors import ConfigError, MissingPathError
 from marius_py.prepare.blocks import EdgeSource
@@ -12,6 +13,7 @@ from marius_py.prepare.columns import ColumnKey, Header, elsewhere
 from marius_py.prepare.text import TextSource
 from marius_py.prepare.typed import NumpySource, ParquetSource
 from marius_py.storage.regular import PIPE, irregular_kind
+from marius_py.types import SPLITS
 
 _COMPRESSED = (".gz", ".zst", ".zstd", ".bz2", ".xz", ".lz4")
 """Endings to look behind; which compression is read the first bytes decide."""
@@ -92,6 +94,20 @@ def open_source(
         if value is not None:
             raise ConfigError(f"{name} is {value!r}, but {path} is read as {kind}; {name} is for tsv and csv")
     return ParquetSource(path, columns=keys) if kind == "parquet" else NumpySource(path, columns=keys)
+
+
+def open_splits(
+    train: Path | str, valid: Path | str | None, test: Path | str | None, **options: Any
+) -> list[EdgeSource | None]:
+    """Open the edge list of each split, as `open_source`; None where there is none, of valid and test."""
+    others = zip(SPLITS[1:], (valid, test), strict=True)
+    return [
+        open_source(train, key=f"input.{SPLITS[0]}", **options),
+        *(
+            None if path is None else open_source(path, key=f"input.{name}", **options)
+            for name, path in others
+        ),
+    ]
 
 
 def format_of(path: Path, format: str = "auto") -> str:

@@ -43,6 +43,15 @@ def test_partitions_are_even_contiguous_ranges(num_nodes: int, data: st.DataObje
     assert np.array_equal(starts[part] + row, np.arange(num_nodes))
 
 
+def test_a_graph_is_shown_in_one_line(tmp_path: Path) -> None:
+    edges = np.array([[0, 0, 1], [1, 1, 2], [2, 0, 0], [0, 0, 2]])
+    graph = prepare_arrays(edges[:2], tmp_path / "g", valid=edges[2:3], test=edges[3:])
+    shown = "3 nodes, 2 relations, 2 train edges, 1 valid edges, 1 test edges"
+    assert repr(graph) == f"Graph({str(tmp_path / 'g')!r}: {shown})"
+    plain = prepare_arrays(edges[:, [0, 2]], tmp_path / "p", split=(1, 0, 0))
+    assert "3 nodes, no relations, 4 train edges, 0 valid edges" in repr(plain)
+
+
 def test_number_of_partitions_out_of_range() -> None:
     for p in (0, 6):
         with pytest.raises(ConfigError, match=rf"partitions is {p}; allowed: 1 to the number of nodes \(5\)"):

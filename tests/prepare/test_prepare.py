@@ -243,6 +243,8 @@ def test_bad_arguments_are_refused_before_anything_is_written(tmp_path: Path) ->
         prepare(train, tmp_path / "g", format="xml")
     with pytest.raises(StorageError, match=r"input\.train=.* does not exist"):
         prepare(tmp_path / "none.tsv", tmp_path / "g")
+    with pytest.raises(ConfigError, match=r"input\.train is of type NoneType; allowed: the path of a file"):
+        prepare(None, tmp_path / "g", valid=train)  # type: ignore[arg-type]
     assert [p.name for p in tmp_path.iterdir()] == ["t.tsv"]
 
 
