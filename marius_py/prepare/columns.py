@@ -42,7 +42,7 @@ _WHOLE_VALUE = re.compile(r"\s*[+-]?[0-9]+(\.0*)?\s*")
 _NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
 _IN_QUOTES = re.compile(r'".*"', re.DOTALL)
 _DELIMITERS = {",": "a comma", "\t": "a tab", " ": "a blank", ";": "a semicolon", "|": "a bar"}
-_COMMENTS = ("#", "%")
+_COMMENTS = ("#", "%", "//")
 logger = logging.getLogger(__name__)
 
 
@@ -309,10 +309,10 @@ def _takes_header(
 
 def _other_reading(cells: Sequence[str]) -> str:
     """What may be wrong with a first line of so many cells: a comment, or another delimiter."""
-    sign = cells[0][:1]
-    if sign in _COMMENTS:
+    sign = next(filter(cells[0].startswith, _COMMENTS), None)
+    if sign is not None:
         return (
-            f"; if lines at the top that begin with {sign} are comments, set input.comment='{sign}' "
+            f"; if lines at the top that begin with {sign} are comments, set input.comment='{sign[0]}' "
             f"{elsewhere('comment', 'take these lines out of the file')}"
         )
     if len(cells) > 1:

@@ -166,6 +166,8 @@ def test_misplaced_quotes_are_errors(tmp_path: Path, row: bytes, text: str) -> N
         (b"a,r,b\n", r"line 1 has 1 column; .*is the delimiter a comma\? Set 'input\.delimiter=,'"),
         (b"a b\n", r"line 1 has 1 column; .*is the delimiter a blank\? Set 'input\.delimiter= '"),
         (b"# web graph\n0\t1\n", r"line 1 has 1 column; .*are comments, set input\.comment='#'"),
+        (b"// web graph\n0\t1\n", r"line 1 has 1 column; .* begin with // are .*, set input\.comment='/'"),
+        (b"/a b\n0\t1\n", r"line 1 has 1 column; .*; is the delimiter a blank"),
         (b"% a\tb\tc\td\n0\t1\n", r"line 1 has 4 columns .*; .*are comments, set input\.comment='%'"),
         (b"\na\tb\tc\td\n", r"line 2 has 4 columns \('a', 'b', 'c', 'd'\); .*input\.columns, by name"),
         ("a\tr\tb\n".encode("utf-16"), r"line 1: a NUL character .*looks like UTF-16"),
