@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from marius_py.errors import FormatError, MissingPathError, StorageError
 from marius_py.predict.queries import PARTS
 from marius_py.prepare.column_names import WORDS
+from marius_py.storage.regular import DEVICE, irregular_kind
 
 Column = list[str | None] | None
 
@@ -65,8 +66,7 @@ def read_queries(path: Path | str) -> Queries:
         names the line.
     """
     file = Path(path)
-    if not file.exists():
-        raise MissingPathError(f"queries {file} does not exist")
+    _check_end(file, "queries")
     if _is_parquet(file):
         return _read_parquet(file)
     try:
@@ -101,8 +101,7 @@ def read_names(path: Path | str) -> list[str]:
         MissingPathError: no such file. StorageError: it cannot be read. FormatError: it holds no names.
     """
     file = Path(path)
-    if not file.exists():
-        raise MissingPathError(f"names {file} does not exist")
+    _check_end(file, "names")
     try:
         names = _parquet_names(file) if _is_parquet(file) else _text_names(file)
     except UnicodeDecodeError as error:
@@ -112,6 +111,14 @@ def read_names(path: Path | str) -> list[str]:
     if not names:
         raise FormatError(f"{file} holds no names; a name a line is expected")
     return names
+
+
+def _check_end(file: Path, what: str) -> None:
+    """Refuse what is not there, or may have no end, as a device; a pipe is read."""
+    if not file.exists():
+        raise MissingPathError(f"{what} {file} does not exist")
+    if irregular_kind(file) == DEVICE:
+        raise MissingPathError(f"{what} {file} is no file but a device; give a file, or a pipe")
 
 
 def _text_names(file: Path) -> list[str]:

@@ -11,12 +11,13 @@ import stat
 from pathlib import Path
 
 PIPE = "a pipe"
+DEVICE = "a device"
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: PIPE,
     stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
+    stat.S_IFCHR: DEVICE,
+    stat.S_IFBLK: DEVICE,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from marius_py import cli, load
 from marius_py.errors import ConfigError, FormatError, MissingPathError
 from marius_py.predict import Prediction, open_index, predict
-from marius_py.predict.query_files import read_names
+from marius_py.predict.query_files import read_names, read_queries
 from marius_py.run import Run
 from tests.small_runs import write_run
 
@@ -170,3 +171,15 @@ def test_files_of_names(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1], "b": [2]}), table)
     with pytest.raises(FormatError, match="has no column name; it has a, b"):
         read_names(table)
+
+
+@pytest.mark.parametrize("read", [read_names, read_queries])
+def test_what_may_have_no_end_is_refused_and_a_pipe_read(read: Any) -> None:
+    with pytest.raises(MissingPathError, match=r"/dev/zero is no file but a device"):
+        read("/dev/zero")
+    reading, writing = os.pipe()
+    os.write(writing, b"a\tr\t?\n")
+    os.close(writing)
+    found = read(f"/dev/fd/{reading}")
+    os.close(reading)
+    assert found == ["a\tr\t?"] if read is read_names else found.cells["head"] == ["a"]
