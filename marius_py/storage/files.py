@@ -351,4 +351,5 @@ def remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        logger.warning("cannot remove %s: %s", path, error.strerror)
+        if os.path.lexists(path):  # a file system that is read-only refuses to remove what is not there
+            logger.warning("cannot remove %s: %s", path, error.strerror)

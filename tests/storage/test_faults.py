@@ -559,3 +559,18 @@ def test_a_missing_object_is_said_in_plain_words(tmp_path: Path) -> None:
     with pytest.raises(StorageError) as caught, hdf5_errors_as_storage("write", tmp_path / "e.h5"):
         raise KeyError(HDF5_READ)
     assert str(caught.value) == f"cannot write {tmp_path}/e.h5: Input/output error"
+
+
+def test_only_what_is_there_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file system that is read-only refuses both."""
+
+    def refuse(path: Path, *, missing_ok: bool) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    (tmp_path / "there").touch()
+    monkeypatch.setattr(Path, "unlink", refuse)
+    for name in ("there", "gone"):
+        files.remove(tmp_path / name)
+    assert caplog.messages == [f"cannot remove {tmp_path / 'there'}: Read-only file system"]
