@@ -68,6 +68,20 @@ def test_the_watcher_of_an_evaluation_is_told_its_stages(tmp_path):
     assert done == total
 
 
+def test_memory_that_a_watcher_lacks_is_not_the_rankings(tmp_path, caplog):
+    run, *_ = write_run(tmp_path)
+    own = MemoryError("the listener's")
+
+    class Listener(Watcher):
+        def on_stage(self, stage, done, total, unit):
+            raise own
+
+    with pytest.raises(MemoryError) as caught:
+        marius_py.evaluate(settings(run), watcher=Listener())
+    assert caught.value is own
+    assert not [one for one in caplog.messages if "ranking again" in one]
+
+
 def test_a_live_run_is_ranked_at_one_commit(tmp_path, monkeypatch):
     folder, _, _, relations = write_run(tmp_path)
     before = evaluate(settings(folder))

@@ -83,10 +83,18 @@ def rank_split(
         touch: called whenever something has been read, in the caller's thread: ranking makes progress.
     """
 
+    raised: BaseException | None = None
+    """What `progress` raised: no less memory for ranking would help."""
+
     def report(done: int, total: int) -> None:
+        nonlocal raised
         touch()
         if progress is not None:
-            progress(f"rank {split}", done, total, "edges")
+            try:
+                progress(f"rank {split}", done, total, "edges")
+            except BaseException as error:
+                raised = error
+                raise
 
     ranked = model
     opened = (
@@ -121,7 +129,7 @@ def rank_split(
                 )
             except Exception as error:
                 at_end = memory_bytes <= LEAST_MEMORY_BYTES and is_on_host(ranked)
-                if at_end or not is_out_of_memory(error):
+                if at_end or error is raised or not is_out_of_memory(error):
                     raise
             # Here, not above: as long as the error lives, so does the memory of its frames.
             if memory_bytes > LEAST_MEMORY_BYTES:
