@@ -34,6 +34,8 @@ from marius_py.whole import is_whole
 
 _NEGATIVES = 512
 """Of the scores that a loss is tried with, where their number is the buffer's."""
+_MOST_NEGATIVES = 1 << 20
+"""That a loss is tried with, at most: whether memory holds more is not known yet."""
 _FLOAT_BYTES = 16
 """That a float of a row takes while it is made: it may be drawn in float64, and summed on the way."""
 _ROUNDING = 0.01
@@ -104,7 +106,8 @@ def check_loss(config: TrainConfig, loss: Loss, device: torch.device, *, weighs:
     Raises:
         ConfigError: it fails, or gives anything but one float that depends on the scores; names `loss`.
     """
-    name, edges, count = f"loss={config.loss.target}", 8, config.negatives.count or _NEGATIVES
+    name, edges = f"loss={config.loss.target}", 8
+    count = min(config.negatives.count or _NEGATIVES, _MOST_NEGATIVES)
     scores = partial(torch.ones, device=device, dtype=torch.float32, requires_grad=True)
     keep = torch.ones(edges, count, dtype=torch.bool, device=device)
     keep[0, 0] = False

@@ -390,6 +390,23 @@ def test_a_loss_without_weights_is_refused_only_where_negatives_are_weighed(
     assert train(load_config([*words, "storage.capacity=20", f"output={tmp_path / 'whole'}"]))
 
 
+def test_a_loss_is_tried_with_no_more_negatives_than_any_memory_holds(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def note(self: Any, positive: Any, negative: Any, keep: Any = None) -> Any:
+        tried.append(negative.shape[1])
+        return (negative - positive[:, None]).relu().mean()
+
+    monkeypatch.setattr(own_parts.Hinge, "__call__", note)
+    for count, expected in ((7, 7), (10**9, 1 << 20)):
+        words = [f"graph={graph.path}", *SMALL, f"negatives.count={count}"]
+        build.check(load_config([*words, "loss=tests.assembly.own_parts.Hinge"]))
+        assert set(tried) == {expected}
+        tried.clear()
+
+
 @pytest.mark.parametrize("name", ["Plain", "Fixed", "WritesToWhatItGets"])
 @pytest.mark.parametrize("mode", [torch.inference_mode, lambda: torch.autocast("cpu", dtype=torch.bfloat16)])
 def test_a_decoder_of_a_users_own_passes(name: str, mode: Any) -> None:
