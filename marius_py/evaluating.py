@@ -74,7 +74,7 @@ def evaluate(config: EvaluateConfig, on_stage: StageProgress | None = None) -> d
         graphs = [run.graph for run in runs]
         for graph, name in zip(graphs, names, strict=True):
             _check_edges(config, graph, name, given)
-        names_among = None if config.among is None else read_names(config.among)
+        names_among = None if config.among is None else read_names(config.among, "among=")
         for run, name in zip(runs, names, strict=True):
             if names_among is not None and run.graph.fingerprint not in among:
                 with _named(name):

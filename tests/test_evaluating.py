@@ -324,7 +324,7 @@ def test_an_open_run_beside_one_of_another_graph(tmp_path):
         (["output=run/config.yaml"], "output=run/config.yaml is a file of the run"),
         (["output=graph/graph.json"], "output=graph/graph.json is a file of the graph"),
         (["split=valid"], "no valid edges to rank"),
-        (["among=nofile.txt"], "names nofile.txt does not exist"),
+        (["among=nofile.txt"], "among=nofile.txt does not exist"),
         (["among=names.txt", "mode=sampled"], "among=names.txt beside mode=sampled, whose sample is of all"),
         (["among=test.tsv", "ranks=link.csv"], "no node of"),
         (
@@ -570,3 +570,14 @@ def test_a_graph_without_relations(tmp_path):
     edges = read_edges(tmp_path / "e.tsv", graph)
     assert edges.shape == (4, 3)
     assert not edges[:, 1].any()
+
+
+def test_a_header_above_one_edge_of_a_numbered_graph_is_known(tmp_path):
+    from marius_py.prepare import prepare
+
+    (tmp_path / "e.tsv").write_text("7\t8\n8\t9\n9\t7\n", encoding="utf-8")
+    (tmp_path / "one.tsv").write_text("user\titem\n7\t8\n", encoding="utf-8")
+    graph = prepare(tmp_path / "e.tsv", tmp_path / "g", split=(1.0, 0.0, 0.0))
+    assert read_edges(tmp_path / "one.tsv", graph).tolist() == [
+        [*graph.node_ids(["7"]), 0, *graph.node_ids(["8"])]
+    ]

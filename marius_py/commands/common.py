@@ -57,7 +57,7 @@ def names_among(options: argparse.Namespace) -> list[str] | None:
     """
     from marius_py.predict.query_files import read_names
 
-    return None if options.among is None else read_names(options.among)
+    return None if options.among is None else read_names(options.among, "--among ")
 
 
 def add_answer_flags(parser: argparse.ArgumentParser) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from marius_py.errors import ConfigError, FormatError
 from marius_py.graph import Graph
 from marius_py.graph.similar import similar_in
 from marius_py.prepare.blocks import EdgeBlock
+from marius_py.prepare.extend import is_numbered
 from marius_py.prepare.sources import open_source
 from marius_py.storage.protocols import Edges
 
@@ -38,7 +40,7 @@ def read_edges(path: Path | str, graph: Graph, **reading: Any) -> Edges:
         or a way to read that is none of the file's format. FormatError: the file's content is wrong or empty.
         MissingPathError: no such file.
     """
-    source = open_source(path, key="edges", **reading)
+    source = open_source(path, key="edges", numbered=partial(is_numbered, graph), **reading)
     if source.has_relations != graph.has_relations:
         has, lacks = ("three", "two") if source.has_relations else ("two", "three")
         raise ConfigError(

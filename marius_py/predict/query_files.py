@@ -66,7 +66,7 @@ def read_queries(path: Path | str) -> Queries:
         names the line.
     """
     file = Path(path)
-    _check_end(file, "queries")
+    _check_end(file, "queries ")
     if _is_parquet(file):
         return _read_parquet(file)
     try:
@@ -92,33 +92,36 @@ def read_queries(path: Path | str) -> Queries:
     return Queries(file, cells_of, [number for number, _ in rows])
 
 
-def read_names(path: Path | str) -> list[str]:
+def read_names(path: Path | str, given: str = "names ") -> list[str]:
     """Read names of nodes: a line each, or of a Parquet file the column `name`, or its only one.
 
     A byte order mark and empty lines are no names. Quotes are a part of them but in files that end in .csv.
+
+    Args:
+        path: the file. given: what messages have before it, such as its flag.
 
     Raises:
         MissingPathError: no such file. StorageError: it cannot be read. FormatError: it holds no names.
     """
     file = Path(path)
-    _check_end(file, "names")
+    _check_end(file, given)
     try:
         names = _parquet_names(file) if _is_parquet(file) else _text_names(file)
     except UnicodeDecodeError as error:
         raise FormatError(f"{file} is not UTF-8 text: {error}") from error
     except (pa.ArrowException, OSError) as error:
-        raise StorageError(f"names {file} cannot be read: {error}") from error
+        raise StorageError(f"{given}{file} cannot be read: {error}") from error
     if not names:
         raise FormatError(f"{file} holds no names; a name a line is expected")
     return names
 
 
-def _check_end(file: Path, what: str) -> None:
+def _check_end(file: Path, given: str) -> None:
     """Refuse what is not there, or may have no end, as a device; a pipe is read."""
     if not file.exists():
-        raise MissingPathError(f"{what} {file} does not exist")
+        raise MissingPathError(f"{given}{file} does not exist")
     if irregular_kind(file) == DEVICE:
-        raise MissingPathError(f"{what} {file} is no file but a device; give a file, or a pipe")
+        raise MissingPathError(f"{given}{file} is no file but a device; give a file, or a pipe")
 
 
 def _text_names(file: Path) -> list[str]:

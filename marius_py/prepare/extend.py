@@ -144,7 +144,7 @@ def extend_graph(
         raise ConfigError(f"output={output} is the graph that is extended; choose another folder")
     check_output(Path(output), overwrite)
     output = Path(output).absolute()  # the current folder may be another one at the end
-    reading["numbered"] = partial(_is_numbered, old)
+    reading["numbered"] = partial(is_numbered, old)
     sources = open_splits(train, valid, test, **reading)
     for source in sources:
         if source is not None and source.has_relations != old.has_relations:
@@ -174,7 +174,7 @@ def extend_graph(
     return open_graph(output)
 
 
-def _is_numbered(graph: Graph) -> bool:
+def is_numbered(graph: Graph) -> bool:
     """Whether all node names are whole numbers; reads them up to the first that is none."""
     return graph.names_are_integers or all(
         is_whole_number(name)
