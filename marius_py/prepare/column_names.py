@@ -43,6 +43,9 @@ _ROLES = {2: ("head", "tail"), 3: ("head", "relation", "tail")}
 _ID = re.compile(r"(?P<of>.*[^\W_])[ _]?id", re.IGNORECASE)
 """The name of a column of ids: `user_id`, `userId`."""
 
+_MARKS = re.compile(r"[0-9:/#]")
+"""What names of nodes have that are numbered or carry a type, `gene/7`, and names of columns rarely."""
+
 _MOST_NAMES, _MOST_LETTERS = 12, 40
 """Names of columns, and letters of each, that a message shows: frames of a pivot have thousands."""
 
@@ -240,6 +243,28 @@ def doubt_ids(head: str, tail: str, where: str) -> None:
             "the same, make names of the numbers first, such as %s/7 and %s/7",
             where, head, tail, *things, *things,
         )  # fmt: skip
+
+
+def unlike_below(cells: Sequence[str], following: Sequence[Sequence[str]], ends: tuple[int, int]) -> str:
+    """Say how head and tail of a first line differ from all below, as `gene` does from `Gene::7`.
+
+    Args:
+        cells, following: the cells of the first line, and of some after it.
+        ends: positions of head and tail.
+
+    Returns:
+        What ends a sentence: both have no digit or sign such as a colon, and both have in all of two or more
+        lines below; "" if that is not so.
+    """
+    rows = [cells, *following]
+    if len(following) < 2 or any(len(row) != len(cells) for row in following):
+        return ""
+    if any(bool(_MARKS.search(row[i])) is (row is cells) for row in rows for i in ends):
+        return ""
+    return (
+        f"{listed(cells, ends)} have no digit, colon, slash or #, and all ends below have, such as "
+        f"{listed(following[0], ends)}"
+    )
 
 
 def _roles(names: Sequence[str], columns: NamedColumns) -> str:

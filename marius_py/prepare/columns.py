@@ -29,6 +29,7 @@ from marius_py.prepare.column_names import (
     no_relations,
     recognise_columns,
     tells_ends,
+    unlike_below,
 )
 
 ColumnKey = int | str
@@ -187,17 +188,19 @@ def _doubt_edge(
     """Warn that the first line is taken for an edge if one of the cells that are used may be a name.
 
     Names in double quotes count, too: where quoting is off, the quotes are a part of the cell. So does an end
-    that is no number above whole numbers, as a user's above ids.
+    that is no number above whole numbers, as a user's above ids, and ends that look unlike what is below.
     """
     bare = [cell[1:-1] if _IN_QUOTES.fullmatch(cell) else cell for cell in cells]
     doubtful = [i for i in may_be_names(bare) if i in used]
     if not doubtful:
         above = [i for i in (used[0], used[-1]) if _stands_above_numbers(cells, following, i)]
+        reason = unlike_below(cells, following, (used[0], used[-1]))
         if above:
+            reason = f"{listed(cells, above)} is no number and what stands below is one in each line"
+        if reason:
             logger.warning(
-                "%s: taken for an edge, though %s is no number and what stands below is one in each line; if "
-                "this line is a header, set input.header=true %s",
-                where, listed(cells, above), _OWN_HEADER,
+                "%s: taken for an edge, though %s; if this line is a header, set input.header=true %s",
+                where, reason, _OWN_HEADER,
             )  # fmt: skip
         return
     if any(bare[i] != cells[i] for i in doubtful):

@@ -737,6 +737,34 @@ def test_a_name_above_numbers_at_one_end_is_an_edge_that_is_doubted(
         assert "input.header=true" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("content", "options", "doubted"),
+    [
+        (b"user,item\nu7,sku-1\nu8,sku-2\n", {}, True),
+        (b"gene,disease\nGene::TP53,MESH:flu\nGene::HLA,MESH:gout\n", {}, True),
+        (b"drug,gene,action\nd/a,g/b,inhibits\nd/b,g/a,blocks\n", {"columns": [0, 2, 1]}, True),
+        (b"gene,disease\nGene::TP53,MESH:flu\n", {}, False),
+        (b"gene,disease\nGene::TP53,MESH:flu\nGene::HLA,gout\n", {}, False),
+        (b"ann,item 3\nu7,sku-1\nu8,sku-2\n", {}, False),
+        (b"user,item\nu7,sku-1\nu8,sku-2\n", {"header": False}, False),
+        (b"user,item\nu7,sku-1\nu8\n", {}, None),
+    ],
+)
+def test_names_above_names_with_numbers_or_types_are_an_edge_that_is_doubted(
+    tmp_path: Path, content: bytes, options: Any, doubted: bool | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = put(tmp_path, content, "e.csv")
+    if doubted is None:  # a line of another length: that is said, and nothing else
+        with pytest.raises(FormatError, match="line 3"):
+            read(path, **options)
+    else:
+        assert len(read(path, **options)) == content.count(b"\n")
+    assert len(caplog.messages) == bool(doubted)
+    if doubted:
+        assert "have no digit, colon, slash or #, and all ends below have, such as" in caplog.text
+        assert "input.header=true" in caplog.text
+
+
 @pytest.mark.parametrize("numbered", [True, False])
 def test_names_above_one_line_of_numbers_are_a_header_if_all_known_names_are_numbers(
     tmp_path: Path, numbered: bool, caplog: pytest.LogCaptureFixture
