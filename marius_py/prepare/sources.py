@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
@@ -27,6 +28,8 @@ _SUFFIXES = {
     ".npy": "npy",
     ".npz": "npz",
 }
+_SEVERAL = re.compile(r"^\[.*,.*\]$|[*?]")
+"""What may be meant for several files, where no file has that name."""
 _DELIMITERS = {"tsv": "\t", "csv": ","}
 
 
@@ -68,7 +71,11 @@ def open_source(
         )
     path = Path(path)
     if not path.exists():
-        raise MissingPathError(f"{f'{key}=' if key else 'input file '}{path} does not exist")
+        several = "; if several files are meant, write their edges into one first"
+        raise MissingPathError(
+            f"{f'{key}=' if key else 'input file '}{path} does not exist"
+            + (several if _SEVERAL.search(str(path)) else "")
+        )
     other = irregular_kind(path)
     if other is not None:
         twice = "edges are read twice: write them to a file first (gzip and zstd are read as they are)"

@@ -245,6 +245,9 @@ def test_bad_arguments_are_refused_before_anything_is_written(tmp_path: Path) ->
         prepare(tmp_path / "none.tsv", tmp_path / "g")
     with pytest.raises(ConfigError, match=r"input\.train is of type NoneType; allowed: the path of a file"):
         prepare(None, tmp_path / "g", valid=train)  # type: ignore[arg-type]
+    for name in ("[a.csv,b.csv]", "*.csv"):
+        with pytest.raises(StorageError, match="does not exist; if several files are meant"):
+            prepare(name, tmp_path / "g")
     assert [p.name for p in tmp_path.iterdir()] == ["t.tsv"]
 
 
