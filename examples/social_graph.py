@@ -4,7 +4,7 @@
     python examples/social_graph.py --edges friends.tsv
 
 Without --edges the graph is NetworkX's "Les Misérables": 77 characters of Victor Hugo's novel, an edge
-between any two who appear together. The decoder is the dot product, the only one that needs no relations; a
+between any two who appear together. The decoder is the dot product, which learns nothing of relations; a
 node's embedding is then close to those of the nodes that share its neighbours. Communities that NetworkX
 finds in the graph itself are compared with what the embeddings say. Needs
 `pip install 'marius_py[plot]' networkx`.
