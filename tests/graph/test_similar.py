@@ -12,6 +12,14 @@ def test_similar_names():
     assert similar_names("x", []) == []
 
 
+def test_a_name_without_its_type_is_found_whatever_the_length_of_the_type():
+    typed = ["user/7", "movie/7", "movie/17", "superuser::27", "7 days"]
+    assert similar_names("7", typed) == ["user/7", "movie/7"]
+    assert similar_names("ASTHMA", ["Disease::asthma", "Disease::postasthma"]) == ["Disease::asthma"]
+    assert similar_names("straße", ["city/STRASSE", "STRASSE"]) == ["city/STRASSE", "STRASSE"]
+    assert similar_names("a", [f"{kind}/a" for kind in "wxyz"]) == ["w/a", "x/a", "y/a"]
+
+
 @pytest.mark.parametrize(
     "wanted",
     [
