@@ -174,9 +174,9 @@ class RegularizerConfig(Checked):
 
     n3: float | None = setting(
         None,
-        "weight of the cubed absolute values (N3) of node rows; null = 0.1 for complex, distmult and rescal "
-        "with the softmax loss (half with per_question), to twice that in long runs on few edges a node, "
-        "less in few epochs, unless dropout or l2 is above 0; else 0",
+        "weight of the cubed absolute values (N3) of node rows; null = 0.1 for complex, distmult and rescal, "
+        "1 for dot, with the softmax loss (half with per_question), to twice that in long runs on few edges "
+        "a node (but for dot), less in few epochs, unless dropout or l2 is above 0; else 0",
         unit="weight",
         low=0.0,
         float32=True,

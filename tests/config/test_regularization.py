@@ -36,6 +36,9 @@ def test_regularizers_with_a_weight_are_made() -> None:
         (["model=distmult"], (0, 0), (0.1, 0.1)),
         (["model=rescal"], (0, 0), (0.1, 0.1)),
         (["model=rotate"], (0, 0), (0, 0)),
+        (["model=dot"], (0, 0), (1, 1)),
+        (["model=dot", "loss=logistic"], (0, 0), (0, 0)),
+        (["model=dot", "negatives=k_vs_all"], (0, 0), (0.5, 0.5)),
         (["negatives=k_vs_all"], (0, 0), (0.05, 0.05)),
         (["model=rescal", "loss=logistic"], (0, 0), (0, 0)),
         (["loss=logistic"], (0.3, 0.2), (0, 0)),
@@ -77,6 +80,9 @@ def test_regularization_suits_decoder_and_loss(
         (["training.epochs=5", "training.regularizer.n3=0.1"], 50_000, None, 0.1),
         ([], 0, None, 0.1),
         (["training.regularizer.n3=0.03"], 3_000, None, 0.03),
+        (["model=dot"], 3_000, None, 1),
+        (["model=dot", "training.epochs=5"], 3_000, None, 0.5),
+        (["model=dot", "training.epochs=1"], 50_000, None, 0.224),
         (["loss=logistic"], 3_000, None, 0),
         (["negatives=k_vs_all"], 3_000, None, 0.1),
         (["training.regularizer.n3=0.03"], 3_000, 0.15, 0.03),
@@ -141,6 +147,7 @@ def test_penalties_of_a_run_that_goes_on_suit_its_settings(
         (["training.regularizer.n3=0.1"], 60_000, 0.1, None),
         (["loss=logistic"], 60_000, 0, None),
         (["training.regularizer.l2=0.1"], 60_000, 0, None),
+        (["model=dot"], 60_000, 1, None),
     ],
 )
 def test_relations_of_many_nodes_are_regularized_less(
