@@ -54,8 +54,8 @@ def prepare(
 ) -> Graph:
     """Turn edge lists into a prepared graph, out of core.
 
-    Memory is bounded by the dictionary of names and a block of edges; the output's file system needs room for
-    about twice the numbered edges (12 bytes each) while it runs.
+    Memory is bounded by the dictionary of names and two blocks of edges; the output's file system needs room
+    for about twice the numbered edges (12 bytes each) while it runs.
 
     Args:
         train: edge list with two columns (head, tail) or three (head, relation, tail).

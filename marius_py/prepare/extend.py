@@ -118,7 +118,7 @@ def extend_graph(
 ) -> Graph:
     """Make a new graph folder with more edges, and the nodes and relations that they bring.
 
-    Old edges keep their split. Memory is bounded by the names in the new files and a block of edges; names
+    Old edges keep their split. Memory is bounded by the names in the new files and two blocks of edges; names
     and edges of the old graph stream through.
 
     Args:
