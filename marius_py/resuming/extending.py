@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,15 +23,14 @@ from marius_py.config import (
     saved_settings,
     write_yaml,
 )
-from marius_py.errors import ConfigError, MariusError, StorageError
+from marius_py.errors import ConfigError, StorageError
 from marius_py.graph import Graph, open_graph
-from marius_py.nn.decoders.base import name_of
-from marius_py.nn.micro_batches import is_out_of_memory
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.partitioning import Partitioning
 from marius_py.parts import identity, make_model
 from marius_py.prepare.extend import IdShift, shift_of
 from marius_py.prepare.folder import building
+from marius_py.resuming.new_rows import Init, NewRows, queries_of
 from marius_py.resuming.resume import BEFORE_META, EPOCH_META, check_free
 from marius_py.run import Run, load
 from marius_py.run_files.names import CHECKPOINT_FOLDER, CONFIG_FILE, CONFIG_META, METRICS_FILE, RESULT_META
@@ -39,20 +38,14 @@ from marius_py.run_files.reader import OtherGraphError
 from marius_py.run_files.results import write_lines
 from marius_py.run_state import EpochMetrics, RunState
 from marius_py.storage.aligned import allocate
-from marius_py.storage.edge_writer import edge_dtype
 from marius_py.storage.hdf5_nodes import create_node_store
 from marius_py.storage.protocols import Checkpoint, NodeTable
 from marius_py.storage.reader import NodeReader, open_node_reader
 from marius_py.streams import Purpose, stream
-from marius_py.types import SIDES, Position, Side
+from marius_py.types import SIDES, Position
 from marius_py.validation import VALIDATION_META
 
 logger = logging.getLogger(__name__)
-
-Init = Literal["neighbors", "random"]
-_BLOCK_EDGES = 1 << 18
-_ASKED_BYTES = 24
-"""Of an edge between a new and an old node, as it is held: three int32, and sorting."""
 
 
 def extend_run(
@@ -75,7 +68,8 @@ def extend_run(
         output: the new run folder.
         init: of new nodes. "neighbors": the mean of what their known neighbours ask for, that is of the
             queries of their edges by a relation that the run knows (by any, if the decoder learns nothing of
-            relations), at the mean length of the neighbours; "random": the model's initializer, which nodes
+            relations), at the mean length of the neighbours, or shorter where scores are products, so that
+            its edges score on average as trained ones do; "random": the model's initializer, which nodes
             without such an edge get in any case.
         memory_bytes: bound for the sums of new nodes and for their edges with old ones: more nodes take more
             passes over the edges, more edges more passes over the run's embeddings.
@@ -103,7 +97,7 @@ def extend_run(
         config = config_from(TrainConfig, settings)
         components = make_components(replace(config, resume=True))  # what the run was accepted with
         model = make_model(config, components, graph, torch.device("cpu"))
-        fresh = _Fresh(old, model, graph, shift, config.training.seed, init, memory_bytes)
+        fresh = NewRows(old, model, graph, shift, config.training.seed, init, memory_bytes)
         with building(folder, overwrite=False) as temporary:
             meta = _rewrite(old, temporary, graph, shift, fresh, model, config, settings)
             if meta["history"]:
@@ -130,27 +124,10 @@ def check_run(run: Path | str, graph: Path | str, *, init: Init = "neighbors") -
         with load(run, graph=graph) as old:  # which may have moved since
             _saved(old)
             for side in SIDES if init == "neighbors" else ():
-                _queries(old, old.read_rows(0, 1), np.zeros(1, np.int64), side)
+                queries_of(old, old.read_rows(0, 1), np.zeros(1, np.int64), side)
     except OtherGraphError as error:
         raise ConfigError(
             f"run={run} was not trained on graph={graph}: give its graph, or a run on this one ({error})"
-        ) from error
-
-
-def _queries(run: Run, rows: NDArray[np.float32], relations: NDArray[np.int64], side: Side) -> NDArray[Any]:
-    """Queries (n, D) of known rows (n, D) by relations (n,); ConfigError: a user's decoder fails."""
-    try:
-        with torch.no_grad():
-            asked = run.model.queries(torch.from_numpy(rows), torch.from_numpy(relations), side)
-            return asked.cpu().numpy()
-    except MariusError:
-        raise
-    except (Exception, SystemExit) as error:
-        if is_out_of_memory(error):
-            raise
-        raise ConfigError(
-            f"{name_of(run.model.decoder)}: query of nodes {rows.shape}, side {side!r}, fails: "
-            f"{type(error).__name__}: {error}; init=random asks for none"
         ) from error
 
 
@@ -167,7 +144,7 @@ def _rewrite(
     folder: Path,
     graph: Graph,
     shift: IdShift,
-    fresh: _Fresh,
+    fresh: NewRows,
     model: LinkPredictionModel,
     config: TrainConfig,
     settings: dict[str, Any],
@@ -186,7 +163,7 @@ def _rewrite(
 
 
 def _partition(
-    table: NodeTable, part: int, source: _OldRows, shift: IdShift, fresh: _Fresh, model: LinkPredictionModel
+    table: NodeTable, part: int, source: _OldRows, shift: IdShift, fresh: NewRows, model: LinkPredictionModel
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Embeddings and state of a new partition, slot-shaped."""
     start, size = table.partitioning.start(part), table.partitioning.size(part)
@@ -229,142 +206,6 @@ class _OldRows:
             rows[low - start : high - start] = self._rows[low - first : high - first]
             state[low - start : high - start] = self._state[low - first : high - first]
         return rows, state
-
-
-class _Asked(NamedTuple):
-    """Edges of new nodes with old ones, (n,) each: what is asked for the new node, and of which old one.
-
-    Attributes:
-        place: of the new node among those at hand. anchor: old id of the old node.
-        question: relation · 2 + number in `SIDES` of the side on which the new node stands.
-    """
-
-    place: NDArray[np.integer]
-    anchor: NDArray[np.integer]
-    question: NDArray[np.integer]
-
-
-class _Means(NamedTuple):
-    """Of m new nodes: sums (m, D) of answers, sums (m,) of their anchors' lengths, and how many they are."""
-
-    sums: NDArray[np.float64]
-    lengths: NDArray[np.float64]
-    counts: NDArray[np.int64]
-
-
-class _Fresh:
-    """Initial rows of new nodes, made for a bounded range of them at a time, in ascending order."""
-
-    def __init__(
-        self,
-        old: Run,
-        model: LinkPredictionModel,
-        graph: Graph,
-        shift: IdShift,
-        seed: int,
-        init: Init,
-        memory_bytes: int,
-    ) -> None:
-        self._old = old
-        self._model = model
-        self._graph = graph
-        self._shift = shift
-        self._seed = seed
-        self._init = init
-        self._memory_bytes = memory_bytes
-        self._ask_relations = model.decoder.relation_dim > 0
-        self._sum_bytes = 8 * old.dim + 16
-        self._size = max(1, memory_bytes // 2 // self._sum_bytes)
-        self._first = self._last = 0
-        self._ready = np.empty((0, old.dim), np.float32)
-
-    def rows(self, start: int, stop: int) -> NDArray[np.float32]:
-        """Rows (m, D) of the new nodes among new ids start..stop, ascending."""
-        low, high = np.searchsorted(self._shift.new, (start, stop)).tolist()
-        parts = []
-        while low < high:
-            if not self._first <= low < self._last:
-                self._first, self._last = low, min(low + self._size, len(self._shift.new))
-                self._ready = self._make(self._first, self._last)
-            until = min(high, self._last)
-            parts.append(self._ready[low - self._first : until - self._first])
-            low = until
-        return np.concatenate(parts)
-
-    def _make(self, first: int, last: int) -> NDArray[np.float32]:
-        """Rows of the new nodes first … last among the new ones."""
-        rows = np.empty((last - first, self._old.dim), np.float32)
-        # As of the nodes after the old ones: an id of the new graph was another node's in the old one, whose
-        # row began with the draw that would come again.
-        self._model.init_nodes(rows, self._old.num_nodes + first, self._seed)
-        if self._init == "neighbors":
-            self._from_neighbors(self._shift.new[first:last], rows)
-        return rows
-
-    def _from_neighbors(self, ids: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
-        """Replace the rows of nodes that `_asked` finds an edge of with an old node."""
-        means = _Means(np.zeros(rows.shape), np.zeros(len(ids)), np.zeros(len(ids), np.int64))
-        room = max(1, (self._memory_bytes - len(ids) * self._sum_bytes) // _ASKED_BYTES)
-        asked: list[_Asked] = []
-        with self._graph.edges() as store:
-            for edges in store.blocks("train", min(_BLOCK_EDGES, room)):
-                found = self._asked(edges.astype(np.int64), ids)
-                if sum(len(one.place) for one in (*asked, found)) > room:
-                    self._answer(asked, means)
-                asked.append(found)
-        self._answer(asked, means)
-        sums, lengths, counts = means.sums, means.lengths, means.counts
-        known = counts > 0
-        mean = sums[known] / counts[known, None]
-        norm = np.linalg.norm(mean, axis=1)
-        wanted = lengths[known] / counts[known]
-        usable = (norm > 0) & np.isfinite(norm)
-        mean[usable] *= (wanted[usable] / norm[usable])[:, None]
-        places = np.flatnonzero(known)[usable]
-        rows[places] = mean[usable]
-        logger.info("new nodes initialised from neighbours: %d of %d", len(places), len(ids))
-
-    def _asked(self, edges: NDArray[np.int64], ids: NDArray[np.int64]) -> _Asked:
-        """The edges (E, 3) between the new nodes `ids` and old nodes, by a known relation if it has a row."""
-        relation = edges[:, 1] if self._ask_relations else np.zeros_like(edges[:, 1])  # else all are alike
-        found = []
-        for side, column in enumerate((0, 2)):
-            place = np.searchsorted(ids, edges[:, column])
-            place[place == len(ids)] = 0
-            anchor = edges[:, 2 - column]
-            chosen = ids[place] == edges[:, column]
-            chosen &= (relation < self._old.graph.num_relations) & ~self._shift.is_new(anchor)
-            columns = place[chosen], self._back(anchor[chosen]), relation[chosen] * len(SIDES) + side
-            limits = len(ids), self._old.num_nodes, self._graph.num_relations * len(SIDES)
-            found.append([one.astype(edge_dtype(limit)) for one, limit in zip(columns, limits, strict=True)])
-        return _Asked(*map(np.concatenate, zip(*found, strict=True)))
-
-    def _answer(self, asked: list[_Asked], means: _Means) -> None:
-        """Add all answers to the sums by ascending anchor: the table is read once. Empties `asked`."""
-        if not asked:
-            return
-        place, anchor, question = (np.concatenate(one) for one in zip(*asked, strict=True))
-        asked.clear()
-        order = np.argsort(anchor, kind="stable")
-        for start in range(0, len(order), self._old.block_rows):
-            block = order[start : start + self._old.block_rows]
-            known = self._old.embeddings(anchor[block])
-            lengths = np.linalg.norm(known.astype(np.float64), axis=1)
-            relation, number = np.divmod(question[block].astype(np.int64), len(SIDES))
-            for index, side in enumerate(SIDES):
-                chosen = np.flatnonzero(number == index)
-                if not len(chosen):
-                    continue
-                answers = _queries(self._old, known[chosen], relation[chosen], side)
-                at = place[block[chosen]]
-                np.add.at(means.sums, at, answers.astype(np.float64))
-                np.add.at(means.lengths, at, lengths[chosen])
-                np.add.at(means.counts, at, 1)
-
-    def _back(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Old ids of old nodes."""
-        moved: NDArray[np.int64] = ids - np.searchsorted(self._shift.new, ids)
-        return moved
 
 
 def _checkpoint(

@@ -20,6 +20,7 @@ from marius_py.prepare import prepare
 from marius_py.prepare.extend import IdShift, extend_graph, shift_of
 from marius_py.resuming import extending
 from marius_py.resuming.extending import extend_run
+from marius_py.resuming.new_rows import _PRIOR_EDGES, NewRows
 from marius_py.run_files.reader import RunReader
 from marius_py.storage.reader import open_node_reader
 from marius_py.verify import verify, verify_graph
@@ -217,6 +218,71 @@ def means_of_answers(run, graph, shift):
     return ids, means * (wanted / np.linalg.norm(means, axis=1))[:, None]
 
 
+@pytest.mark.parametrize("decoder", ["complex", "transe"])
+def test_new_rows_are_as_long_as_lets_their_edges_score_as_trained_ones_do(tmp_path, monkeypatch, decoder):
+    rng = np.random.default_rng(5)
+    names = [f"old {i}" for i in range(30)]
+    write(tmp_path / "old.tsv", make_rows(rng, names, ["likes", "knows"], 400))
+    graph = prepare(tmp_path / "old.tsv", tmp_path / "g", header=False, split=(1, 0, 0), partitions=4)
+    settings = {**SETTINGS, "model.decoder": decoder, "training.epochs": 20}
+    marius_py.train(graph, tmp_path / "run", settings).close()
+    new = make_rows(rng, [*names, *(f"new {i}" for i in range(6))], ["likes", "knows"], 300)
+    both = extend_graph(graph, write(tmp_path / "new.tsv", new), tmp_path / "both", header=False)
+    with graph.edges() as store:
+        edges = store.read("train").astype(np.int64)
+    monkeypatch.setattr(NewRows, "_sample", lambda rows: edges)
+    folder = extend_run(tmp_path / "run", both, tmp_path / "longer")
+    _, shift, _ = shift_of(both)
+    with marius_py.load(tmp_path / "run") as old, marius_py.load(folder) as run:
+        ids, longest = means_of_answers(old, both, shift)
+        found = run.embeddings(ids)
+        if decoder == "transe":
+            np.testing.assert_allclose(found, longest, rtol=1e-5, atol=1e-7)
+            return
+        trained = trained_scores(old, edges)
+        shares = np.linalg.norm(found, axis=1) / np.linalg.norm(longest, axis=1)
+        np.testing.assert_allclose(found, longest * shares[:, None], rtol=1e-4, atol=1e-6)
+        own, wanted = own_scores(old, both, shift, ids, found, trained)
+        assert (shares < 1).any()
+        np.testing.assert_allclose(own[shares < 0.9999], wanted[shares < 0.9999], rtol=1e-4)
+        assert (own <= wanted * 1.0001).all()
+
+
+def trained_scores(run, edges):
+    """(R, 2) mean scores by relation and side of the answer, with some edges of the mean of all."""
+    scores = np.zeros((2, len(edges)))
+    for place, side in enumerate(("head", "tail")):
+        anchor, answer = (edges[:, 2], edges[:, 0]) if side == "head" else (edges[:, 0], edges[:, 2])
+        rows = torch.from_numpy(run.embeddings(anchor))
+        asked = run.model.queries(rows, torch.from_numpy(edges[:, 1]), side).numpy()
+        scores[place] = (asked.astype(np.float64) * run.embeddings(answer)).sum(axis=1)
+    found = [
+        [
+            (one[edges[:, 1] == relation].sum() + _PRIOR_EDGES * one.mean())
+            / ((edges[:, 1] == relation).sum() + _PRIOR_EDGES)
+            for one in scores
+        ]
+        for relation in range(run.graph.num_relations)
+    ]
+    return np.array(found)
+
+
+def own_scores(run, graph, shift, ids, rows, trained):
+    """Of new nodes the mean score of their edges with old ones, and the mean of what trained ones have."""
+    old = np.flatnonzero(~shift.is_new(np.arange(graph.num_nodes)))
+    own, wanted = {node: [] for node in ids.tolist()}, {node: [] for node in ids.tolist()}
+    with graph.edges() as store:
+        edges = store.read("train").astype(np.int64)
+    for head, relation, tail in edges.tolist():
+        for place, (side, node, anchor) in enumerate((("head", head, tail), ("tail", tail, head))):
+            if node in own and anchor in old:
+                row = torch.from_numpy(run.embeddings(np.searchsorted(old, [anchor])))
+                asked = run.model.queries(row, torch.tensor([relation]), side).numpy()[0].astype(np.float64)
+                own[node].append(asked @ rows[ids.tolist().index(node)])
+                wanted[node].append(trained[relation, place])
+    return [np.array([np.mean(found[node]) for node in ids.tolist()]) for found in (own, wanted)]
+
+
 @pytest.mark.parametrize(
     ("memory_bytes", "passes"),
     [(256 << 20, 1), (8000, 2), (800, 40)],
@@ -239,7 +305,8 @@ def test_the_table_is_read_once_for_all_new_edges_held(files, tmp_path, monkeypa
     read_from = RunReader.read_rows
     monkeypatch.setattr(RunReader, "read_rows", read_rows)
     monkeypatch.setattr("marius_py.run_files.reader._BLOCK_BYTES", 10 * 4 * 8)
-    monkeypatch.setattr("marius_py.resuming.extending._BLOCK_EDGES", 7)
+    monkeypatch.setattr("marius_py.resuming.new_rows._BLOCK_EDGES", 7)
+    monkeypatch.setattr(NewRows, "_scores", np.zeros((2, 2)))  # nothing is known of them
     folder = extend_run(tmp_path / "run", graph, tmp_path / "longer", memory_bytes=memory_bytes)
     assert sum(read) <= passes * old_graph.num_nodes + num_asked // 10 + passes
     _, shift, _ = shift_of(graph)
@@ -250,7 +317,8 @@ def test_the_table_is_read_once_for_all_new_edges_held(files, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(("decoder", "asked"), [("dot", True), ("distmult", False)])
-def test_new_relations_are_asked_for_where_they_need_no_row(tmp_path, decoder, asked):
+def test_new_relations_are_asked_for_where_they_need_no_row(tmp_path, monkeypatch, decoder, asked):
+    monkeypatch.setattr(NewRows, "_scores", np.zeros((2, 2)))
     rows = make_rows(np.random.default_rng(4), [f"old {i}" for i in range(20)], ["likes", "knows"], 100)
     write(tmp_path / "old.tsv", rows)
     graph = prepare(tmp_path / "old.tsv", tmp_path / "g", header=False, split=(1, 0, 0), partitions=4)
