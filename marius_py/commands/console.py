@@ -223,8 +223,8 @@ class _Signals:
 
     It does not interrupt an import, which would leave modules half made, or be swallowed by a library that
     can do without what it imports, nor omegaconf and hydra where it reads, which make other errors of it,
-    nor what Python calls when an object goes, where errors are lost: the signal is sent again until they are
-    over.
+    nor what Python calls when an object goes and LLVM while it compiles, where errors are lost: the signal is
+    sent again until they are over.
 
     Attributes:
         settled: the exit code is; signals do nothing.
@@ -276,6 +276,8 @@ _BRITTLE = (
     "weakref",
     "_weakrefset",
     "hydra._internal.core_plugins.importlib_resources_config_source",
+    "llvmlite",
+    "numba.core.types.abstract",
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import io
 import os
@@ -309,3 +310,18 @@ def test_interrupted_run_is_code_130_and_goes_on(tmp_path: Path) -> None:
     done = len((tmp_path / "run=1" / "metrics.jsonl").read_text().splitlines())
     assert cli.train(["output=run=1", "resume=true", f"training.epochs={done + 1}"]) == 0
     assert len((tmp_path / "run=1" / "metrics.jsonl").read_text().splitlines()) == done + 1
+
+
+def test_a_signal_while_llvm_calls_back_is_not_lost() -> None:
+    """As when loops are compiled, or what is kept of them is loaded: ctypes drops what is raised there."""
+    module: dict[str, Any] = {"__name__": "llvmlite.binding.executionengine", "os": os, "time": time}
+    exec(f"def notify():\n    os.kill(os.getpid(), {int(signal.SIGINT)})\n    time.sleep(0.001)", module)
+    called = ctypes.CFUNCTYPE(None)(module["notify"])
+
+    def run() -> None:
+        called()
+        time.sleep(5)
+
+    started = time.perf_counter()
+    assert console.guarded(run) == 130
+    assert time.perf_counter() - started < 4
