@@ -104,9 +104,8 @@ def test_no_inverse_is_named_as_a_relation_of_the_graph(tmp_path):
             np.testing.assert_array_equal(run.relation(name), relations[names.index(name)])
 
 
-@pytest.mark.parametrize("reciprocal", [False, True])
-def test_metrics_equal_brute_force(tmp_path, reciprocal):
-    folder, graph, rows, relations = write_run(tmp_path, reciprocal=reciprocal)
+def splits_and_scores(graph, rows, relations, reciprocal):
+    """The edges of each split, and what gives DistMult's scores of all nodes for an edge's side."""
     with graph.edges() as store:
         splits = [store.read(split) for split in ("train", "valid", "test")]
 
@@ -115,6 +114,13 @@ def test_metrics_equal_brute_force(tmp_path, reciprocal):
         query = (rows[h if side == "tail" else t] * relation).astype(np.float64)
         return rows.astype(np.float64) @ query
 
+    return splits, scores
+
+
+@pytest.mark.parametrize("reciprocal", [False, True])
+def test_metrics_equal_brute_force(tmp_path, reciprocal):
+    folder, graph, rows, relations = write_run(tmp_path, reciprocal=reciprocal)
+    splits, scores = splits_and_scores(graph, rows, relations, reciprocal)
     with load(folder) as run:
         metrics = run.evaluate("test", details=True)
         sampled = run.evaluate("test", "sampled", candidates=4)
@@ -129,14 +135,7 @@ def test_metrics_equal_brute_force(tmp_path, reciprocal):
 @pytest.mark.parametrize("reciprocal", [False, True])
 def test_ranks_among_named_nodes_equal_brute_force(tmp_path, reciprocal):
     folder, graph, rows, relations = write_run(tmp_path, reciprocal=reciprocal)
-    with graph.edges() as store:
-        splits = [store.read(split) for split in ("train", "valid", "test")]
-
-    def scores(h, r, t, side):
-        relation = relations[r + (graph.num_relations if reciprocal and side == "head" else 0)]
-        query = (rows[h if side == "tail" else t] * relation).astype(np.float64)
-        return rows.astype(np.float64) @ query
-
+    splits, scores = splits_and_scores(graph, rows, relations, reciprocal)
     among = ["Rome", "NA", "Oslo", "東京", "Rome", "Bern"]
     with load(folder) as run:
         metrics = run.evaluate("train", among=iter(among))

@@ -14,7 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -286,10 +286,10 @@ class _ThreadedRun(Run):
 
 
 @contextmanager
-def stage_of(name: str, watchdog: Watchdog) -> Iterator[None]:
-    """Run a block as stage `name` outside the pipeline: watched, its foreign errors as PipelineError."""
+def stage_of(name: str, watchdog: Watchdog, trace: Trace | None = None) -> Iterator[None]:
+    """Run a block as stage `name` outside the pipeline: watched, traced, foreign errors as PipelineError."""
     try:
-        with watchdog.doing(name):
+        with watchdog.doing(name), nullcontext() if trace is None else trace.span(name):
             yield
     except BaseException as error:
         if _goes_on(error):

@@ -49,14 +49,10 @@ class EdgeSpill:
     def append(self, rows: Edges) -> int:
         """Add rows at the end; returns the position of the first one."""
         start = self._rows
-        self.overwrite(start, rows)
-        self._rows += len(rows)
-        return start
-
-    def overwrite(self, start: int, rows: Edges) -> None:
-        """Replace rows from position `start`."""
         data = np.ascontiguousarray(rows, dtype=self._dtype)
         write_array(self._file.fileno(), data, start * 3 * self._dtype.itemsize, self._path)
+        self._rows += len(rows)
+        return start
 
     def read(self, start: int, stop: int) -> Edges:
         """Read rows start..stop."""

@@ -91,7 +91,7 @@ class Commits:
         Raises:
             StorageError: the disk failed; DivergedError: rows are no numbers. The last commit is intact.
         """
-        with stage_of("commit", self._watchdog), self._trace.span("commit"):
+        with stage_of("commit", self._watchdog, self._trace):
             self._buffer.flush()
             history = JsonText(f"[{', '.join(state.encoded_history())}]")
             kept = self._kept if state.position == self._loaded_at else {}

@@ -260,7 +260,7 @@ class Trainer:
         if committed is None:
             if not self._quiet:
                 log.info("initialising %d nodes", self._store.table.partitioning.num_nodes)
-            with stage_of("initialise", self._watchdog), self._trace.span("initialise"):
+            with stage_of("initialise", self._watchdog, self._trace):
                 self._buffer.fill_store(self._fill)
             self._commits.commit(self.state)
         else:
@@ -305,7 +305,7 @@ class Trainer:
             self._commits.commit(self.state)
 
     def _flush(self) -> None:
-        with stage_of("flush", self._watchdog), self._trace.span("flush"):
+        with stage_of("flush", self._watchdog, self._trace):
             self._buffer.flush()
 
     def _check_schedule(self, schedule: Schedule) -> None:
@@ -420,7 +420,7 @@ class Trainer:
             return False
         if self._validate is None or state.history[-1].get("valid"):
             return False
-        with stage_of("validate", self._watchdog), self._trace.span("validate"):
+        with stage_of("validate", self._watchdog, self._trace):
             valid = self._validate(state.position.epoch)
         if valid is None:
             return False
@@ -434,5 +434,5 @@ class Trainer:
     def _snapshot(self) -> None:
         """Give a chance to copy the last commit, where it is between epochs."""
         if self.state.is_between_epochs and self.state.history:
-            with stage_of("snapshot", self._watchdog), self._trace.span("snapshot"):
+            with stage_of("snapshot", self._watchdog, self._trace):
                 self._on_boundary()
