@@ -215,8 +215,10 @@ def log_memory(table: NodeTable, capacity: int, device: str) -> None:
     )
 
 
-def make_batch_settings(config: TrainConfig, compiled: bool) -> BatchSettings:
-    """How edges become batches; `compiled` as for the model."""
+def make_batch_settings(
+    config: TrainConfig, compiled: bool, mean_weight: float | None = None
+) -> BatchSettings:
+    """How edges become batches; `compiled` as for the model, `mean_weight` the graph's."""
     return BatchSettings(
         config.training.batch_size,
         config.negatives.chunks,
@@ -226,6 +228,7 @@ def make_batch_settings(config: TrainConfig, compiled: bool) -> BatchSettings:
         weigh=config.negatives.weigh,
         compiled=compiled,
         per_question=config.negatives.per_question,
+        mean_weight=mean_weight,
     )
 
 

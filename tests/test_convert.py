@@ -94,9 +94,10 @@ def test_frame_columns_that_are_no_relation_are_left_out_and_logged(tmp_path, ca
     with caplog.at_level("INFO", logger="marius_py.prepare"):
         graph = graph_from(frame, tmp_path / "g", split=(1, 0, 0))
     assert named_edges(graph) == [("a", "", "b"), ("b", "", "c")]
-    (line,) = caplog.messages
+    line, weight = caplog.messages
     assert "'source'" in line.partition("left out")[0]
     assert "left out: 'weight' and 'index'" in line
+    assert "set input.weight=weight (weight='weight' in Python)" in weight
 
 
 def test_names_that_are_no_text(tmp_path):

@@ -303,6 +303,8 @@ class Joint:
         order = self.order(store, capacity)
         if capacity < store.table.partitioning.num_partitions:
             self._announce_order(store, capacity, order)
+        if self.graph.mean_weight is not None:
+            log.info("edges count by their weights, %.4g on average", self.graph.mean_weight)
 
         def on_epoch(line: dict[str, Any]) -> None:
             with self.watchdog.doing("write metrics.jsonl"):
@@ -315,7 +317,7 @@ class Joint:
             self.edges,
             make_ordering(config, store.table, capacity, self.edges.bucket_counts(), order),
             self.components.sampler,
-            make_batch_settings(config, self.model.compiled),
+            make_batch_settings(config, self.model.compiled, self.graph.mean_weight),
             replace(
                 make_trainer_settings(config, store.table, capacity, self.edges.num_edges("train")),
                 commits=CommitRhythm(config.checkpoint.every_steps, config.checkpoint.every_seconds),

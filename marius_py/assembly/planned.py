@@ -83,7 +83,7 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
     with torch_threads(threads):
         half = available_memory() // 2
         sample = measure_training(config, graph, device, 4 * sum(row_floats), half)
-    batches = make_batch_settings(config, model.compiled)
+    batches = make_batch_settings(config, model.compiled, graph.mean_weight)
     # A device sorts edges in no time that would count.
     is_there = finds_known_on_device(
         model, batches, graph.num_nodes, device_buffer=config.storage.device == "cuda"
@@ -115,6 +115,7 @@ def plan(config: TrainConfig) -> tuple[Plan, Machine]:
         capacity=capacity,
         order=partial(order_of, config, num_edges=graph.num_edges["train"]),
         reads_known=batches.reads_known,
+        weighted=graph.mean_weight is not None,
         relation_bytes=model.relation_bytes,
     )
     found = choose(machine=machine)

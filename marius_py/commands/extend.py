@@ -23,6 +23,7 @@ EXAMPLES = """settings (key=value):
   input.format=auto  tsv, csv, parquet, npy, npz, or auto: by the file's name
   input.columns=null columns of head, relation, tail (or head, tail): [from,kind,to] or numbers from 0
                      (-1 is the last); null = by name or order
+  input.weight=null  column of the weights of the edges, which a graph with weights needs; null = none
   input.header=null  the first line holds column names: true or false; null = if it looks so
   input.quoting=null fields may stand in double quotes: true or false; null = for CSV only
   input.comment=null character with which lines at the top begin that are no edges; null = there are none
@@ -47,6 +48,7 @@ _DEFAULTS: dict[str, str | None] = {
     "input.test": None,
     "input.format": "auto",
     "input.columns": None,
+    "input.weight": None,
     "input.header": None,
     "input.quoting": None,
     "input.comment": None,

@@ -24,6 +24,11 @@ class InputFiles(Checked):
     test: str | None = setting(None, "file of the test edges; null = split off or none", path=True)
 
 
+def _column(key: str) -> int | str:
+    """A column's position or name."""
+    return int(key) if _NUMBER.fullmatch(key) else key
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReadingConfig(Checked):
     """How a file of edges is read."""
@@ -50,9 +55,7 @@ class ReadingConfig(Checked):
         """How files are read, as arguments of `marius_py.prepare.prepare`."""
         return {
             "format": self.format,
-            "columns": None
-            if self.columns is None
-            else [int(one) if _NUMBER.fullmatch(one) else one for one in self.columns],
+            "columns": None if self.columns is None else [_column(one) for one in self.columns],
             "header": "auto" if self.header is None else self.header,
             "quoting": self.quoting,
             "comment": self.comment,
@@ -84,6 +87,11 @@ class ReadingConfig(Checked):
 class InputConfig(ReadingConfig, InputFiles):
     """Edge lists and how to read them."""
 
+    weight: str | None = setting(
+        None,
+        "column of the weights of train edges, a name or a number from 0: what each counts in training "
+        "beside the others; null = all count alike",
+    )
     split: tuple[float, ...] | None = setting(
         None,
         "shares of train, valid and test edges when only train is given; null = 0.90, 0.05, 0.05",
@@ -95,9 +103,19 @@ class InputConfig(ReadingConfig, InputFiles):
         False, "a random split keeps an edge and its reverse together: for edges listed in both directions"
     )
 
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How files are read, as arguments of `marius_py.prepare.prepare`."""
+        return {**super().reading, "weight": None if self.weight is None else _column(self.weight)}
+
     def check(self) -> None:
         """Reading has to make sense, and shares and files together."""
         super().check()
+        if self.weight is not None and self.columns is not None and self.weight in self.columns:
+            raise ConfigError(
+                f"input.weight={self.weight} is one of input.columns={list(self.columns)}, too: the weight "
+                "is no part of an edge"
+            )
         if self.split is not None and (
             len(self.split) != 3 or abs(sum(self.split) - 1) > 1e-6 or self.split[0] <= 0
         ):

@@ -26,6 +26,7 @@ class BatchSettings:
         compiled: search known edges and level steps with loops compiled with Numba.
         per_question: let questions count alike, however many known edges answer them (K-vs-all);
             at most `block_edges` may lie between the residents.
+        mean_weight: of the train edges, which count by their weight; None: they have none.
     """
 
     batch_size: int
@@ -37,6 +38,12 @@ class BatchSettings:
     weigh: bool = False
     compiled: bool = True
     per_question: bool = False
+    mean_weight: float | None = None
+
+    @property
+    def weighs_edges(self) -> bool:
+        """Whether edges of a batch may count differently."""
+        return self.per_question or self.mean_weight is not None
 
     @property
     def reads_known(self) -> bool:

@@ -29,6 +29,7 @@ from marius_py.data.train_edges import HELD_EDGES, TrainEdges
 from marius_py.nn.known_edges import KnownEdges
 from marius_py.nn.negatives import NegativeSampler, ResidentNodes
 from marius_py.storage.protocols import Edges, EdgeStore
+from marius_py.storage.weighted import shares_of, without_weights
 from marius_py.types import Position, Schedule, Step
 
 log = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ class BatchSource:
         known_on_device: bool = False,
     ) -> None:
         self._buffer = buffer
-        self._edges = TrainEdges(edges, HELD_EDGES)
+        self._edges = TrainEdges(edges, HELD_EDGES, weights=settings.mean_weight is not None)
         self._io = io
         self._settings = settings
         self._sampler = sampler
@@ -266,17 +267,19 @@ class BatchSource:
         known: KnownEdges | EdgesAtHand | None,
     ) -> Iterator[LeasedEdges]:
         first_row = self._buffer.first_rows()
+        mean = self._settings.mean_weight
         for here, mine in places:
             done = block.last and mine.stop == len(edges)
             epoch, step, order = here
             yield LeasedEdges(
-                edges=edges[mine],
+                edges=edges[mine] if mean is None else without_weights(edges[mine]),
                 here=here,
                 after=Position(epoch, step + 1, 0) if done else Position(epoch, step, order + 1),
                 nodes=nodes,
                 known=known,
                 first_row=first_row,
                 lease=self._buffer.lease(resident),
+                weight=None if mean is None else shares_of(edges[mine], mean),
             )
 
     def _resident_nodes(self, resident: tuple[int, ...]) -> ResidentNodes:

@@ -109,6 +109,7 @@ class BatchDrawing:
                 seed=seed,
                 lease=leased.lease,
                 known=at_hand,
+                weight=leased.weight,
             )
         ids = np.ascontiguousarray(leased.edges.T, dtype=np.int64)  # (3, B)
         negatives, dropped = self._negatives(ids.T, leased)
@@ -136,9 +137,12 @@ class BatchDrawing:
 
     def _edge_weights(self, edges: Edges, leased: LeasedEdges) -> dict[Side, NDArray[np.float32]]:
         """Corrupted side → (B,) what edges count; empty if all count alike."""
-        if not self._batches.per_question or not isinstance(leased.known, KnownEdges):
-            return {}
-        return {side: leased.known.question_weights(edges, side) for side in SIDES}
+        found: dict[Side, NDArray[np.float32]] = {}
+        if self._batches.per_question and isinstance(leased.known, KnownEdges):
+            found = {side: leased.known.question_weights(edges, side) for side in SIDES}
+        if leased.weight is None:
+            return found
+        return {side: found[side] * leased.weight if found else leased.weight for side in SIDES}
 
     def _located(
         self,

@@ -59,7 +59,7 @@ def drawn_ahead(
 
     Args:
         sampler, seed, nodes: as for `draw_both`.
-        edges: (E, 3) of the block.
+        edges: (E, 3) of the block, or (E, 4) with weights.
         batches: position of each, and its edges.
 
     Returns:
@@ -69,7 +69,7 @@ def drawn_ahead(
         return None
     drawn: dict[Side, list[Ids]] = {side: [] for side in SIDES}
     for number, (here, mine) in enumerate(batches):
-        both = draw_both(sampler, seed, edges[mine], nodes, here)
+        both = draw_both(sampler, seed, edges[mine, :3], nodes, here)
         if number == 0:
             expected = max(ids.size for ids in both.values()) * len(batches)
             if expected > min(_MOST, _FEW * nodes.count):

@@ -42,6 +42,7 @@ class DrawnBatch:
         lease: released when the batch's update has been handed to the device.
         known: edges for the device to find among the negatives, which ascend then in each chunk; nothing is
             `dropped`.
+        weight: (B,) float32, what each edge counts; None: all count alike.
     """
 
     here: Position
@@ -53,6 +54,7 @@ class DrawnBatch:
     seed: int
     lease: Lease
     known: EdgesAtHand | None = None
+    weight: NDArray[np.float32] | None = None
 
     @property
     def num_edges(self) -> int:
@@ -60,7 +62,7 @@ class DrawnBatch:
         return len(self.edges)
 
     def pack(self, rate: float, empty: Callable[[int], Tensor]) -> Tensor:
-        """What travels to the device, (n,) uint8: 64-bit numbers, then the edges.
+        """What travels to the device, (n,) uint8: 64-bit numbers, then the edges, and their weights if any.
 
         The numbers are the negatives of both sides, the first rows, the groups of partitions, what is
         dropped, and the bits of `rate`, the batch's factor of the learning rate.
@@ -76,11 +78,19 @@ class DrawnBatch:
             *(self.dropped[side] for side in SIDES if side in self.dropped),
             np.array([rate], np.float64).view(np.int64),
         ]
-        size = 8 * sum(len(part) for part in numbers)
-        packed = empty(size + self.edges.nbytes)
+        size, weights = 8 * sum(len(part) for part in numbers), self.weight_bytes
+        packed = empty(size + self.edges.nbytes + weights)
         np.concatenate(numbers, out=packed[:size].view(torch.int64).numpy())
-        packed[size:].numpy().view(self.edges.dtype).reshape(self.edges.shape)[...] = self.edges
+        edges = packed[size : len(packed) - weights].numpy()
+        edges.view(self.edges.dtype).reshape(self.edges.shape)[...] = self.edges
+        if self.weight is not None:
+            packed[len(packed) - weights :].numpy().view(np.float32)[...] = self.weight
         return packed
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes that the weights of edges take, 0 if there are none."""
+        return 0 if self.weight is None else self.weight.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +145,9 @@ class Locator:
         shapes = {side: drawn.negatives[side].shape for side in SIDES}
         dropped = [len(drawn.dropped[side]) if side in drawn.dropped else 0 for side in SIDES]
         sizes = [shape[0] * shape[1] for shape in shapes.values()]
-        numbers, triples = torch.split(packed, [len(packed) - drawn.edges.nbytes, drawn.edges.nbytes])
+        sent = [drawn.edges.nbytes, drawn.weight_bytes]
+        numbers, triples, weights = torch.split(packed, [len(packed) - sum(sent), *sent])
+        edge_weight = None if drawn.weight is None else weights.view(torch.float32)
         num_partitions = len(drawn.first_row)
         drawn_nodes, first_row, group_of, *positions, rate = torch.split(
             numbers.view(torch.int64), [sum(sizes), num_partitions, num_partitions, *dropped, 1]
@@ -162,6 +174,7 @@ class Locator:
                 negative[number].view(shape),
                 importance=importance,
                 dropped=positions[number] if side in drawn.dropped else None,
+                edge_weight=edge_weight,
                 known=found,
             )
         factor = rate.view(torch.float64).float().squeeze(0)

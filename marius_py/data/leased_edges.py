@@ -26,6 +26,7 @@ class LeasedEdges:
         known: edges that negatives must not make, indexed, or as a device takes them; or None.
         first_row: (p,) buffer row of each partition's first node, -1 where it is not resident.
         lease: of the resident partitions, released when the batch's update has been added.
+        weight: (B,) float32, what each edge counts; None: all count alike.
     """
 
     edges: Edges
@@ -35,3 +36,4 @@ class LeasedEdges:
     known: KnownEdges | EdgesAtHand | None
     first_row: NDArray[np.int64]
     lease: Lease
+    weight: NDArray[np.float32] | None = None

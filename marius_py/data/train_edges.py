@@ -24,14 +24,16 @@ class TrainEdges:
     Args:
         store: where they are.
         most: edges that are held, at most.
+        weights: let their weights come along, in rows of four numbers (see `storage.weighted`).
 
     Attributes:
         is_held: whether they are few; what is returned are views then.
         bytes_read: so far.
     """
 
-    def __init__(self, store: EdgeStore, most: int) -> None:
+    def __init__(self, store: EdgeStore, most: int, *, weights: bool = False) -> None:
         self._store = store
+        self._weights = weights
         self.counts = store.bucket_counts()
         """(p, p) edges a bucket."""
         self._starts = np.concatenate([[0], np.cumsum(self.counts.ravel())]).tolist()
@@ -51,18 +53,18 @@ class TrainEdges:
         return 0 if held is None else held.nbytes
 
     def bucket(self, bucket: Bucket) -> Edges:
-        """The (E, 3) edges of a bucket."""
+        """The (E, 3) edges of a bucket, or (E, 4) with weights."""
         if not self.is_held:
-            return self._counted(self._store.read("train", bucket))
+            return self._counted(self._store.read("train", bucket, weights=self._weights))
         place = bucket.head * len(self.counts) + bucket.tail
         return self.rows(self._starts[place], self._starts[place + 1])
 
     def rows(self, start: int, stop: int) -> Edges:
-        """The (stop − start, 3) edges by position."""
+        """The (stop − start, 3) edges by position, or (stop − start, 4) with weights."""
         if not self.is_held:
-            return self._counted(self._store.read_range("train", start, stop))
+            return self._counted(self._store.read_range("train", start, stop, weights=self._weights))
         if self._held is None:
-            self._held = self._counted(self._store.read("train"))
+            self._held = self._counted(self._store.read("train", weights=self._weights))
         return self._held[start:stop]
 
     def clear(self) -> None:

@@ -24,6 +24,8 @@ RELATIONS_FILE = "relations.parquet"
 EDGES_FILE = "edges.h5"
 GRAPH_FORMAT = "marius_py graph"
 GRAPH_VERSION = 1
+MEAN_WEIGHT = "mean_weight"
+"""Entry of a graph whose train edges have weights alone."""
 
 _FIELDS: dict[str, type] = {
     "num_nodes": int,
@@ -89,6 +91,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"{path} is damaged: its content does not match its checksum; prepare the graph again"
         )
     wrong = [key for key, kind in _FIELDS.items() if not isinstance(body.get(key), kind)]
+    mean = body.get(MEAN_WEIGHT, 1.0)
+    if not isinstance(mean, float) or not 0 < mean < float("inf"):
+        wrong.append(MEAN_WEIGHT)
     wrong += [name for name in body.get("files", {}) if name not in (NODES_FILE, RELATIONS_FILE, EDGES_FILE)]
     if wrong:
         raise FormatError(f"{path} is damaged: wrong or missing entries {', '.join(map(repr, wrong))}")

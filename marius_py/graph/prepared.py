@@ -17,7 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, MariusError, MissingPathError, StorageError
-from marius_py.graph.manifest import EDGES_FILE, GRAPH_FILE, NODES_FILE, RELATIONS_FILE, read_manifest
+from marius_py.graph.manifest import (
+    EDGES_FILE,
+    GRAPH_FILE,
+    MEAN_WEIGHT,
+    NODES_FILE,
+    RELATIONS_FILE,
+    read_manifest,
+)
 from marius_py.partitioning import Partitioning
 from marius_py.storage.file_io import os_errors_as_storage
 
@@ -41,6 +48,7 @@ class Graph:
         names_are_integers: True when the node names were given as integers, not text.
         report: what preparing noticed: duplicate edges, self-loops, nodes and relations unknown to train,
             edges of valid and test that stand in train, as they are or reversed.
+        mean_weight: of the train edges; None where they have no weights.
     """
 
     path: Path
@@ -54,6 +62,7 @@ class Graph:
     names_are_integers: bool
     report: Mapping[str, Any]
     files: Mapping[str, Mapping[str, Any]]
+    mean_weight: float | None = None
 
     def __repr__(self) -> str:
         edges = ", ".join(f"{count} {split} edges" for split, count in self.num_edges.items())
@@ -202,6 +211,7 @@ def _open(folder: Path) -> Graph:
         names_are_integers=manifest["names_are_integers"],
         report=dict(manifest["report"]),
         files=dict(manifest["files"]),
+        mean_weight=manifest.get(MEAN_WEIGHT),
     )
 
 

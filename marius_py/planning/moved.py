@@ -5,6 +5,7 @@ from __future__ import annotations
 from marius_py.data.step_edges import BLOCK_EDGES
 from marius_py.data.train_edges import HELD_EDGES
 from marius_py.storage.aligned import PAGE
+from marius_py.storage.edge_layout import row_width
 from marius_py.storage.edge_writer import edge_dtype
 from marius_py.storage.protocols import NodeTable
 from marius_py.types import Schedule
@@ -17,7 +18,14 @@ def partition_bytes(table: NodeTable) -> list[int]:
     return [sum(-(-rows * width * 4 // PAGE) * PAGE for width in widths) for rows in sizes]
 
 
-def edge_bytes(table: NodeTable, num_edges: int, schedule: Schedule | None, reads_known: bool) -> int:
+def edge_bytes(
+    table: NodeTable,
+    num_edges: int,
+    schedule: Schedule | None,
+    reads_known: bool,
+    *,
+    weighted: bool = False,
+) -> int:
     """Bytes of edges that are read in an epoch between others.
 
     None where they are few; else each edge once; or, where those between the residents are held to be known,
@@ -28,6 +36,7 @@ def edge_bytes(table: NodeTable, num_edges: int, schedule: Schedule | None, read
         num_edges: train edges.
         schedule: how partitions come; None: all are there.
         reads_known: whether edges between the residents are held, if they are not too many.
+        weighted: whether edges have weights.
     """
     if num_edges <= HELD_EDGES:
         return 0
@@ -38,7 +47,7 @@ def edge_bytes(table: NodeTable, num_edges: int, schedule: Schedule | None, read
         steps = () if schedule is None else schedule.steps
         buckets = sum(c**2 - (c - len(step.admit)) ** 2 for step in steps)
         read = num_edges * buckets // p**2
-    return read * 3 * edge_dtype(table.partitioning.num_nodes).itemsize
+    return read * row_width("train", weighted=weighted) * edge_dtype(table.partitioning.num_nodes).itemsize
 
 
 def indexed_edges(num_edges: int, schedule: Schedule) -> int:

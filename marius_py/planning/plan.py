@@ -118,6 +118,7 @@ def plan_epoch(
     batch_size: int,
     order: Callable[[NodeTable, int], EpochOrder] = _fewest_loads,
     reads_known: bool = False,
+    weighted: bool = False,
     relation_bytes: int = 0,
 ) -> Plan:
     """What an epoch costs with given partitions and capacity; an epoch between others, not the first.
@@ -130,12 +131,13 @@ def plan_epoch(
         batch_size: edges a batch.
         order: (table, capacity) → what an epoch follows.
         reads_known: whether all edges between the residents are read too (`BatchSettings.reads_known`).
+        weighted: whether edges have weights.
         relation_bytes: of the relations and their optimizer state, which every commit writes.
     """
     p = table.partitioning.num_partitions
     sizes = partition_bytes(table)
     loads = read = written = 0
-    edges_read = edge_bytes(table, num_edges, None, reads_known)
+    edges_read = edge_bytes(table, num_edges, None, reads_known, weighted=weighted)
     committed: Sequence[int] = range(p)
     compute_s, exposed_s = num_edges / machine.edge_rate, 0.0
     chosen = order(table, capacity)
@@ -145,7 +147,7 @@ def plan_epoch(
         if reads_known:
             compute_s += index_seconds(machine, num_edges, schedule)
         read = sum(sizes[part] for step in schedule.steps for part in step.admit)
-        edges_read = edge_bytes(table, num_edges, schedule, reads_known)
+        edges_read = edge_bytes(table, num_edges, schedule, reads_known, weighted=weighted)
         epoch = simulate(
             schedule,
             compute_rate=p * p / compute_s if compute_s else 1.0,
@@ -198,6 +200,7 @@ def choose_plan(
     capacity: int | None = None,
     order: Callable[[NodeTable, int], EpochOrder] = _fewest_loads,
     reads_known: bool = False,
+    weighted: bool = False,
     relation_bytes: int = 0,
 ) -> Plan:
     """The fastest plan that fits in memory.
@@ -212,7 +215,7 @@ def choose_plan(
         partitions: p if it is given.
         capacity: c if it is given.
         order: (table, capacity) → what an epoch follows.
-        reads_known, relation_bytes: as for `plan_epoch`.
+        reads_known, weighted, relation_bytes: as for `plan_epoch`.
 
     Raises:
         ConfigError: a given number is out of range, no order exists for the numbers that come into question,
@@ -236,6 +239,7 @@ def choose_plan(
                     batch_size=batch_size,
                     order=order,
                     reads_known=reads_known,
+                    weighted=weighted,
                     relation_bytes=relation_bytes,
                 )
             )

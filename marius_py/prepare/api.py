@@ -42,6 +42,7 @@ def prepare(
     partitions: int | None = None,
     seed: int = 0,
     columns: Sequence[ColumnKey] | None = None,
+    weight: ColumnKey | None = None,
     header: Header = "auto",
     format: str = "auto",
     delimiter: str | None = None,
@@ -67,6 +68,9 @@ def prepare(
         seed: of the random ids and the random split, from 0 to 2^63 - 1.
         columns: positions from 0 or header names in the order head, (relation,) tail; None: by names such as
             head, relation, tail or source, type, target, else the two or three columns in that order.
+        weight: position or header name of the column of weights, which say what each train edge counts in
+            training beside the others: numbers from 0, of which only the shares matter. In valid and test the
+            column is left out. None: edges count alike.
         header: whether text files begin with a header; "auto": when the first line names a head and a tail
             by such words, or has no whole number for head or tail above two lines or more that have (above
             a single one it is taken for an edge, with a warning).
@@ -103,7 +107,7 @@ def prepare(
         "header": header,
         "columns": columns,
     }
-    sources = open_splits(train, valid, test, **options)
+    sources = open_splits(train, valid, test, weight=weight, **options)
     present = [source for source in sources if source is not None]
     has_relations = _agree_on_relations(present)
     if len(present) == 1:
@@ -111,7 +115,7 @@ def prepare(
     node_kind: NameKind = "integer" if all(s.node_kind == "integer" for s in present) else "text"
     relation_kind: NameKind = "integer" if all(s.relation_kind == "integer" for s in present) else "text"
     with building(output, overwrite) as folder:
-        spill = EdgeSpill(folder / "rows.tmp", np.dtype(np.int32))
+        spill = EdgeSpill(folder / "rows.tmp", np.dtype(np.int32), weighted=weight is not None)
         try:
             ingest = Ingest(spill, node_kind, relation_kind if has_relations else None)
             counts = tuple(_read(source, ingest, report) if source is not None else 0 for source in sources)

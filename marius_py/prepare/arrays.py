@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,16 +25,26 @@ from marius_py.prepare.api import (
     partitioning_for,
 )
 from marius_py.prepare.assemble import UNNAMED_RELATION, NumberedGraph, assemble
-from marius_py.prepare.blocks import has_nul, name_fault
+from marius_py.prepare.blocks import WEIGHTS, bad_weight, has_nul, name_fault
 from marius_py.prepare.dictionary import EdgeSpill
 from marius_py.prepare.folder import building, check_output
 from marius_py.prepare.progress import ProgressHook, silent
 from marius_py.prepare.splitting import check_shares
 from marius_py.storage.edge_writer import BLOCK_ROWS, edge_dtype
+from marius_py.storage.protocols import Float32
+from marius_py.storage.weighted import weighted_rows
 from marius_py.types import SPLITS
 from marius_py.whole import is_whole
 
-EdgeBlocks = NDArray[np.integer] | Iterable[NDArray[np.integer]]
+
+class WeightedEdges(NamedTuple):
+    """Edges (n, 3) or (n, 2) of any integer type, and their weights (n,), numbers from 0."""
+
+    edges: NDArray[np.integer]
+    weights: NDArray[Any]
+
+
+EdgeBlocks = NDArray[np.integer] | Iterable[NDArray[np.integer] | WeightedEdges]
 """One array of edges, or blocks of them that are read once."""
 
 _SPARSE = 100
@@ -55,6 +65,8 @@ def prepare_arrays(
     num_relations: int | None = None,
     node_names: Sequence[str] | None = None,
     relation_names: Sequence[str] | None = None,
+    weights: NDArray[Any] | None = None,
+    weighted: bool = False,
     partitions: int | None = None,
     seed: int = 0,
     split: Sequence[float] | None = None,
@@ -77,6 +89,8 @@ def prepare_arrays(
         num_relations: R likewise.
         node_names: N distinct, non-empty names by number; None: the numbers.
         relation_names: R likewise.
+        weights: (E,) weights of the edges `train`, where that is one array; see `prepare`.
+        weighted: the blocks of `train` are `WeightedEdges`.
         partitions, seed, split, undirected, overwrite, progress: as for `prepare`.
 
     Returns:
@@ -93,11 +107,13 @@ def prepare_arrays(
     check_output(Path(output), overwrite)
     output = Path(output).absolute()  # the current folder may be another one at the end
     check_given_splits(split, undirected, valid, test)
+    if weights is not None:
+        train, weighted = [_with_weights(train, weights)], True
     names = _names(node_names, "node_names"), _names(relation_names, "relation_names")
     limits = _limit(num_nodes, names[0], "num_nodes"), _limit(num_relations, names[1], "num_relations")
     dtype = np.dtype(np.int64) if limits[0] is None else edge_dtype(limits[0])
     with building(output, overwrite) as folder:
-        spill = EdgeSpill(folder / "rows.tmp", dtype)
+        spill = EdgeSpill(folder / "rows.tmp", dtype, weighted=weighted)
         try:
             reader = _Reader(spill, limits, report)
             counts = tuple(
@@ -134,12 +150,15 @@ class _Reader:
     def read(self, split: str, blocks: EdgeBlocks | None) -> int:
         """Append a split to the spill; returns its number of edges."""
         count = 0
-        for block in _blocks(blocks):
+        for block, weights in _blocks(blocks):
             self._check(split, block, count)
             rows = block
             if block.shape[1] == 2:
                 rows = np.zeros((len(block), 3), dtype=self._spill.dtype)
                 rows[:, 0], rows[:, 2] = block[:, 0], block[:, 1]
+            if self._spill.weighted:
+                needed = self._weights(split, weights, len(block), count)
+                rows = weighted_rows(rows.astype(self._spill.dtype), needed)
             self._spill.append(rows)
             count += len(block)
             self._progress(f"read {split}", count, None, "edges")
@@ -168,6 +187,23 @@ class _Reader:
                 "use prepare(), which takes the numbers as names"
             )
         return count
+
+    @staticmethod
+    def _weights(split: str, weights: Any, size: int, before: int) -> Float32:
+        """Weights (size,) of a block, 0 in splits that need none."""
+        if split != "train":
+            return np.zeros(size, dtype=np.float32)
+        found = np.asarray(weights)
+        if found.shape != (size,) or found.dtype.kind not in "biuf":
+            what = (
+                "no weights" if weights is None else f"weights of shape {found.shape} and type {found.dtype}"
+            )
+            raise FormatError(f"{split} has a block of {size} edges with {what}; every edge needs a number")
+        values = found.astype(np.float64)
+        place = bad_weight(values)
+        if place >= 0:
+            raise FormatError(f"{split}, row {before + place}: the weight is {found[place]}; {WEIGHTS}")
+        return values.astype(np.float32)
 
     def _check(self, split: str, block: Any, before: int) -> None:
         if not isinstance(block, np.ndarray) or block.ndim != 2 or block.shape[1] not in (2, 3):
@@ -198,19 +234,27 @@ class _Reader:
                 self._largest[index] = max(self._largest[index], high)
 
 
-def _blocks(blocks: EdgeBlocks | None) -> Iterator[Any]:
+def _with_weights(train: EdgeBlocks, weights: Any) -> WeightedEdges:
+    if not isinstance(train, np.ndarray):
+        raise ConfigError(
+            "weights= belongs to one array of edges; blocks are WeightedEdges with weighted=True instead"
+        )
+    return WeightedEdges(train, np.asarray(weights))
+
+
+def _blocks(blocks: EdgeBlocks | None) -> Iterator[tuple[Any, Any]]:
+    """Blocks of edges, and their weights or None."""
     if blocks is None:
         return
-    if isinstance(blocks, np.ndarray):
-        if blocks.ndim != 2:
-            yield blocks
-            return
-        for start in range(0, len(blocks), BLOCK_ROWS):
-            yield blocks[start : start + BLOCK_ROWS]
-        return
-    for block in blocks:
-        if not (isinstance(block, np.ndarray) and block.ndim == 2 and len(block) == 0):
-            yield block
+    for one in [blocks] if isinstance(blocks, np.ndarray) else blocks:
+        block, weights = one if isinstance(one, WeightedEdges) else (one, None)
+        fits = isinstance(block, np.ndarray) and block.ndim == 2
+        if not fits or (weights is not None and np.shape(weights)[:1] != (len(block),)):
+            yield block, weights  # to be refused
+            continue
+        for start in range(0, len(block), BLOCK_ROWS):
+            span = slice(start, start + BLOCK_ROWS)
+            yield block[span], None if weights is None else weights[span]
 
 
 def _names(names: Sequence[str] | None, key: str) -> Any | None:

@@ -22,8 +22,10 @@ from marius_py.prepare.dictionary import EdgeSpill
 from marius_py.prepare.graph_files import GraphContent, write_graph
 from marius_py.prepare.progress import ProgressHook
 from marius_py.prepare.splitting import GivenSplits, RandomSplits
+from marius_py.storage.edge_layout import row_width
 from marius_py.storage.edge_writer import BLOCK_ROWS, edge_dtype
 from marius_py.storage.protocols import Edges
+from marius_py.storage.weighted import WEIGHT
 from marius_py.streams import Purpose, stream
 
 UNNAMED_RELATION = pa.array([""], pa.large_string())
@@ -35,7 +37,7 @@ class NumberedGraph:
     """A graph whose edges lie in a spill under provisional numbers.
 
     Attributes:
-        spill: (E, 3) rows.
+        spill: (E, 3) rows, or (E, 4) with weights, of which those of train count.
         splits: how rows fall into splits.
         num_nodes: N.
         num_relations: R.
@@ -88,6 +90,7 @@ def assemble(
         node_names=node_names,
         relation_type=_type_of(graph.relation_names),
         relation_names=relation_names,
+        weighted=graph.spill.weighted,
         num_edges=len(graph.spill),
         edges=lambda: _renumbered(graph, new_id, block_rows),
         release=graph.spill.close,
@@ -100,10 +103,11 @@ def _renumbered(
     graph: NumberedGraph, new_id: NDArray[np.integer], block_rows: int
 ) -> Iterator[tuple[str, Edges]]:
     for split, rows in graph.splits.blocks(graph.spill, block_rows):
-        edges = np.empty(rows.shape, dtype=new_id.dtype)
+        edges = np.empty((len(rows), row_width(split, weighted=graph.spill.weighted)), dtype=new_id.dtype)
         edges[:, 0] = new_id[rows[:, 0]]
         edges[:, 1] = rows[:, 1]
         edges[:, 2] = new_id[rows[:, 2]]
+        edges[:, WEIGHT:] = rows[:, WEIGHT : edges.shape[1]]
         yield split, edges
 
 

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from marius_py.errors import FormatError
 from marius_py.whole import MAX_INT64
@@ -31,12 +33,14 @@ class EdgeBlock:
         relation: (n,) likewise, or None for edges without relation.
         tail: (n,) likewise, of the same type as `head`.
         first_row: number of the first edge in its file, from 1, for messages.
+        weight: (n,) float32, finite and not negative, or None for edges that count alike.
     """
 
     head: Any
     relation: Any | None
     tail: Any
     first_row: int
+    weight: NDArray[np.float32] | None = None
 
     @property
     def num_edges(self) -> int:
@@ -50,6 +54,7 @@ class EdgeSource(Protocol):
     Attributes:
         path: the file.
         has_relations: whether it has a column of relations.
+        weight_column: position of the column of weights; None if it was not asked for.
         node_kind, relation_kind: kinds of names.
         size, position: of the file, and how much of it was read, in `unit`s.
         unit: "B" or "edges".
@@ -57,6 +62,7 @@ class EdgeSource(Protocol):
 
     path: Path
     has_relations: bool
+    weight_column: int | None
     node_kind: NameKind
     relation_kind: NameKind
     size: int
@@ -143,6 +149,38 @@ def check_names(block: EdgeBlock, path: Path) -> None:
             if index >= 0:
                 name = column[index].as_py()
                 raise FormatError(f"{path}, row {block.first_row + index}: the {role} name {name!r} {what}")
+
+
+WEIGHTS = "allowed: numbers from 0 to 3.4e38"
+"""What ends an error of a weight."""
+
+
+def bad_weight(values: NDArray[np.float64]) -> int:
+    """The first place (n,) of what is no weight: less than 0, NaN, or beyond float32; -1 if all are some."""
+    bad = ~((values >= 0) & (values <= np.finfo(np.float32).max))
+    return int(bad.argmax()) if bad.any() else -1
+
+
+def weight_column(column: Any, path: Path, first_row: int) -> NDArray[np.float32]:
+    """A column of a typed file as weights (n,).
+
+    Raises:
+        FormatError: a null, or a value that is no weight; names file and row.
+    """
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    place = pc.index(column.is_null(), True).as_py() if column.null_count else -1
+    if place < 0:
+        try:
+            values: NDArray[np.float64] = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        except (pa.ArrowException, ValueError) as error:
+            raise FormatError(f"{path}: weights of type {column.type} are no numbers ({error})") from error
+        place = bad_weight(values)
+    if place >= 0:
+        raise FormatError(f"{path}, row {first_row + place}: the weight is {column[place]}; {WEIGHTS}")
+    return values.astype(np.float32)
 
 
 def has_nul(column: Any) -> Any:

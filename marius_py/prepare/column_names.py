@@ -37,6 +37,9 @@ NO_RELATION = (
 )  # fmt: skip
 """Names of columns that are left out beside a known head and tail: they plainly are no relation."""
 
+_WEIGHTS = ("weight", "weights", "w", "score", "count")
+"""Those of them that may be weights of edges."""
+
 _ROLES = {2: ("head", "tail"), 3: ("head", "relation", "tail")}
 """What columns are in their order, by how many there are."""
 
@@ -215,6 +218,12 @@ def log_left_out(names: Sequence[str], columns: NamedColumns, where: str) -> Non
     """Log which columns are read and which are left out, if any are."""
     if columns.left_out:
         logger.info("%s: %s; left out: %s", where, _roles(names, columns), listed(names, columns.left_out))
+        weights = [names[i] for i in columns.left_out if _normalised(names[i]) in _WEIGHTS]
+        if weights:
+            logger.info(
+                "%s: to let edges count by a weight, set input.weight=%s (weight=%r in Python)",
+                where, weights[0], weights[0],
+            )  # fmt: skip
 
 
 def log_order(names: Sequence[str], where: str, choice: str) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from marius_py.errors import ConfigError, FormatError
@@ -49,14 +49,23 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Columns(Roles):
-    """The columns of a file to read, of `count` in all."""
+    """The columns of a file to read, of `count` in all, that of weights as well where there is one."""
 
     has_header: bool
     count: int
+    weight: int | None = None
 
 
 class MissingColumnError(ConfigError):
     """A chosen column is in no file of this kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightKey:
+    """The column of weights, by position or name, and whether a file needs one: else it is left out."""
+
+    column: ColumnKey
+    needed: bool = True
 
 
 def resolve_columns(
@@ -66,6 +75,7 @@ def resolve_columns(
     where: str,
     following: Sequence[Sequence[str]] = (),
     numbered: Callable[[], bool] | None = None,
+    weight: WeightKey | None = None,
 ) -> Columns:
     """Decide the columns of a file.
 
@@ -83,6 +93,7 @@ def resolve_columns(
         following: the cells of some lines after the first.
         numbered: says whether all names known before are whole numbers, as those of a graph that is extended
             may be; None: none are known.
+        weight: the column of weights, which is no part of an edge whatever its name; None: there is none.
 
     Raises:
         FormatError: not two or three columns, a chosen name that several columns have, names that tell head
@@ -93,6 +104,55 @@ def resolve_columns(
     """
     if header not in (True, False, "auto"):
         raise ConfigError(f"header is {header!r}; allowed: true, false, auto")
+    place = None if weight is None else _place_of_weight(weight, cells, header, where)
+    if weight is None or place is None:
+        return _without_weight(cells, columns, header, where, following, numbered)
+    if isinstance(weight.column, str):
+        header = True
+    kept = [i for i in range(len(cells)) if columns is not None or i != place]
+    rows = [[row[i] for i in kept] if len(row) == len(cells) else [] for row in following]
+    found = _without_weight([cells[i] for i in kept], columns, header, where, rows, numbered)
+    head, tail = kept[found.head], kept[found.tail]
+    relation = None if found.relation is None else kept[found.relation]
+    if place in (head, relation, tail):
+        raise ConfigError(
+            f"input.weight={weight.column} is a column of input.columns, too ({list(columns or ())}); the "
+            "weight is no part of an edge"
+        )
+    read = place if weight.needed else None
+    return replace(found, head=head, relation=relation, tail=tail, count=len(cells), weight=read)
+
+
+def _place_of_weight(weight: WeightKey, cells: Sequence[str], header: Header, where: str) -> int | None:
+    """Position of the column of weights; None where it is not needed and the file has none."""
+    key = weight.column
+    if isinstance(key, bool) or not isinstance(key, (int, str)):
+        raise ConfigError(f"weight is {key!r}; give the position of a column from 0, or a header name")
+    if isinstance(key, str) and header is False:
+        raise ConfigError(
+            f"input.weight={key} with input.header=false: a name needs a header, or give a position from 0"
+        )
+    found = [i for i, cell in enumerate(cells) if cell == key]
+    if isinstance(key, int):
+        found = [key % len(cells)] if -len(cells) <= key < len(cells) else []
+    if len(found) > 1:
+        raise FormatError(f"{where} has {len(found)} columns named {key!r}; input.weight takes one")
+    if not found and weight.needed:
+        raise MissingColumnError(
+            f"input.weight={key}, but {where} has no such column; it has {len(cells)}: {first_of(cells)}"
+        )
+    return found[0] if found else None
+
+
+def _without_weight(
+    cells: Sequence[str],
+    columns: Sequence[ColumnKey] | None,
+    header: Header,
+    where: str,
+    following: Sequence[Sequence[str]],
+    numbered: Callable[[], bool] | None,
+) -> Columns:
+    """As `resolve_columns`, of a file without weights."""
     if columns is None:
         by_default = _by_words_or_order(cells, header, where, following, numbered)
         _doubt_blanks(cells, following, by_default, where)
@@ -251,7 +311,8 @@ def _doubt_tails(rows: Sequence[Sequence[str]], where: str) -> None:
     if fractions:
         logger.warning(
             "%s: three columns are head, relation and tail, so that nodes have names such as %r; if those "
-            "are weights, leave them out with input.columns=[0,1] %s",
+            "are weights, let edges count by them with input.weight=2 (weight=2 in Python), or leave them "
+            "out with input.columns=[0,1] %s",
             where, fractions[0], _ELSEWHERE,
         )  # fmt: skip
 

@@ -1,8 +1,9 @@
 """Names to dense numbers in a stream (floor 4).
 
-In: `EdgeBlock`s. Out: rows of (head, relation, tail) numbers in a spill file, and the distinct names in order
-of first appearance. Memory is the dictionary and one block, never the edges. Small blocks wait until they are
-as large as others together: a pass over few names costs the dictionary, too.
+In: `EdgeBlock`s. Out: rows of (head, relation, tail) numbers in a spill file, with the edges' weights where
+they have some, and the distinct names in order of first appearance. Memory is the dictionary and one block,
+never the edges. Small blocks wait until they are as large as others together: a pass over few names costs the
+dictionary, too.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from marius_py.errors import StorageError
 from marius_py.prepare.blocks import EdgeBlock, NameKind
 from marius_py.prepare.name_table import NameTable
 from marius_py.storage.file_io import os_errors_as_storage, read_array, write_array
-from marius_py.storage.protocols import Edges
+from marius_py.storage.protocols import Edges, Float32
+from marius_py.storage.weighted import WEIGHT, weighted_rows
 
 PASS_BYTES = 1 << 24
 """Bytes of names that are worth a pass, at least."""
@@ -29,11 +31,14 @@ class EdgeSpill:
     Args:
         path: file to create.
         dtype: int32 or int64.
+        weighted: rows are (E, 4), with weights (see `storage.weighted`).
     """
 
-    def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
+    def __init__(self, path: Path, dtype: np.dtype[Any], *, weighted: bool = False) -> None:
         self._path = path
         self._dtype = dtype
+        self.weighted = weighted
+        self._row = np.dtype((dtype, WEIGHT + weighted))
         self._rows = 0
         with os_errors_as_storage("write", path):
             self._file = open(path, "x+b", buffering=0)  # noqa: SIM115 - closed by close()
@@ -50,14 +55,14 @@ class EdgeSpill:
         """Add rows at the end; returns the position of the first one."""
         start = self._rows
         data = np.ascontiguousarray(rows, dtype=self._dtype)
-        write_array(self._file.fileno(), data, start * 3 * self._dtype.itemsize, self._path)
+        write_array(self._file.fileno(), data, start * self._row.itemsize, self._path)
         self._rows += len(rows)
         return start
 
     def read(self, start: int, stop: int) -> Edges:
         """Read rows start..stop."""
-        rows = np.empty((stop - start, 3), dtype=self._dtype)
-        read_array(self._file.fileno(), rows, start * 3 * self._dtype.itemsize, self._path)
+        rows: Edges = np.empty((stop - start, *self._row.shape), dtype=self._dtype)
+        read_array(self._file.fileno(), rows, start * self._row.itemsize, self._path)
         return rows
 
     def close(self) -> None:
@@ -71,7 +76,7 @@ class Ingest:
     """Turns blocks of names into numbered rows in a spill.
 
     Args:
-        spill: int32 rows go here.
+        spill: int32 rows go here; if it has weights, those of blocks that have none are 0.
         node_kind: kind of all node names.
         relation_kind: kind of all relation names; None for a graph without relations (relation 0 everywhere).
     """
@@ -99,14 +104,20 @@ class Ingest:
         blocks, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if not blocks:
             return
-        rows = np.zeros((sum(block.num_edges for block in blocks), 3), dtype=np.int32)
+        rows: Edges = np.zeros((sum(block.num_edges for block in blocks), WEIGHT), dtype=np.int32)
         ends = self.nodes.number([end for block in blocks for end in (block.head, block.tail)])
         rows[:, 0], rows[:, 2] = np.concatenate(ends[::2]), np.concatenate(ends[1::2])
         del ends
         if self.relations is not None:
             rows[:, 1] = np.concatenate(self.relations.number([block.relation for block in blocks]))
+        if self._spill.weighted:
+            rows = weighted_rows(rows, np.concatenate([_weights(block) for block in blocks]))
         self._spill.append(rows)
         pa.default_memory_pool().release_unused()  # hash tables, which the pool would keep
+
+
+def _weights(block: EdgeBlock) -> Float32:
+    return np.zeros(block.num_edges, np.float32) if block.weight is None else block.weight
 
 
 def _columns(block: EdgeBlock) -> list[Any]:

@@ -32,9 +32,11 @@ from marius_py.prepare.folder import building, check_output
 from marius_py.prepare.graph_files import GraphContent, write_graph
 from marius_py.prepare.progress import ProgressHook, silent
 from marius_py.prepare.sources import open_splits
+from marius_py.storage.edge_layout import row_width
 from marius_py.storage.edge_writer import BLOCK_ROWS, edge_dtype
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.protocols import Edges
+from marius_py.storage.weighted import WEIGHT
 from marius_py.streams import Purpose, stream
 from marius_py.types import SPLITS
 from marius_py.workers import made_ahead
@@ -130,16 +132,24 @@ def extend_graph(
         seed: of the places of new nodes.
         overwrite: replace a prepared graph at `output`.
         progress: called as progress(stage, done, total, unit).
-        reading: format, delimiter, quoting, comment, header, columns; as for `prepare`, but where the graph's
-            nodes all have whole numbers for names, one line of numbers is enough to tell a header above it.
+        reading: format, delimiter, quoting, comment, header, columns, weight; as for `prepare`, but where
+            the graph's nodes all have whole numbers for names, one line of numbers is enough to tell a header
+            above it.
 
     Raises:
-        ConfigError, FormatError, StorageError: as for `prepare`; or the new edges have relations and the
-        graph has none.
+        ConfigError, FormatError, StorageError: as for `prepare`; or the new edges have relations or weights
+        and the graph has none, or the other way round.
     """
     report = progress or silent
     _, seed = checked_arguments(None, seed)
     old = graph if isinstance(graph, Graph) else open_graph(graph)
+    weighted = old.mean_weight is not None
+    if weighted != (reading.get("weight") is not None):
+        needs = "set it to their column" if weighted else "leave it out"
+        raise ConfigError(
+            f"the edges of the graph {old.path} have {'' if weighted else 'no '}weights, and input.weight "
+            f"(weight= in Python) is {reading.get('weight')}: {needs}, or prepare the graph anew"
+        )
     if os.path.realpath(output) == os.path.realpath(old.path):
         raise ConfigError(f"output={output} is the graph that is extended; choose another folder")
     check_output(Path(output), overwrite)
@@ -153,7 +163,7 @@ def extend_graph(
                 f"{source.path} has {has}, and the graph {old.path} has {needs}; they must agree"
             )
     with building(output, overwrite) as folder:
-        spill = EdgeSpill(folder / "rows.tmp", np.dtype(np.int32))
+        spill = EdgeSpill(folder / "rows.tmp", np.dtype(np.int32), weighted=weighted)
         try:
             kinds: dict[str, NameKind] = {"node": _kind(old, sources), "relation": "text"}
             ingest = Ingest(spill, kinds["node"], kinds["relation"] if old.has_relations else None)
@@ -240,6 +250,7 @@ class _Extension:
                 node_names=self._name_blocks,
                 relation_type=pa.large_string(),
                 relation_names=self._relation_blocks,
+                weighted=store.weighted,
                 num_edges=sum(store.num_edges(split) for split in SPLITS) + len(self._spill),
                 edges=lambda: self._edges(store),
                 release=self._spill.close,
@@ -263,15 +274,15 @@ class _Extension:
         dtype = edge_dtype(self._shift.num_nodes)
         start = 0
         for split, count in zip(SPLITS, self._counts, strict=True):
-            for rows in store.blocks(split, BLOCK_ROWS):
-                edges = np.empty(rows.shape, dtype=dtype)
-                edges[:, ::2] = self._shift.moved(rows[:, ::2])
-                edges[:, 1] = rows[:, 1]
+            width = row_width(split, weighted=store.weighted)
+            for rows in store.blocks(split, BLOCK_ROWS, weights=True):
+                edges = rows.astype(dtype)
+                edges[:, :WEIGHT:2] = self._shift.moved(rows[:, :WEIGHT:2])
                 yield split, edges
             for first in range(start, start + count, BLOCK_ROWS):
-                rows = self._spill.read(first, min(first + BLOCK_ROWS, start + count))
-                edges = np.empty(rows.shape, dtype=dtype)
-                edges[:, ::2] = self._ids[rows[:, ::2]]
+                rows = self._spill.read(first, min(first + BLOCK_ROWS, start + count))[:, :width]
+                edges = rows.astype(dtype)
+                edges[:, :WEIGHT:2] = self._ids[rows[:, :WEIGHT:2]]
                 edges[:, 1] = self._relations[rows[:, 1]]
                 yield split, edges
             start += count

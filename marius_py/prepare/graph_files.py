@@ -19,7 +19,15 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from marius_py.graph.manifest import EDGES_FILE, GRAPH_FILE, NODES_FILE, RELATIONS_FILE, manifest_bytes
+from marius_py.errors import FormatError
+from marius_py.graph.manifest import (
+    EDGES_FILE,
+    GRAPH_FILE,
+    MEAN_WEIGHT,
+    NODES_FILE,
+    RELATIONS_FILE,
+    manifest_bytes,
+)
 from marius_py.graph.names import read_names, write_names
 from marius_py.partitioning import Partitioning
 from marius_py.prepare.duplicates import count_duplicates
@@ -63,6 +71,7 @@ class GraphContent:
         num_edges: E of all splits.
         edges: yields (split, rows (n, 3)) over all edges, on a thread of its own; called twice, with the same
             answer.
+        weighted: rows of train are (n, 4), with weights.
         release: called when the edges have been read for the second time.
         parts_reverses: the split is a random one that may part an edge from its reverse.
         report: further entries of graph.json's report.
@@ -79,6 +88,7 @@ class GraphContent:
     num_edges: int
     edges: Callable[[], Iterator[tuple[str, Edges]]]
     release: Callable[[], None]
+    weighted: bool = False
     parts_reverses: bool = False
     report: Mapping[str, Any] = field(default_factory=dict)
 
@@ -87,7 +97,7 @@ def write_graph(folder: Path, content: GraphContent, progress: ProgressHook) -> 
     """Write all files of a graph into `folder`; graph.json last.
 
     Raises:
-        StorageError: a write failed; the folder then holds no graph.
+        StorageError: a write failed; the folder then holds no graph. FormatError: all weights are 0.
     """
     survey = Survey(content.partitioning, content.num_relations)
     known = TrainOverlap()
@@ -95,6 +105,10 @@ def write_graph(folder: Path, content: GraphContent, progress: ProgressHook) -> 
         survey.add(split, edges)
         if split != "train":
             known.sample(split, edges)
+    if content.weighted and not survey.total_weight:
+        raise FormatError(
+            "all weights of the train edges are 0: no edge would count; is it the right column?"
+        )
     padded = {"nodes": PaddedNames(), "relations": PaddedNames()}
     pointed = {"nodes": PointedNumbers(), "relations": PointedNumbers()}
     rounded = RoundedNumbers()
@@ -124,6 +138,7 @@ def write_graph(folder: Path, content: GraphContent, progress: ProgressHook) -> 
         num_test=survey.counts["test"],
         degrees=survey.degrees,
         fingerprint=fingerprint,
+        weighted=content.weighted,
     ) as writer:
         for split, edges in _counted(content, "sort", progress):
             writer.append(split, edges)
@@ -145,10 +160,20 @@ def write_graph(folder: Path, content: GraphContent, progress: ProgressHook) -> 
         "fingerprint": fingerprint,
         "seed": content.seed,
         "names_are_integers": pa.types.is_integer(content.node_type),
+        **({MEAN_WEIGHT: mean} if (mean := _mean_weight(content, survey)) is not None else {}),
         "report": report,
         "files": {name: _file_facts(folder / name) for name in (NODES_FILE, RELATIONS_FILE, EDGES_FILE)},
     }
     replace_file(folder / GRAPH_FILE, manifest_bytes(facts))
+
+
+def _mean_weight(content: GraphContent, survey: Survey) -> float | None:
+    """Mean weight of the train edges; None without weights."""
+    if not content.weighted:
+        return None
+    mean = survey.total_weight / survey.counts["train"]
+    logger.info("the train edges have weights, %.4g on average", mean)
+    return mean
 
 
 def _counted(content: GraphContent, stage: str, progress: ProgressHook) -> Iterator[tuple[str, Edges]]:
@@ -240,8 +265,8 @@ def _doubt_relations(content: GraphContent) -> None:
     if content.has_relations and relations >= _MANY_RELATIONS and relations * _NODES_PER_RELATION > nodes:
         logger.warning(
             "%d relations are many for %d nodes: if the second column holds tails, and the third no part of "
-            "an edge, such as a weight, rating or count, leave that out with input.columns=[0,1] (in Python "
-            "columns=, or pairs in place of triples)",
+            "an edge, such as a weight, rating or count, let edges count by it with input.weight=2, or leave "
+            "it out with input.columns=[0,1] (in Python weight=, columns=, or pairs in place of triples)",
             relations, nodes,
         )  # fmt: skip
 

@@ -11,10 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from marius_py.errors import FormatError
+from marius_py.prepare.blocks import WEIGHTS, bad_weight
 from marius_py.prepare.columns import Columns, elsewhere, other_delimiter
 
 _SHOWN = 120
+_NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
 _BYTE = re.compile(r"\\\\|\\udc([89a-f][0-9a-f])")
 """In a text's repr: a backslash of the text, or the digits of a byte that stands for no character."""
 
@@ -136,11 +140,24 @@ def first_problem(
                 f"{where}: {len(cells)} column{'s' if len(cells) != 1 else ''} instead of {columns.count} in "
                 f"{shown(record.content)}"
             )
+        if columns.weight is not None and not is_weight(cells[columns.weight]):
+            found = cells[columns.weight][:_SHOWN]
+            return FormatError(f"{where}: the weight is {found!r} in {shown(record.content)}; {WEIGHTS}")
         roles = ("head", "tail") if columns.relation is None else ("head", "relation", "tail")
         for role, position in zip(roles, columns.used, strict=True):
             if not cells[position]:
                 return FormatError(f"{where}: the {role} name is empty in {shown(record.content)}")
     return None
+
+
+def is_weight(cell: str) -> bool:
+    """Whether a cell is a number that may be a weight."""
+    return as_number(cell) is not None and bad_weight(np.array([as_number(cell)])) < 0
+
+
+def as_number(cell: str) -> float | None:
+    """The number that a cell of ASCII digits is, with blanks around it or without; None: it is none."""
+    return float(cell) if _NUMBER.fullmatch(cell) else None
 
 
 def cut(name: str) -> str:

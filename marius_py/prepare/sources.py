@@ -10,7 +10,7 @@ from typing import Any
 
 from marius_py.errors import ConfigError, MissingPathError
 from marius_py.prepare.blocks import EdgeSource
-from marius_py.prepare.columns import ColumnKey, Header, elsewhere
+from marius_py.prepare.columns import ColumnKey, Header, WeightKey, elsewhere
 from marius_py.prepare.text import TextSource
 from marius_py.prepare.typed import NumpySource, ParquetSource
 from marius_py.storage.regular import PIPE, irregular_kind
@@ -43,6 +43,7 @@ def open_source(
     columns: Sequence[ColumnKey] | None = None,
     comment: str | None = None,
     numbered: Callable[[], bool] | None = None,
+    weight: WeightKey | None = None,
     block_bytes: int | None = None,
     key: str | None = None,
 ) -> EdgeSource:
@@ -57,6 +58,7 @@ def open_source(
         columns: columns to use; see `resolve_columns`.
         comment: for text, the character with which lines at the top begin that are no edges.
         numbered: for text, says whether all names known before are whole numbers; see `resolve_columns`.
+        weight: the column of weights, if there is one; see `resolve_columns`.
         block_bytes: bytes of text read at a time; None: 32 MiB.
         key: setting that names the file, for errors.
 
@@ -94,24 +96,44 @@ def open_source(
             columns=keys,
             comment=comment,
             numbered=numbered,
+            weight=weight,
             block_bytes=block_bytes,
         )
     given = {"delimiter": delimiter, "quoting": quoting, "comment": comment}
     for name, value in given.items():
         if value is not None:
             raise ConfigError(f"{name} is {value!r}, but {path} is read as {kind}; {name} is for tsv and csv")
-    return ParquetSource(path, columns=keys) if kind == "parquet" else NumpySource(path, columns=keys)
+    typed = ParquetSource if kind == "parquet" else NumpySource
+    return typed(path, columns=keys, weight=weight)
 
 
 def open_splits(
-    train: Path | str, valid: Path | str | None, test: Path | str | None, **options: Any
+    train: Path | str,
+    valid: Path | str | None,
+    test: Path | str | None,
+    *,
+    weight: ColumnKey | None = None,
+    **options: Any,
 ) -> list[EdgeSource | None]:
-    """Open the edge list of each split, as `open_source`; None where there is none, of valid and test."""
+    """Open the edge list of each split, as `open_source`; None where there is none, of valid and test.
+
+    Args:
+        train, valid, test: the files.
+        weight: column of the weights of train; in valid and test, where none are needed, it is left out.
+        options: as for `open_source`.
+    """
+    needed = None if weight is None else WeightKey(weight)
+    source = open_source(train, key=f"input.{SPLITS[0]}", weight=needed, **options)
+    left_out = None
+    if weight is not None:
+        # a position from the end is that of train's, whose rows may be longer
+        place = weight if isinstance(weight, str) or source.weight_column is None else source.weight_column
+        left_out = WeightKey(place, needed=False)
     others = zip(SPLITS[1:], (valid, test), strict=True)
     return [
-        open_source(train, key=f"input.{SPLITS[0]}", **options),
+        source,
         *(
-            None if path is None else open_source(path, key=f"input.{name}", **options)
+            None if path is None else open_source(path, key=f"input.{name}", weight=left_out, **options)
             for name, path in others
         ),
     ]

@@ -1,7 +1,8 @@
 """What one pass over all edges counts (floor 4).
 
-In: blocks of final-id rows. Out: bucket counts, degrees, the order-free hash of each split, self-loops, and
-which nodes and relations each split knows. Memory: 10 bytes a node, 24 bytes a bucket.
+In: blocks of final-id rows. Out: bucket counts, degrees, the order-free hash of each split, self-loops, the
+weight of all train edges, and which nodes and relations each split knows. Memory: 10 bytes a node, 24 bytes a
+bucket.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from marius_py.partitioning import Partitioning
 from marius_py.storage.edge_writer import count_buckets
 from marius_py.storage.protocols import Edges
+from marius_py.storage.weighted import WEIGHT, weights_of
 from marius_py.types import SPLITS
 
 HASH_ROWS = 1 << 15
@@ -35,12 +37,14 @@ class Survey:
         self.degrees = np.zeros(nodes, dtype=np.int64)
         self.counts = dict.fromkeys(SPLITS, 0)
         self.self_loops = dict.fromkeys(SPLITS, 0)
+        self.total_weight = 0.0
+        """Of train edges, if they have weights."""
         self._sums = dict.fromkeys(SPLITS, 0)
         self._nodes = {split: np.zeros(nodes, dtype=bool) for split in SPLITS[1:]}
         self._relations = {split: np.zeros(num_relations, dtype=bool) for split in SPLITS}
 
     def add(self, split: str, edges: Edges) -> None:
-        """Count a block (n, 3) of a split."""
+        """Count a block (n, 3) of a split, or (n, 4) with weights."""
         head, relation, tail = edges[:, 0], edges[:, 1], edges[:, 2]
         self.counts[split] += len(edges)
         self.self_loops[split] += int(np.count_nonzero(head == tail))
@@ -50,6 +54,8 @@ class Survey:
             self.bucket_counts += count_buckets(self._partitioning, edges)
             add_counts(self.degrees, head)
             add_counts(self.degrees, tail)
+            if edges.shape[1] > WEIGHT:
+                self.total_weight += float(weights_of(edges).sum(dtype=np.float64))
         else:
             self._nodes[split][head] = True
             self._nodes[split][tail] = True
@@ -84,7 +90,7 @@ def add_counts(counts: NDArray[np.int64], ids: NDArray[np.integer]) -> None:
 
 
 def edge_keys(edges: Edges) -> NDArray[np.uint64]:
-    """A 64-bit hash of each edge (n,); the same for the same edge in every file."""
+    """A 64-bit hash of each edge (n,); the same for the same edge in every file, whatever its weight."""
     found = np.empty(len(edges), dtype=np.uint64)
     for start in range(0, len(edges), HASH_ROWS):
         found[start : start + HASH_ROWS] = _hashed(edges[start : start + HASH_ROWS])
@@ -104,5 +110,10 @@ def _hashed(edges: Edges) -> NDArray[np.uint64]:
 
 
 def edges_hash(edges: Edges) -> int:
-    """Sum of the edges' hashes modulo 2⁶⁴: the same whatever the order of the rows."""
-    return int(np.add.reduce(edge_keys(edges), dtype=np.uint64)) if len(edges) else 0
+    """Sum of the edges' hashes modulo 2⁶⁴, weights taken in: the same whatever the order of the rows."""
+    keys = edge_keys(edges)
+    if edges.shape[1] > WEIGHT:
+        keys ^= edges[:, WEIGHT].astype(np.uint64) * np.uint64(_ODD[1])
+        keys *= np.uint64(_ODD[2])
+        keys ^= keys >> np.uint64(32)
+    return int(np.add.reduce(keys, dtype=np.uint64)) if len(edges) else 0

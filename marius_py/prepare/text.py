@@ -30,11 +30,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
+from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError
-from marius_py.prepare.blocks import EdgeBlock, NameKind
-from marius_py.prepare.columns import ColumnKey, Columns, Header, resolve_columns
-from marius_py.prepare.records import first_problem, iterate_records, split_record
+from marius_py.prepare.blocks import EdgeBlock, NameKind, bad_weight
+from marius_py.prepare.columns import ColumnKey, Columns, Header, WeightKey, resolve_columns
+from marius_py.prepare.records import as_number, first_problem, iterate_records, split_record
 from marius_py.storage.files import storage_error
 
 BLOCK_BYTES = 1 << 25
@@ -65,7 +66,7 @@ class TextSource:
         header: as `resolve_columns`.
         columns: as `resolve_columns`.
         comment: the character with which lines above the first edge begin that are none; None: no such.
-        numbered: as `resolve_columns`.
+        numbered, weight: as `resolve_columns`.
         block_bytes: bytes read at a time; None: BLOCK_BYTES.
 
     Raises:
@@ -86,6 +87,7 @@ class TextSource:
         columns: list[ColumnKey] | None = None,
         comment: str | None = None,
         numbered: Callable[[], bool] | None = None,
+        weight: WeightKey | None = None,
         block_bytes: int | None = None,
     ) -> None:
         if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '\r\n\0"':
@@ -103,7 +105,8 @@ class TextSource:
         self._block_bytes = BLOCK_BYTES if block_bytes is None else block_bytes
         self.position = 0
         self.size = path.stat().st_size
-        self._columns = self._inspect(header, columns, numbered)
+        self._columns = self._inspect(header, columns, numbered, weight)
+        self.weight_column = self._columns.weight
         self.has_relations = self._columns.relation is not None
 
     def blocks(self) -> Iterator[EdgeBlock]:
@@ -124,7 +127,11 @@ class TextSource:
                 yield block
 
     def _inspect(
-        self, header: Header, columns: list[ColumnKey] | None, numbered: Callable[[], bool] | None
+        self,
+        header: Header,
+        columns: list[ColumnKey] | None,
+        numbered: Callable[[], bool] | None,
+        weight: WeightKey | None,
     ) -> Columns:
         first = list(islice(self._records(), 1 + _AFTER_FIRST))
         if not first:
@@ -137,7 +144,7 @@ class TextSource:
                 following.append(split_record(content, self._delimiter, self._quoting, place))
             except FormatError:  # which reading the blocks raises, unless an earlier line is wrong too
                 following.append([])
-        return resolve_columns(cells, columns, header, where, following, numbered)
+        return resolve_columns(cells, columns, header, where, following, numbered, weight)
 
     def _records(self) -> Iterator[tuple[str, bytes]]:
         """(file and line, content) of each record that is not empty, as if the first were a header."""
@@ -222,6 +229,7 @@ class TextSource:
         given = b"\n" + chunk if chunk.startswith(_BOM) else chunk
         names = [str(i) for i in range(self._columns.count)]
         used = [names[i] for i in self._columns.used]
+        read = [*used, *([] if self.weight_column is None else [names[self.weight_column]])]
         try:
             table = pacsv.read_csv(
                 pa.BufferReader(given),
@@ -232,8 +240,8 @@ class TextSource:
                     newlines_in_values=self._quoting,
                 ),
                 pacsv.ConvertOptions(
-                    include_columns=used,
-                    column_types=dict.fromkeys(used, pa.string()),
+                    include_columns=read,
+                    column_types=dict.fromkeys(read, pa.string()),
                     strings_can_be_null=False,
                     null_values=[],
                     check_utf8=True,
@@ -244,7 +252,12 @@ class TextSource:
         if any(pc.min(pc.binary_length(table[name])).as_py() == 0 for name in used):
             raise self._problem(chunk, first_line)
         relation = table[used[1]] if len(used) == 3 else None
-        return EdgeBlock(table[used[0]], relation, table[used[-1]], first_row)
+        weight = None
+        if self.weight_column is not None:
+            weight = _weights(table[names[self.weight_column]])
+            if weight is None:
+                raise self._problem(chunk, first_line)
+        return EdgeBlock(table[used[0]], relation, table[used[-1]], first_row, weight)
 
     def _suspicious(self, chunk: bytes) -> bool:
         if b"\0" in chunk or (b"\r" in chunk and chunk.count(b"\r") != chunk.count(b"\r\n")):
@@ -254,6 +267,16 @@ class TextSource:
     def _problem(self, chunk: bytes, first_line: int, error: Exception | None = None) -> FormatError:
         found = first_problem(chunk, self._delimiter, self._quoting, self._columns, self.path, first_line)
         return found or FormatError(f"{self.path}, after line {first_line}: {error}")
+
+
+def _weights(column: Any) -> NDArray[np.float32] | None:
+    """Cells (n,) as weights; None if one of them is none."""
+    try:
+        values = column.cast(pa.float64()).to_numpy()
+    except pa.ArrowInvalid:  # blanks and signs, which it takes for no part of a number
+        numbers = [as_number(cell) for cell in column.to_pylist()]
+        values = np.array([np.nan if one is None else one for one in numbers])
+    return values.astype(np.float32) if bad_weight(values) < 0 else None
 
 
 class _open:  # noqa: N801 - used like a function

@@ -29,9 +29,17 @@ from marius_py.prepare.blocks import (
     kind_of,
     name_column,
     pandas_index,
+    weight_column,
 )
 from marius_py.prepare.column_names import doubt_ids, leave_out_index, tells_ends
-from marius_py.prepare.columns import ColumnKey, Columns, columns_setting, elsewhere, resolve_columns
+from marius_py.prepare.columns import (
+    ColumnKey,
+    Columns,
+    WeightKey,
+    columns_setting,
+    elsewhere,
+    resolve_columns,
+)
 from marius_py.storage.files import storage_error
 
 PARQUET_BLOCK_ROWS = 1 << 16
@@ -55,6 +63,7 @@ class ParquetSource:
         path: the file.
         columns: two or three positions or column names; None: by names such as head and tail, or order; see
             `resolve_columns`.
+        weight: the column of weights; see there.
 
     Raises:
         FormatError: no Parquet file, wrong columns or types, a pandas index that may be an end, no rows.
@@ -63,7 +72,12 @@ class ParquetSource:
     unit = "edges"
 
     def __init__(
-        self, path: Path, *, columns: list[ColumnKey] | None = None, block_rows: int = PARQUET_BLOCK_ROWS
+        self,
+        path: Path,
+        *,
+        columns: list[ColumnKey] | None = None,
+        weight: WeightKey | None = None,
+        block_rows: int = PARQUET_BLOCK_ROWS,
     ) -> None:
         self.path = path
         self._block_rows = block_rows
@@ -81,8 +95,10 @@ class ParquetSource:
                 f"part of the edges: choose two or three of {', '.join(schema.names)} with input.columns "
                 f"{elsewhere('columns', 'write a file with those columns only')}"
             )
-        self._columns = resolve_columns(names, columns, True, f"{path}")
+        self._columns = resolve_columns(names, columns, True, f"{path}", weight=weight)
         self._names = [names[i] for i in self._columns.used]
+        self.weight_column = self._columns.weight
+        self._weight = [] if self.weight_column is None else [names[self.weight_column]]
         kinds = [kind_of(schema.field(name).type, name, path) for name in self._names]
         self.has_relations = self._columns.relation is not None
         self.node_kind: NameKind = "integer" if kinds[0] == kinds[-1] == "integer" else "text"
@@ -95,13 +111,15 @@ class ParquetSource:
         """Read the file from its start."""
         self.position = 0
         with _damage_as_format(self.path), self.path.open("rb") as opened, pq.ParquetFile(opened) as file:
-            for batch in file.iter_batches(self._block_rows, columns=self._names, use_threads=False):
+            read = [*self._names, *self._weight]
+            for batch in file.iter_batches(self._block_rows, columns=read, use_threads=False):
                 first = self.position + 1
                 columns = {
                     role: name_column(batch.column(name), kind, role, self.path, first)
                     for role, name, kind in zip(self._roles(), self._names, self._kinds(), strict=True)
                 }
-                block = EdgeBlock(columns["head"], columns.get("relation"), columns["tail"], first)
+                weight = [weight_column(batch.column(name), self.path, first) for name in self._weight]
+                block = EdgeBlock(columns["head"], columns.get("relation"), columns["tail"], first, *weight)
                 check_names(block, self.path)
                 self.position += block.num_edges
                 yield block
@@ -120,6 +138,7 @@ class NumpySource:
     Args:
         path: the file.
         columns: two or three positions in the second dimension (for an .npz of several arrays: their names).
+        weight: the column of weights; see `resolve_columns`.
 
     Raises:
         FormatError: no NumPy file, an array of the wrong shape or type, no rows.
@@ -128,11 +147,17 @@ class NumpySource:
     unit = "edges"
 
     def __init__(
-        self, path: Path, *, columns: list[ColumnKey] | None = None, block_rows: int = BLOCK_ROWS
+        self,
+        path: Path,
+        *,
+        columns: list[ColumnKey] | None = None,
+        weight: WeightKey | None = None,
+        block_rows: int = BLOCK_ROWS,
     ) -> None:
         self.path = path
         self.position = 0
-        self._members, self._columns = self._inspect(columns)
+        self._members, self._weight, self._columns = self._inspect(columns, weight)
+        self.weight_column = self._columns.weight
         row_bytes = sum(member.row_bytes for member in self._members)
         self._block_rows = min(block_rows, max(1, BLOCK_BYTES // max(row_bytes, 1)))
         self.has_relations = self._columns.relation is not None
@@ -149,18 +174,22 @@ class NumpySource:
         used = self._columns.used
         single = len(self._members) == 1
         with _damage_as_format(self.path), ExitStack() as stack:
-            streams = [stack.enter_context(member.stream()) for member in self._members]
+            streams = [stack.enter_context(member.stream()) for member in (*self._members, *self._weight)]
             for start in range(0, self.size, self._block_rows):
                 count = min(self._block_rows, self.size - start)
                 if single:
                     rows = streams[0](count)
                     arrays = [rows[:, position] for position in used]
+                    if self.weight_column is not None:
+                        arrays.append(rows[:, self.weight_column])
                 else:
                     arrays = [stream(count) for stream in streams]
                 self.position = start + count
-                yield self._block(arrays, start + 1)
+                yield self._block(arrays[: len(used)], arrays[len(used) :], start + 1)
 
-    def _block(self, arrays: Sequence[NDArray[Any]], first: int) -> EdgeBlock:
+    def _block(
+        self, arrays: Sequence[NDArray[Any]], weights: Sequence[NDArray[Any]], first: int
+    ) -> EdgeBlock:
         kinds = (
             [self.node_kind, self.relation_kind, self.node_kind]
             if self.has_relations
@@ -180,12 +209,16 @@ class NumpySource:
                     f"{self.path}, row {first + row}: the {role} name {values[row].item()!r} is no UTF-8"
                 ) from error
             columns[role] = name_column(column, kind, role, self.path, first)
-        block = EdgeBlock(columns["head"], columns.get("relation"), columns["tail"], first)
+        weight = [weight_column(_arrow(np.ascontiguousarray(one)), self.path, first) for one in weights]
+        block = EdgeBlock(columns["head"], columns.get("relation"), columns["tail"], first, *weight)
         check_names(block, self.path)
         return block
 
-    def _inspect(self, columns: list[ColumnKey] | None) -> tuple[list[_Member], Columns]:
-        """The one array of rows, or the arrays in the order head, (relation,) tail; and the columns."""
+    def _inspect(
+        self, columns: list[ColumnKey] | None, weight: WeightKey | None
+    ) -> tuple[list[_Member], list[_Member], Columns]:
+        """The one array of rows, or the arrays in the order head, (relation,) tail; the array of weights if
+        it is one of several; and the columns."""
         with _damage_as_format(self.path):
             members = _npz_members(self.path) if zipfile.is_zipfile(self.path) else [_Member(self.path, None)]
         if not members:
@@ -200,14 +233,18 @@ class NumpySource:
                 raise ConfigError(
                     f"columns is {columns!r}, but the columns of an array have no names; give positions"
                 )
-            if columns is None and member.shape[0] in (2, 3) and member.shape[1] > 3:
+            if weight is not None and isinstance(weight.column, str):
+                raise ConfigError(
+                    f"input.weight={weight.column}, but columns of an array have no names; give a position"
+                )
+            if columns is None and member.shape[0] in (2, 3) and member.shape[1] > 3 + (weight is not None):
                 raise FormatError(
                     f"{self.path}: the array has shape {member.shape} with {member.shape[1]} columns; edges "
                     f"need (E, 2) or (E, 3). If its {member.shape[0]} rows are the heads, (relations,) and "
                     "tails, as in edge_index of PyTorch Geometric, it is stored by rows: save array.T"
                 )
             cells = [str(i) for i in range(member.shape[1])]
-            return members, resolve_columns(cells, columns, False, str(self.path))
+            return members, [], resolve_columns(cells, columns, False, str(self.path), weight=weight)
         names = [str(member.name) for member in members]
         if columns is None and not tells_ends(names):
             offered = columns_setting(names, range(min(3, len(names))))
@@ -216,12 +253,13 @@ class NumpySource:
                 f"two or three of them with input.columns={offered} "
                 f"{elsewhere('columns', 'write a file with these names')}"
             )
-        resolved = resolve_columns(names, columns, True, str(self.path))
+        resolved = resolve_columns(names, columns, True, str(self.path), weight=weight)
         used = [members[i] for i in resolved.used]
-        if len({member.shape for member in used}) != 1 or len(used[0].shape) != 1:
-            shapes = ", ".join(f"{member.name} {member.shape}" for member in used)
+        weights = [] if resolved.weight is None else [members[resolved.weight]]
+        if len({member.shape for member in (*used, *weights)}) != 1 or len(used[0].shape) != 1:
+            shapes = ", ".join(f"{member.name} {member.shape}" for member in (*used, *weights))
             raise FormatError(f"{self.path}: the arrays have shapes {shapes}; they must be (E,) and equal")
-        return used, resolved
+        return used, weights, resolved
 
 
 class _Member:

@@ -1,7 +1,8 @@
 """Where everything lies in an `edges.h5` (floor 1).
 
 In: the path of a file that `storage.edge_writer` wrote. Out: offsets, counts and checksums. The file holds
-contiguous data sets `train`, `valid`, `test` (E, 3), int32 below 2³¹ nodes and int64 from there;
+contiguous data sets `train`, `valid`, `test` (E, 3), int32 below 2³¹ nodes and int64 from there, `train`
+(E, 4) where edges have weights (see `storage.weighted`);
 `train_offsets` (p² + 1,) int64, the first row of each bucket in row-major order of (head partition, tail
 partition); `degrees` (N,) int64, total train degree by node id; `*_xxh3` uint64 checksums.
 """
@@ -24,7 +25,8 @@ from marius_py.storage import files
 from marius_py.storage.file_io import os_errors_as_storage
 from marius_py.types import SPLITS
 
-EDGE_FILE_VERSION = 1
+EDGE_FILE_VERSION, WEIGHTED_VERSION = 1, 2
+"""Of files without weights and with weights, which earlier programs do not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class EdgeLayout:
 
     Attributes:
         partitioning: the ranges by which train edges are sorted.
+        weighted: whether train edges have weights.
         dtype: int32 or int64.
         fingerprint: fingerprint of the graph that the edges belong to.
         counts: number of edges of each split.
@@ -45,6 +48,7 @@ class EdgeLayout:
     """
 
     partitioning: Partitioning
+    weighted: bool
     dtype: np.dtype[Any]
     fingerprint: str
     counts: dict[str, int]
@@ -54,6 +58,15 @@ class EdgeLayout:
     split_xxh3: dict[str, int]
     degrees_offset: int
     degrees_xxh3: int | None
+
+    def width(self, split: str) -> int:
+        """Numbers of a row."""
+        return row_width(split, weighted=self.weighted)
+
+
+def row_width(split: str, *, weighted: bool) -> int:
+    """Numbers of a row: head, relation, tail, and for a train edge of a graph that has them the weight."""
+    return 4 if weighted and split == "train" else 3
 
 
 def read_layout(path: Path) -> EdgeLayout:
@@ -84,11 +97,12 @@ def read_layout(path: Path) -> EdgeLayout:
 
 def _layout_of(file: h5py.File, path: Path) -> EdgeLayout:
     version = int(file.attrs["format_version"])
-    if version != EDGE_FILE_VERSION:
+    if version not in (EDGE_FILE_VERSION, WEIGHTED_VERSION):
         raise FormatError(
-            f"{path} has format version {version}; this program reads version {EDGE_FILE_VERSION}: "
-            "prepare the graph again with this version"
+            f"{path} has format version {version}; this program reads versions {EDGE_FILE_VERSION} and "
+            f"{WEIGHTED_VERSION}: prepare the graph again with this version"
         )
+    weighted = version == WEIGHTED_VERSION
     partitioning = Partitioning(int(file.attrs["num_nodes"]), int(file.attrs["num_partitions"]))
     counts, offsets, size = {}, {}, path.stat().st_size
     dtype = file["train"].dtype
@@ -96,9 +110,10 @@ def _layout_of(file: h5py.File, path: Path) -> EdgeLayout:
         raise FormatError(f"{path}: edges have type {dtype}; allowed: int32, int64")
     for split in SPLITS:
         data = file[split]
-        if data.ndim != 2 or data.shape[1] != 3 or data.dtype != dtype:
+        width = row_width(split, weighted=weighted)
+        if data.ndim != 2 or data.shape[1] != width or data.dtype != dtype:
             raise FormatError(
-                f"{path}: {split} has shape {data.shape} and type {data.dtype}; not (E, 3) {dtype}"
+                f"{path}: {split} has shape {data.shape} and type {data.dtype}; not (E, {width}) {dtype}"
             )
         counts[split] = int(data.shape[0])
         offsets[split] = _data_offset(data, path, size)
@@ -114,6 +129,7 @@ def _layout_of(file: h5py.File, path: Path) -> EdgeLayout:
         )
     return EdgeLayout(
         partitioning=partitioning,
+        weighted=weighted,
         dtype=dtype,
         fingerprint=str(file.attrs["fingerprint"]),
         counts=counts,

@@ -1,10 +1,10 @@
 """Writes `edges.h5`: train edges sorted into p² buckets out of core (floor 1).
 
-In: blocks of (E, 3) node-id rows in any order, and their counts by bucket. Out: the file that
-`storage.hdf5_edges` reads. Memory is one block, never the edges: a first pass over the blocks counts
-(`count_buckets`), the file is laid out, a second pass sorts each block by bucket and writes every bucket's
-rows at that bucket's cursor. The more buckets there are, the more rows are gathered before they are sorted:
-a write takes as long for eight rows as for a hundred.
+In: blocks of (E, 3) node-id rows, or (E, 4) with weights, in any order, and their counts by bucket. Out: the
+file that `storage.hdf5_edges` reads. Memory is one block, never the edges: a first pass over the blocks
+counts (`count_buckets`), the file is laid out, a second pass sorts each block by bucket and writes every
+bucket's rows at that bucket's cursor. The more buckets there are, the more rows are gathered before they are
+sorted: a write takes as long for eight rows as for a hundred.
 
 A bucket's rows end in random order. Trained in parts, a step has a piece of each bucket; edge lists are often
 sorted by name, and a piece of a sorted bucket would hold all edges of some nodes and none of others.
@@ -26,7 +26,13 @@ from numpy.typing import NDArray
 
 from marius_py.errors import FormatError
 from marius_py.partitioning import Partitioning
-from marius_py.storage.edge_layout import EDGE_FILE_VERSION, bucket_groups, read_layout
+from marius_py.storage.edge_layout import (
+    EDGE_FILE_VERSION,
+    WEIGHTED_VERSION,
+    bucket_groups,
+    read_layout,
+    row_width,
+)
 from marius_py.storage.file_io import (
     array_checksum,
     hdf5_errors_as_storage,
@@ -90,6 +96,7 @@ class EdgeWriter:
         degrees: (N,) int64 total train degree by node id.
         fingerprint: the graph's fingerprint.
         dtype: type of the rows; None: by the number of nodes.
+        weighted: train edges are appended as (E, 4) rows, with weights.
 
     Raises:
         StorageError: the file cannot be created, say because the disk has no room for it.
@@ -106,6 +113,7 @@ class EdgeWriter:
         degrees: NDArray[np.int64],
         fingerprint: str,
         dtype: np.dtype[Any] | None = None,
+        weighted: bool = False,
     ) -> None:
         self._path = path
         self._partitioning = partitioning
@@ -113,17 +121,20 @@ class EdgeWriter:
         np.cumsum(bucket_counts, out=starts[1:])
         self._dtype = dtype or edge_dtype(partitioning.num_nodes)
         counts = {"train": int(starts[-1]), "valid": num_valid, "test": num_test}
-        rows = sum(counts.values()) * 3 * self._dtype.itemsize
+        self._widths = {split: row_width(split, weighted=weighted) for split in SPLITS}
+        rows = sum(counts[split] * self._widths[split] for split in SPLITS) * self._dtype.itemsize
         size = rows + 2 * starts.nbytes + 8 * partitioning.num_nodes
         with hdf5_errors_as_storage("write", path):
             # HDF5 prints what it cannot write of a file that it gives up
             check_space(path, size + _HDF5_ROOM)
-            _create(path, partitioning, starts, counts, self._dtype, fingerprint)
+            shapes = {split: (counts[split], self._widths[split]) for split in SPLITS}
+            _create(path, partitioning, starts, shapes, self._dtype, fingerprint)
         layout = read_layout(path)
         self._starts = starts
         self._cursors = starts[:-1].copy()
         together = max(BLOCK_ROWS, min(_ROWS_A_BUCKET * len(bucket_counts), _MOST_SORTED))
-        self._rows: Edges = np.empty((min(together, counts["train"]), 3), dtype=self._dtype)
+        together = min(together, counts["train"])
+        self._rows: Edges = np.empty((together, self._widths["train"]), dtype=self._dtype)
         self._waiting = 0  # of these rows, to be sorted
         self._filled = dict.fromkeys(SPLITS, 0)
         self._counts = counts
@@ -141,7 +152,7 @@ class EdgeWriter:
             raise
 
     def append(self, split: str, edges: Edges) -> None:
-        """Append rows (E, 3) to split "valid" or "test", or sort them into train.
+        """Append rows (E, 3) to split "valid" or "test", or sort them into train, (E, 4) if it has weights.
 
         Raises:
             FormatError: more rows than announced. StorageError: writing failed.
@@ -168,7 +179,7 @@ class EdgeWriter:
         if (self._cursors + counts > self._starts[1:]).any():
             raise _changed("more train edges of a bucket")
         ends = np.concatenate([[0], np.cumsum(counts)])
-        size = edges.itemsize * 3
+        size = edges.itemsize * edges.shape[1]
         offsets = self._offsets["train"] + self._cursors * size
         for first, last in bucket_groups(ends, BLOCK_ROWS):
             rows = edges.take(order[ends[first] : ends[last]], axis=0)
@@ -235,12 +246,12 @@ class EdgeWriter:
         self.close()
 
     def _read(self, split: str, start: int, stop: int) -> Edges:
-        rows = np.empty((stop - start, 3), dtype=self._dtype)
-        read_array(self._file.fileno(), rows, self._offsets[split] + start * rows.itemsize * 3, self._path)
+        rows = np.empty((stop - start, self._widths[split]), dtype=self._dtype)
+        read_array(self._file.fileno(), rows, self._offsets[split] + start * rows.strides[0], self._path)
         return rows
 
     def _write(self, split: str, start: int, rows: Edges) -> None:
-        offset = self._offsets[split] + start * rows.itemsize * 3
+        offset = self._offsets[split] + start * rows.itemsize * self._widths[split]
         write_array(self._file.fileno(), rows, offset, self._path)
 
     def _shuffle_long(self, start: int, stop: int, rng: np.random.Generator) -> None:
@@ -292,13 +303,14 @@ def _create(
     path: Path,
     partitioning: Partitioning,
     starts: NDArray[np.int64],
-    counts: dict[str, int],
+    shapes: dict[str, tuple[int, int]],
     dtype: np.dtype[Any],
     fingerprint: str,
 ) -> None:
     """Lay out the HDF5 file with every contiguous data set allocated, so that raw writes can fill them."""
     with h5py.File(_new_file(path)) as file:
-        file.attrs["format_version"] = EDGE_FILE_VERSION
+        weighted = shapes["train"][1] == row_width("train", weighted=True)
+        file.attrs["format_version"] = WEIGHTED_VERSION if weighted else EDGE_FILE_VERSION
         file.attrs["num_nodes"] = partitioning.num_nodes
         file.attrs["num_partitions"] = partitioning.num_partitions
         file.attrs["fingerprint"] = fingerprint
@@ -307,7 +319,7 @@ def _create(
         file.create_dataset("train_offsets", data=starts)
         file.create_dataset("train_xxh3", shape=(len(starts) - 1,), dtype=np.uint64)
         for split in SPLITS:
-            _allocate(file, split, (counts[split], 3), dtype)
+            _allocate(file, split, shapes[split], dtype)
         _allocate(file, "degrees", (partitioning.num_nodes,), np.dtype(np.int64))
 
 
@@ -359,8 +371,9 @@ def resort(source: Hdf5EdgeStore, path: Path, num_partitions: int, *, block_rows
         degrees=source.degrees(0, partitioning.num_nodes),
         fingerprint=source.fingerprint,
         dtype=source.dtype,
+        weighted=source.weighted,
     ) as writer:
         for split in SPLITS:
-            for edges in source.blocks(split, block_rows):
+            for edges in source.blocks(split, block_rows, weights=True):
                 writer.append(split, edges)
         writer.finish()

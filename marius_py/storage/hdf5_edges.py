@@ -22,6 +22,7 @@ from marius_py.storage.edge_layout import bucket_groups, read_layout
 from marius_py.storage.file_io import array_checksum, read_array
 from marius_py.storage.files import drop_cache, open_file
 from marius_py.storage.protocols import Edges
+from marius_py.storage.weighted import without_weights
 from marius_py.types import SPLITS, Bucket
 
 VERIFY_ROWS = 1 << 20
@@ -58,6 +59,11 @@ class Hdf5EdgeStore:
         return self._layout.partitioning
 
     @property
+    def weighted(self) -> bool:
+        """Whether the train edges have weights."""
+        return self._layout.weighted
+
+    @property
     def fingerprint(self) -> str:
         """Fingerprint of the graph that the edges belong to."""
         return self._layout.fingerprint
@@ -80,11 +86,12 @@ class Hdf5EdgeStore:
         """Count the edges of a split ("train", "valid" or "test")."""
         return self._layout.counts[_checked_split(split)]
 
-    def read(self, split: str, bucket: Bucket | None = None) -> Edges:
+    def read(self, split: str, bucket: Bucket | None = None, *, weights: bool = False) -> Edges:
         """Read the edges of a split, or of one bucket of train, and verify their checksum.
 
         Returns:
-            (E, 3) int32 or int64, freshly allocated and owned by the caller.
+            (E, 3) int32 or int64, freshly allocated and owned by the caller; with `weights`, (E, 4) of the
+            train split of a graph that has some.
 
         Raises:
             StorageError: the read failed, or the data do not match their checksum.
@@ -95,12 +102,16 @@ class Hdf5EdgeStore:
             if bucket is not None:
                 raise ConfigError(f"split {split!r} has no buckets; only train edges lie in bucket order")
             return self._read_split(split)
-        if bucket is not None:
-            return self._read_buckets(self._bucket_index(bucket), 1)
-        return self._read_buckets(0, self._layout.partitioning.num_partitions**2)
+        first, number = (
+            (0, len(self._verified_buckets)) if bucket is None else (self._bucket_index(bucket), 1)
+        )
+        rows = self._read_buckets(first, number)
+        return rows if weights else without_weights(rows)
 
-    def read_range(self, split: str, start: int, stop: int) -> Edges:
+    def read_range(self, split: str, start: int, stop: int, *, weights: bool = False) -> Edges:
         """Read the (stop − start, 3) edges of a split by position, for streaming in blocks.
+
+        With `weights`, as `read`.
 
         Whole buckets are verified whenever they are read. A range that ends inside a bucket has it verified
         as a whole, in a pass of its own, unless that was done before; two threads may both do it.
@@ -112,12 +123,12 @@ class Hdf5EdgeStore:
         count = self.num_edges(split)
         if not 0 <= start <= stop <= count:
             raise ConfigError(f"edge range {start}:{stop} of split {split!r}; allowed: within 0:{count}")
-        edges = self.read_unverified(split, start, stop)
-        self._verify_range(split, start, stop, edges)
-        return edges
+        rows = self._read_rows(split, start, stop)
+        self._verify_range(split, start, stop, rows)
+        return rows if weights else without_weights(rows)
 
     def _verify_range(self, split: str, start: int, stop: int, edges: Edges) -> None:
-        """Verify every bucket (or the split) that start:stop touches; `edges` are its rows."""
+        """Verify every bucket (or the split) that start:stop touches; `edges` are its rows as stored."""
         if split == "train":
             starts = self._layout.bucket_starts
             first = int(np.searchsorted(starts, start, side="right")) - 1
@@ -144,12 +155,16 @@ class Hdf5EdgeStore:
         Raises:
             StorageError: the read failed.
         """
-        edges = np.empty((stop - start, 3), dtype=self._layout.dtype)
-        if len(edges):
-            offset = self._layout.data_offsets[split] + start * edges.strides[0]
-            read_array(self._descriptor(), edges, offset, self._path)
-            drop_cache(self._descriptor(), offset, edges.nbytes)
-        return edges
+        return without_weights(self._read_rows(split, start, stop))
+
+    def _read_rows(self, split: str, start: int, stop: int) -> Edges:
+        """Read rows by position as they are stored, without comparing a checksum."""
+        rows = np.empty((stop - start, self._layout.width(split)), dtype=self._layout.dtype)
+        if len(rows):
+            offset = self._layout.data_offsets[split] + start * rows.strides[0]
+            read_array(self._descriptor(), rows, offset, self._path)
+            drop_cache(self._descriptor(), offset, rows.nbytes)
+        return rows
 
     def degrees(self, start: int, stop: int) -> NDArray[np.int64]:
         """Read the total train degree (a self-loop counts twice) of node ids start..stop: (n,) int64."""
@@ -177,8 +192,10 @@ class Hdf5EdgeStore:
         if digest.intdigest() != expected:
             raise self._damaged("the degrees do")
 
-    def blocks(self, split: str, block_rows: int) -> Iterator[Edges]:
+    def blocks(self, split: str, block_rows: int, *, weights: bool = False) -> Iterator[Edges]:
         """Stream a split in file order, at most `block_rows` rows (n, 3) at a time, all verified before.
+
+        With `weights`, as `read`.
 
         A checksum covers a bucket of train or another whole split; where that is larger than a block, it is
         read twice. Smaller buckets share a block: how many blocks there are follows from the number of edges.
@@ -187,6 +204,11 @@ class Hdf5EdgeStore:
             StorageError: a read failed, or a checksum does not match.
         """
         _checked_split(split)
+        for rows in self._verified_blocks(split, block_rows):
+            yield rows if weights else without_weights(rows)
+
+    def _verified_blocks(self, split: str, block_rows: int) -> Iterator[Edges]:
+        """Stream a split's rows as they are stored."""
         if split != "train":
             yield from self._checked_range(split, 0, self._layout.counts[split], block_rows, None)
             return
@@ -251,13 +273,13 @@ class Hdf5EdgeStore:
         return bucket[0] * p + bucket[1]
 
     def _read_split(self, split: str) -> Edges:
-        edges = self.read_unverified(split, 0, self._layout.counts[split])
+        edges = self._read_rows(split, 0, self._layout.counts[split])
         self._compare(array_checksum(edges), split, None)
         return edges
 
     def _read_buckets(self, first: int, count: int) -> Edges:
         starts = self._layout.bucket_starts
-        edges = self.read_unverified("train", int(starts[first]), int(starts[first + count]))
+        edges = self._read_rows("train", int(starts[first]), int(starts[first + count]))
         for index in range(first, first + count):
             part = edges[starts[index] - starts[first] : starts[index + 1] - starts[first]]
             self._compare(array_checksum(part), "train", index)
@@ -267,19 +289,19 @@ class Hdf5EdgeStore:
         self, split: str, start: int, stop: int, rows: int, index: int | None, *, verify_only: bool = False
     ) -> Iterator[Edges]:
         if stop - start <= rows:
-            edges = self.read_unverified(split, start, stop)
+            edges = self._read_rows(split, start, stop)
             self._compare(array_checksum(edges), split, index)
             if len(edges):
                 yield edges
             return
         digest = xxhash.xxh3_64()
         for begin in range(start, stop, rows):
-            digest.update(self.read_unverified(split, begin, min(begin + rows, stop)).data)
+            digest.update(self._read_rows(split, begin, min(begin + rows, stop)).data)
         self._compare(digest.intdigest(), split, index)
         if verify_only:
             return
         for begin in range(start, stop, rows):
-            yield self.read_unverified(split, begin, min(begin + rows, stop))
+            yield self._read_rows(split, begin, min(begin + rows, stop))
 
     def _compare(self, checksum: int, split: str, index: int | None) -> None:
         """Raise unless the checksum is that of the bucket or split; note that it was verified."""

@@ -22,6 +22,7 @@ from marius_py.storage.edge_writer import edge_dtype
 from marius_py.storage.file_io import array_checksum
 from marius_py.storage.protocols import Checkpoint, Edges, Float32, NodeTable
 from marius_py.storage.slots import EMPTY, SlotTable
+from marius_py.storage.weighted import WEIGHT, without_weights
 from marius_py.types import SPLITS, Bucket
 
 
@@ -124,7 +125,8 @@ class MemoryEdgeStore:
 
     Args:
         partitioning: the partition ranges.
-        train, valid, test: (E, 3) integer rows of (head, relation, tail); copied.
+        train, valid, test: (E, 3) integer rows of (head, relation, tail); copied. Those of train may be
+            (E, 4), with weights (see `storage.weighted`).
 
     Raises:
         FormatError: a wrong shape or dtype, or an id outside the graph.
@@ -164,28 +166,34 @@ class MemoryEdgeStore:
         """A digest of the train edges in their order."""
         return f"{array_checksum(self._edges['train']):016x}"
 
+    @property
+    def weighted(self) -> bool:
+        """Whether the train edges have weights."""
+        return bool(self._edges["train"].shape[1] > WEIGHT)
+
     def num_edges(self, split: str) -> int:
         """Count the edges of a split."""
         return len(self._split(split))
 
-    def read(self, split: str, bucket: Bucket | None = None) -> Edges:
-        """Copy the (E, 3) edges of a split, or of one bucket of the train split."""
+    def read(self, split: str, bucket: Bucket | None = None, *, weights: bool = False) -> Edges:
+        """Copy the (E, 3) edges of a split, or of one bucket of the train split; (E, 4) with `weights`."""
         edges = self._split(split)
         if bucket is None:
-            return edges.copy()
+            return self.read_range(split, 0, len(edges), weights=weights)
         if split != "train":
             raise StorageError(f"only train edges lie in buckets; read {split!r} without bucket={bucket}")
         for part in bucket:
             check_part(self._partitioning, part)
         index = bucket.head * self._partitioning.num_partitions + bucket.tail
-        return edges[self._offsets[index] : self._offsets[index + 1]].copy()
+        return self.read_range(split, *self._offsets[index : index + 2].tolist(), weights=weights)
 
-    def read_range(self, split: str, start: int, stop: int) -> Edges:
-        """Copy the (stop − start, 3) edges of a split by position."""
+    def read_range(self, split: str, start: int, stop: int, *, weights: bool = False) -> Edges:
+        """Copy the (stop − start, 3) edges of a split by position; (stop − start, 4) with `weights`."""
         edges = self._split(split)
         if not 0 <= start <= stop <= len(edges):
             raise StorageError(f"edge range {start}:{stop} of {split!r} lies outside 0:{len(edges)}")
-        return edges[start:stop].copy()
+        rows = edges[start:stop].copy()
+        return rows if weights else without_weights(rows)
 
     def close(self) -> None:
         """Do nothing; the memory goes with the object."""
@@ -199,7 +207,8 @@ class MemoryEdgeStore:
 def _checked_edges(
     split: str, edges: NDArray[np.integer], partitioning: Partitioning, dtype: np.dtype[Any]
 ) -> Edges:
-    if edges.ndim != 2 or edges.shape[1] != 3 or edges.dtype.kind not in "iu":
+    widths = (WEIGHT, WEIGHT + 1) if split == "train" else (WEIGHT,)
+    if edges.ndim != 2 or edges.shape[1] not in widths or edges.dtype.kind not in "iu":
         raise FormatError(f"{split} edges must be integers of shape (E, 3), got {edges.dtype} {edges.shape}")
     nodes = edges[:, [0, 2]]
     if len(edges) and (int(nodes.min()) < 0 or int(nodes.max()) >= partitioning.num_nodes):

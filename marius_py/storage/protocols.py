@@ -18,7 +18,10 @@ from marius_py.types import Bucket
 
 Float32 = NDArray[np.float32]
 Edges = NDArray[np.int32] | NDArray[np.int64]
-"""(E, 3) rows of (head, relation, tail) ids; int32 below 2³¹ nodes, int64 from there."""
+"""(E, 3) rows of (head, relation, tail) ids; int32 below 2³¹ nodes, int64 from there.
+
+Where weights are asked for, (E, 4), the fourth made of the weight (see `storage.weighted`).
+"""
 
 ROW_MULTIPLE = 1024
 """Rows of a slot are rounded up to this, so that a slot is 4 KiB-aligned for any width of float32."""
@@ -143,12 +146,23 @@ class EdgeStore(Protocol):
         """Count the edges of split "train", "valid" or "test" (0 if the graph has no such split)."""
         ...
 
-    def read(self, split: str, bucket: Bucket | None = None) -> Edges:
-        """Read the (E, 3) edges of a split, or of one bucket of the train split."""
+    @property
+    def weighted(self) -> bool:
+        """Whether the train edges have weights."""
         ...
 
-    def read_range(self, split: str, start: int, stop: int) -> Edges:
-        """Read the (stop − start, 3) edges of a split by position in the file, for streaming in blocks."""
+    def read(self, split: str, bucket: Bucket | None = None, *, weights: bool = False) -> Edges:
+        """Read the (E, 3) edges of a split, or of one bucket of the train split.
+
+        With `weights`, (E, 4) rows of the train split of a graph that has some.
+        """
+        ...
+
+    def read_range(self, split: str, start: int, stop: int, *, weights: bool = False) -> Edges:
+        """Read the (stop − start, 3) edges of a split by position in the file, for streaming in blocks.
+
+        With `weights`, as `read`.
+        """
         ...
 
     def close(self) -> None:

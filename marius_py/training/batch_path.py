@@ -84,11 +84,11 @@ class BatchPath:
         self._drawing = BatchDrawing(buffer, sampler, batches)
         self._device_work: DeviceWork | None = None
         self._recordings = Recordings(
-            may=lambda: model.is_recordable and not batches.per_question, keep=True, most=_MOST_RECORDINGS
+            may=lambda: model.is_recordable and not batches.weighs_edges, keep=True, most=_MOST_RECORDINGS
         )
         self._transfer = buffer.transfer if isinstance(buffer, DeviceBuffer) else transfer_to(device)
         self._bytes: dict[Position, int] = {}
-        self._weighs_edges = batches.per_question
+        self._weighs_edges = batches.weighs_edges
 
     def announce(self) -> None:
         """Say in the log what computes batches."""
@@ -173,7 +173,7 @@ def finds_known_on_device(
         and device_buffer
         and model.kernels is not None
         and not model.kernels.waits
-        and _contrasts(model, weighs_edges=batches.per_question) == model.kernels.name
+        and _contrasts(model, weighs_edges=batches.weighs_edges) == model.kernels.name
         and AnswerTables.fit(num_nodes, model.num_relations)
     )
 
@@ -192,7 +192,7 @@ def _announce_kernels(model: LinkPredictionModel, *, weighs_edges: bool) -> None
     name = _contrasts(model, weighs_edges=weighs_edges)
     why = ""
     if name != model.kernels.name:
-        why = ": decoder, loss, model.dim, negatives.per_question or the device are none that Triton's take"
+        why = ": decoder, loss, model.dim, the device or weights of edges are none that Triton's take"
     if name == "PyTorch":
         why += "; their products are float32, whatever pipeline.precision says"
     log.info("negatives on %s are contrasted by %s kernels%s", model.device.type, name, why)

@@ -476,6 +476,20 @@ def test_located_as_on_the_host(buffer: DeviceBuffer) -> None:
             assert sides[1].dropped.tolist() == [3, 17]
 
 
+def test_weights_of_edges_are_sent_along(buffer: DeviceBuffer) -> None:
+    for dtype in (np.int32, np.int64):
+        plain = drawn_batch(buffer, dtype=dtype)
+        weight = np.linspace(0, 3, plain.num_edges, dtype=np.float32)
+        found, without = (
+            located(buffer, drawn, padded=True) for drawn in (replace(plain, weight=weight), plain)
+        )
+        np.testing.assert_array_equal(found.index.numpy(), without.index.numpy())
+        np.testing.assert_array_equal(found.relation.numpy(), without.relation.numpy())
+        for side in SIDES:
+            np.testing.assert_array_equal(found.negatives[side].edge_weight.numpy(), weight)
+            assert without.negatives[side].edge_weight is None
+
+
 def test_what_finds_known_edges_asks_for_the_ends_that_are_known(buffer: DeviceBuffer) -> None:
     drawn = drawn_batch(buffer)
     tables = AnswerTables(301, 5, torch.device("cpu"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from marius_py.ordering import build_schedule
 from marius_py.partitioning import Partitioning
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
 from marius_py.storage.protocols import NodeTable
+from marius_py.storage.weighted import weighted_rows
 from marius_py.types import Position, Schedule
 
 NODES, EDGES = 60, 900
@@ -30,29 +32,41 @@ class CountingEdges(MemoryEdgeStore):
 
     read_edges = 0
 
-    def read(self, split, bucket=None):  # type: ignore[no-untyped-def]
-        found = super().read(split, bucket)
+    def read(self, split, bucket=None, *, weights=False):  # type: ignore[no-untyped-def]
+        found = super().read(split, bucket, weights=weights)
         self.read_edges += len(found)
         return found
 
-    def read_range(self, split, start, stop):  # type: ignore[no-untyped-def]
+    def read_range(self, split, start, stop, *, weights=False):  # type: ignore[no-untyped-def]
         self.read_edges += stop - start
-        return super().read_range(split, start, stop)
+        return super().read_range(split, start, stop, weights=weights)
 
 
 class Walk:
     """A source over a small graph, and the batches that its epochs have."""
 
-    def __init__(self, p: int, c: int, io: IOThread, mask_known: bool, block_edges: int) -> None:
+    def __init__(
+        self,
+        p: int,
+        c: int,
+        io: IOThread,
+        mask_known: bool,
+        block_edges: int,
+        mean_weight: float | None = None,
+    ) -> None:
         rng = np.random.default_rng(0)
         edges = np.stack([rng.integers(0, size, EDGES) for size in (NODES, 3, NODES)], 1)
+        if mean_weight is not None:
+            edges = weighted_rows(edges, np.arange(EDGES, dtype=np.float32))
         partitioning = Partitioning(NODES, p)
         store = MemoryPartitionStore(NodeTable(partitioning, 2, 0))
         self.io = io
         self.edges = CountingEdges(partitioning, edges)
         self.buffer = PartitionBuffer(store, c, io)
         self.buffer.fill_store(lambda start, rows, state: rows.fill(0))
-        settings = BatchSettings(50, 2, 0, mask_known, spread=True, block_edges=block_edges, compiled=False)
+        settings = BatchSettings(
+            50, 2, 0, mask_known, True, block_edges, compiled=False, mean_weight=mean_weight
+        )
         sampler = UniformNegatives(1, 2)
         self.source = BatchSource(self.buffer, self.edges, io, settings, sampler)
         self._p, self._c = p, c
@@ -72,9 +86,16 @@ class Walk:
 
 
 @contextmanager
-def walk(p: int = 4, c: int = 2, *, mask_known: bool = False, block_edges: int = 10**6) -> Iterator[Walk]:
+def walk(
+    p: int = 4,
+    c: int = 2,
+    *,
+    mask_known: bool = False,
+    block_edges: int = 10**6,
+    mean_weight: float | None = None,
+) -> Iterator[Walk]:
     io = IOThread()
-    made = Walk(p, c, io, mask_known, block_edges)
+    made = Walk(p, c, io, mask_known, block_edges, mean_weight)
     try:
         yield made
     finally:
@@ -116,6 +137,40 @@ def test_an_index_finds_all_that_a_batch_draws(p: int, c: int, block_edges: int,
             leased.lease.release()
         assert all_found
         assert (smaller > 0) == (p > c)
+
+
+@pytest.mark.parametrize("held", [0, EDGES])
+@pytest.mark.parametrize("mask_known", [False, True])
+@pytest.mark.parametrize(("p", "c", "block_edges"), [(4, 4, 10**6), (5, 3, 10**6), (5, 3, 70)])
+def test_weights_come_with_their_edges(
+    p: int, c: int, block_edges: int, mask_known: bool, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each edge once an epoch with its weight, by the mean; all else as without weights."""
+    monkeypatch.setattr("marius_py.data.batches.HELD_EDGES", held)
+    options: dict[str, Any] = {"mask_known": mask_known, "block_edges": block_edges}
+    with walk(p, c, mean_weight=2.0, **options) as made, walk(p, c, **options) as plain:
+        expected = sorted(map(tuple, made.edges.read("train", weights=True).tolist()))
+        found = []
+        batches = [
+            one.source.run(one.schedule(0), Position(0, 0, 0), lambda _: False) for one in (made, plain)
+        ]
+        for leased, alike in zip(*batches, strict=True):
+            assert leased.weight is not None
+            assert alike.weight is None
+            np.testing.assert_array_equal(leased.edges, alike.edges)
+            assert leased.edges.flags.c_contiguous
+            found += weighted_rows(leased.edges, leased.weight * 2).tolist()
+            if mask_known:
+                both = draw_both(UniformNegatives(1, 2), 0, leased.edges, leased.nodes, leased.here)
+                for side, negatives in both.items():
+                    drops = [
+                        one.known.false_negatives(one.edges.astype(np.int64), negatives, side)  # type: ignore[union-attr]
+                        for one in (leased, alike)
+                    ]
+                    np.testing.assert_array_equal(*drops)
+            leased.lease.release()
+            alike.lease.release()
+        assert sorted(map(tuple, found)) == expected
 
 
 @pytest.mark.parametrize("mask_known", [False, True])

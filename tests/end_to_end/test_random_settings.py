@@ -112,7 +112,7 @@ def words_of(rng: np.random.Generator) -> list[str]:
 
 
 def graphs(folder: Path) -> list[Path]:
-    """Small graphs: of knowledge, without relations, a star, six edges, rare relations, loops."""
+    """Small graphs: of knowledge, without relations, a star, six edges, rare relations, loops, weights."""
     rng = np.random.default_rng(3)
     head, relation = rng.integers(0, 150, 1500), rng.integers(0, 4, 1500)
     tail = (head * (relation + 2) + rng.integers(0, 3, 1500)) % 150
@@ -124,12 +124,14 @@ def graphs(folder: Path) -> list[Path]:
         "loops": [f"n{h}\tr{r}\tn{h if h % 2 else t}" for h, r, t in zip(head, relation, tail, strict=True)],
         "none": [f"n{h}\tn{t}" for h, t in zip(head, tail, strict=True)],
     }
+    weights = [f"{line}\t{rng.exponential():.3f}" for line in dict.fromkeys(plain["knowledge"])]
     found = []
-    for name, lines in plain.items():
+    for name, lines in {**plain, "weighted": weights}.items():
         path = folder / f"{name}.tsv"
         path.write_text("".join(f"{line}\n" for line in dict.fromkeys(lines)))
         share = 0.0 if name == "six" else 0.05
-        prepare(path, folder / name, header=False, split=(1 - 2 * share, share, share))
+        weight = 3 if name == "weighted" else None
+        prepare(path, folder / name, header=False, weight=weight, split=(1 - 2 * share, share, share))
         found.append(folder / name)
     return found
 

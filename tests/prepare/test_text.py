@@ -405,7 +405,11 @@ def test_what_is_plainly_no_relation_is_left_out_and_logged(
     path = put(tmp_path, f"{first}\n{','.join(map(str, range(len(names))))}\n".encode(), "e.csv")
     with caplog.at_level(logging.INFO):
         assert read(path) == [expected]
-    (line,) = caplog.messages
+    line, *hints = caplog.messages
+    weights = [name for name in names if name.lower() in ("weight", "score")]
+    assert [f"set input.weight={name} " in hint for name, hint in zip(weights, hints, strict=True)] == [
+        True
+    ] * len(hints)
     kept, left_out = line.split("left out:")
     for i, name in enumerate(names):
         assert repr(name) in (kept if str(i) in expected else left_out)
@@ -605,7 +609,7 @@ def test_weights_below_a_header_are_doubted(
     assert read(path) == [("1", "31", "2"), ("1", "1029", "3.5"), ("2", "31", "4")]
     header, weights = caplog.messages
     assert "line 1: taken for a header, as 'user" in header
-    assert "such as '3.5'; if those are weights, leave them out with input.columns=[0,1]" in weights
+    assert "such as '3.5'; if those are weights, let edges count by them with input.weight=2" in weights
     assert read(path, columns=[0, 1]) == [("1", "31"), ("1", "1029"), ("2", "31")]
 
 

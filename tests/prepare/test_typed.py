@@ -174,9 +174,10 @@ def test_parquet_columns_that_are_no_relation_are_left_out(
         graph = prepared(weighted)
     assert not graph.has_relations
     assert rows_of(graph) == [("a", "c"), ("b", "a")]
-    (line,) = caplog.messages
+    line, weight = caplog.messages
     assert "head 'source', no relation, tail 'target'" in line
     assert "left out: 'weight'" in line
+    assert "input.weight=weight" in weight
 
 
 def test_the_index_that_pandas_stores_is_no_relation(tmp_path: Path) -> None:

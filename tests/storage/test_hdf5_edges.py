@@ -21,6 +21,7 @@ from marius_py.storage.edge_writer import EdgeWriter, count_buckets, resort
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
 from marius_py.storage.memory import MemoryEdgeStore
 from marius_py.storage.protocols import EdgeStore
+from marius_py.storage.weighted import weighted_rows, weights_of
 from marius_py.types import SPLITS, Bucket
 
 
@@ -304,14 +305,14 @@ def test_a_bucket_is_verified_once_for_all_of_its_shares(
     store: Hdf5EdgeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[int] = []
-    read_rows = store.read_unverified
+    read_rows = store._read_rows
 
     def counting(split: str, start: int, stop: int) -> np.ndarray:
         reads.append(stop - start)
         return read_rows(split, start, stop)
 
     size = int(store.bucket_counts()[0, 0])
-    monkeypatch.setattr(store, "read_unverified", counting)
+    monkeypatch.setattr(store, "_read_rows", counting)
     for start in range(0, 12, 3):
         store.read_range("train", start, start + 3)
     assert reads == [3, size, 3, 3, 3]
@@ -352,7 +353,7 @@ def test_missing_foreign_and_newer_files(tmp_path: Path) -> None:
     write(tmp_path / "newer.h5", edges, edges, edges, nodes=5, p=1).close()
     with h5py.File(tmp_path / "newer.h5", "r+") as file:
         file.attrs["format_version"] = 99
-    with pytest.raises(FormatError, match="version 99; this program reads version 1"):
+    with pytest.raises(FormatError, match="version 99; this program reads versions 1 and 2"):
         Hdf5EdgeStore(tmp_path / "newer.h5")
 
 
@@ -396,3 +397,68 @@ def test_what_cannot_be_read_is_told_from_what_is_damaged(
     assert [error.errno for error in errors] == [None, errno.EIO, errno.EIO]
     assert "the valid edges do not match the checksum" in str(errors[0])
     assert str(errors[1]) == f"cannot read {path}: Input/output error"
+
+
+def weighted(count: int, nodes: int, seed: int = 0, dtype: Any = np.int32) -> np.ndarray:
+    """Edges whose weights tell which they are."""
+    edges = random_edges(count, nodes, seed, dtype)
+    return weighted_rows(edges, np.arange(count, dtype=np.float32) / 7)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("p", [1, 3])
+def test_weights_stay_with_their_edges(tmp_path: Path, p: int, dtype: Any) -> None:
+    train, valid = weighted(400, 20, dtype=dtype), random_edges(30, 20, 1, dtype)
+    with write(
+        tmp_path / "a.h5", train, valid, valid, nodes=20, p=p, weighted=True, dtype=np.dtype(dtype)
+    ) as store:
+        assert store.weighted
+        assert store.verify() == []
+        assert rows(store.read("train", weights=True)) == rows(train)
+        assert rows(store.read("train")) == rows(train[:, :3])
+        np.testing.assert_array_equal(store.read("valid", weights=True), valid)
+        resort(store, tmp_path / "b.h5", 5, block_rows=37)
+        blocks = np.concatenate(list(store.blocks("train", 50, weights=True)))
+        assert rows(blocks) == rows(train)
+    with Hdf5EdgeStore(tmp_path / "b.h5") as other:
+        assert other.weighted
+        memory = MemoryEdgeStore(Partitioning(20, 5), train, valid)
+        for bucket in (Bucket(i, j) for i in range(5) for j in range(5)):
+            found = other.read("train", bucket, weights=True)
+            assert rows(found) == rows(memory.read("train", bucket, weights=True))
+            assert found.dtype == dtype
+            np.testing.assert_array_equal(other.read("train", bucket), found[:, :3])
+        for start, stop in ((0, 400), (13, 57), (7, 7)):
+            found = other.read_range("train", start, stop, weights=True)
+            np.testing.assert_array_equal(found, other.read("train", weights=True)[start:stop])
+            np.testing.assert_array_equal(other.read_range("train", start, stop), found[:, :3])
+            assert other.read_unverified("train", start, stop).shape == (stop - start, 3)
+    assert set(weights_of(train)) == {np.float32(i) / np.float32(7) for i in range(400)}
+
+
+def test_a_changed_weight_is_damage(tmp_path: Path) -> None:
+    train = weighted(100, 20)
+    with write(tmp_path / "a.h5", train, train[:1, :3], train[:1, :3], nodes=20, p=2, weighted=True) as store:
+        assert isinstance(store, EdgeStore)
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        file["train"][17, 3] += 1
+    with (
+        Hdf5EdgeStore(tmp_path / "a.h5") as store,
+        pytest.raises(StorageError, match="is damaged: train bucket"),
+    ):
+        store.read("train")
+
+
+def test_edges_without_weights_are_no_weighted_ones(tmp_path: Path, store: Hdf5EdgeStore) -> None:
+    assert not store.weighted
+    np.testing.assert_array_equal(store.read("train", weights=True), store.read("train"))
+    with h5py.File(store.path) as file:
+        assert file.attrs["format_version"] == 1
+    train = weighted(50, 20)
+    with write(tmp_path / "w.h5", train, train[:1, :3], train[:1, :3], nodes=20, p=1, weighted=True):
+        pass
+    with h5py.File(tmp_path / "w.h5", "r+") as file:
+        assert file.attrs["format_version"] == 2
+        file.attrs["format_version"] = 1  # as a program that knows no weights would see it
+    with pytest.raises(FormatError, match=r"train has shape \(50, 4\) .* not \(E, 3\)"):
+        Hdf5EdgeStore(tmp_path / "w.h5")

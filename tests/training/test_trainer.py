@@ -34,6 +34,7 @@ from marius_py.partitioning import Partitioning
 from marius_py.pipeline.stages import figures
 from marius_py.storage.memory import MemoryEdgeStore, MemoryPartitionStore
 from marius_py.storage.protocols import Float32, NodeTable
+from marius_py.storage.weighted import weighted_rows, weights_of
 from marius_py.team import Team
 from marius_py.training.commits import CommitRhythm
 from marius_py.training.settings import TrainerSettings
@@ -44,12 +45,16 @@ from tests.every_second import every_second
 NODES, RELATIONS, EDGES, DIM, PARTITIONS = 300, 4, 1500, 16, 6
 
 
-def make_edges(p: int = PARTITIONS, seed: int = 0, count: int = EDGES) -> MemoryEdgeStore:
+def make_edges(
+    p: int = PARTITIONS, seed: int = 0, count: int = EDGES, weights: Float32 | None = None
+) -> MemoryEdgeStore:
     rng = np.random.default_rng(seed)
     head = rng.integers(0, NODES, count)
     relation = rng.integers(0, RELATIONS, count)
     tail = (head * (relation + 2) + rng.integers(0, 3, count)) % NODES
     edges = np.stack([head, relation, tail], axis=1)
+    if weights is not None:
+        edges = weighted_rows(edges, weights)
     return MemoryEdgeStore(Partitioning(NODES, p), edges)
 
 
@@ -88,6 +93,7 @@ class Setup:
         batch_edges: int = 64,
         chunks: int = 4,
         edges: int = EDGES,
+        weights: Float32 | None = None,
         **options: Any,
     ) -> None:
         self.model = model or make_model()
@@ -96,11 +102,19 @@ class Setup:
         self.trainer = Trainer(
             self.model,
             self.store,
-            make_edges(p, count=edges),
+            make_edges(p, count=edges, weights=weights),
             ordering(p, settings.capacity),
             sampler or UniformNegatives(20, 4),
             BatchSettings(
-                batch_edges, chunks, 11, mask_known, spread, block_edges, weigh, per_question=per_question
+                batch_edges,
+                chunks,
+                11,
+                mask_known,
+                spread,
+                block_edges,
+                weigh,
+                per_question=per_question,
+                mean_weight=None if weights is None else float(weights.mean()),
             ),
             settings,
             **options,
@@ -792,6 +806,62 @@ def test_a_question_counts_once_however_many_edges_answer_it(mask_known: bool) -
         weights = torch.cat([batch.negatives[side].edge_weight for batch in batches]).double()
         expected = len(edges) / len(counts) / np.sort(np.repeat(counts, counts))[::-1]
         np.testing.assert_allclose(weights.sort().values[::3], expected, rtol=1e-6)
+
+
+WEIGHTS = np.random.default_rng(5).exponential(3, EDGES).astype(np.float32)
+
+
+def batches_of(settings: TrainerSettings, **options: Any) -> list[Batch]:
+    """The batches of three epochs, which teach."""
+    found: list[Batch] = []
+    model = make_model()
+    gradients = model.gradients
+    model.gradients = lambda batch, team: (found.append(batch), gradients(batch, team))[1]  # type: ignore[method-assign]
+    losses = [line["loss"] for line in Setup(settings, model=model, **options).train(3)]
+    assert losses[-1] < losses[0]
+    return found
+
+
+@pytest.mark.parametrize("per_question", [False, True])
+@pytest.mark.parametrize("settings", [INLINE, replace(THREADED, capacity=PARTITIONS)])
+def test_an_edge_counts_by_its_weight(settings: TrainerSettings, per_question: bool) -> None:
+    total = 0.0
+    weighed = batches_of(settings, weights=WEIGHTS, per_question=per_question)
+    for batch, plain in zip(weighed, batches_of(settings, per_question=per_question), strict=True):
+        for side, one in batch.negatives.items():
+            alike = plain.negatives[side].edge_weight
+            assert (alike is not None) == per_question
+            assert one.edge_weight is not None
+            own = one.edge_weight if alike is None else one.edge_weight / alike
+            total += float(own.double().sum())
+    assert total == pytest.approx(2 * 3 * EDGES, rel=1e-5)
+
+
+@pytest.mark.parametrize("mask_known", [False, True])
+def test_weights_count_alike_where_the_buffer_is_on_a_device(mask_known: bool) -> None:
+    options: dict[str, Any] = {"weights": WEIGHTS, "mask_known": mask_known}
+    runs = [
+        Setup(replace(INLINE, device_buffer=on_device), model=make_model(dropout=0.0), **options)
+        for on_device in (False, True)
+    ]
+    losses = [[line["loss"] for line in run.train(2)] for run in runs]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    np.testing.assert_allclose(runs[0].table(), runs[1].table(), rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("device_buffer", [False, True])
+def test_edges_of_no_weight_teach_nothing(device_buffer: bool) -> None:
+    """Only the ends of the one that has some change, and its negatives."""
+    weights = np.zeros(EDGES, dtype=np.float32)
+    weights[7] = 5
+    settings = replace(INLINE, device_buffer=device_buffer)
+    run = Setup(settings, model=make_model(dropout=0.0), weights=weights)
+    run.train(1)
+    rows = make_edges(weights=weights).read("train", weights=True)
+    ((head, _, tail, _),) = rows[weights_of(rows) > 0].tolist()
+    changed = set(np.flatnonzero((run.state() != 0).any(axis=1)).tolist())
+    assert {head, tail} <= changed
+    assert len(changed) <= 2 + 2 * 20
 
 
 def test_answers_outside_the_buffer_are_reckoned_with(monkeypatch: pytest.MonkeyPatch) -> None:
