@@ -16,6 +16,7 @@ import marius_py
 from marius_py.convert import graph_from
 from marius_py.errors import ConfigError, FormatError
 from marius_py.prepare import prepare
+from marius_py.storage.weighted import weights_of
 
 TRIPLES = [("a", "likes", "b"), ("b", "knows", "c"), ("c", "likes", "a"), ("a", "knows", "d")]
 
@@ -616,3 +617,74 @@ def test_an_argument_that_a_message_names_is_said_to_be_of_graph_from(tmp_path):
     with pytest.raises(ConfigError, match=r"with columns=.*; columns= is an argument of graph_from, whose"):
         marius_py.train(frame, tmp_path / "run")
     assert not list(tmp_path.iterdir())
+
+
+def weights_by_edge(graph):
+    nodes, relations = graph.node_names(), graph.relation_names()
+    with graph.edges() as store:
+        rows = store.read("train", weights=True)
+    named = [(nodes[h], relations[r], nodes[t]) for h, r, t in rows[:, :3].tolist()]
+    return dict(zip(named, weights_of(rows).tolist(), strict=True))
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
+def test_weights_of_a_frame(tmp_path, make):
+    frame = make({"source": ["a", "b"], "amount": [0.5, 3], "target": ["b", "c"]})
+    test = make({"source": ["c"], "target": ["a"]})
+    graph = graph_from(frame, tmp_path / "g", weight="amount", test=test)
+    assert weights_by_edge(graph) == {("a", "", "b"): 0.5, ("b", "", "c"): 3}
+    assert graph.num_edges["test"] == 1
+    graph = graph_from(frame, tmp_path / "h", weight="amount", test=frame, columns=["source", "target"])
+    assert graph.num_edges["test"] == 2
+    for options, message in (
+        ({"weight": "amounts"}, "weight is 'amounts'; allowed: one of the frame's"),
+        ({"weight": "source", "columns": ["source", "target"]}, "is no part of the edges"),
+        ({"weight": "target", "columns": ["source", "amount"]}, "column 'target' is for weights"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            graph_from(frame, tmp_path / "i", **options)
+    with pytest.raises(FormatError, match="train, row 1: the weight is nan"):
+        graph_from(
+            make({"source": ["a", "b"], "w": [0.5, None], "target": ["b", "c"]}), tmp_path / "i", weight="w"
+        )
+
+
+def test_weights_of_networkx(tmp_path):
+    network = nx.Graph()
+    network.add_weighted_edges_from([("a", "b", 2), ("b", "c", 0.25)])
+    graph = graph_from(network, tmp_path / "g", weight="weight", split=(1, 0, 0))
+    assert weights_by_edge(graph) == {("a", "", "b"): 2, ("b", "", "c"): 0.25}
+    network.add_edge("c", "d")
+    with pytest.raises(ConfigError, match="weight is 'weight'; allowed: an attribute that all 3 edges have"):
+        graph_from(network, tmp_path / "h", weight="weight")
+    network.remove_edge("c", "d")
+    with pytest.raises(ConfigError, match="not the relation"):
+        graph_from(network, tmp_path / "h", weight="weight", relation="weight")
+    assert graph_from(network, tmp_path / "h", weight="weight", test=nx.path_graph(2)).num_edges["test"] == 1
+
+
+def test_weights_of_pyg(tmp_path):
+    index = torch.tensor([[0, 1, 2], [1, 2, 0]])
+    expected = {("0", "", "1"): 1.5, ("1", "", "2"): 0, ("2", "", "0"): 4}
+    for weight in (torch.tensor([1.5, 0, 4]), torch.tensor([[1.5], [0], [4]]), np.array([1.5, 0, 4])):
+        data = SimpleNamespace(edge_index=index, edge_weight=weight)
+        graph = graph_from(data, tmp_path / "g", weight="edge_weight", split=(1, 0, 0), overwrite=True)
+        assert weights_by_edge(graph) == expected
+    for wrong, message in (
+        ({}, "which is missing in train"),
+        ({"edge_weight": torch.ones(2)}, r"of shape \(2,\)"),
+        (
+            {"edge_weight": torch.ones(3), "edge_label_index": torch.tensor([[2], [1]])},
+            "of 4 numbers, one for every",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            graph_from(SimpleNamespace(edge_index=index, **wrong), tmp_path / "h", weight="edge_weight")
+
+
+@pytest.mark.parametrize(
+    "data", [np.array([[1, 2]]), [("a", "b")], hetero({})], ids=["array", "list", "hetero"]
+)
+def test_a_name_of_weights_that_has_no_effect_is_refused(tmp_path, data):
+    with pytest.raises(ConfigError, match=r"weight= has no effect on .* give weights= of"):
+        graph_from(data, tmp_path / "g", weight="w")

@@ -29,6 +29,9 @@ _BELONGS: dict[str, tuple[Kind, str]] = {
 }
 """Argument that only one kind of object has a use for → that kind."""
 
+_WEIGHTED: tuple[Kind, ...] = ("frame", "networkx", "pyg")
+"""Kinds of objects in which a name tells what holds the weights of edges."""
+
 
 def graph_from(
     data: Any,
@@ -38,6 +41,7 @@ def graph_from(
     test: Any = None,
     columns: Sequence[str] | None = None,
     relation: str | None = None,
+    weight: str | None = None,
     node_names: Sequence[str] | None = None,
     partitions: int | None = None,
     seed: int = 0,
@@ -71,6 +75,10 @@ def graph_from(
             usual name of another part. A named index of a pandas frame is refused then: it may be a part.
         relation: name of the edge attribute of a NetworkX graph, which all edges then need; None: "relation"
             if they have it, else the one with a usual name for it, as for `columns`.
+        weight: name of what holds the weights of the edges in `data`, which say what each counts in training
+            beside the others (see `prepare`): a column of a frame, an attribute of the edges of a NetworkX
+            graph, `edge_weight` or another attribute (E,) of a PyG `Data`; None: edges count alike. It is
+            left out of `valid` and `test`.
         node_names: of a PyG `Data`, by number.
         partitions, seed, split, undirected, overwrite, progress: as for `prepare`.
 
@@ -98,14 +106,23 @@ def graph_from(
             raise ConfigError(
                 f"{name}= has no effect on {type(data).__name__}: it belongs to {what}; leave it out"
             )
+    if weight is not None and not kinds <= set(_WEIGHTED):
+        raise ConfigError(
+            f"weight= has no effect on {type(data).__name__}: it belongs to a frame, a NetworkX graph or a "
+            "PyG Data; for arrays, give weights= of marius_py.prepare.prepare_arrays, or leave it out"
+        )
     if kinds == {"hetero"}:
         arrays, names = number_hetero(parts)
     elif kinds == {"pyg"}:
-        arrays, names = number_pyg(parts, node_names)
+        arrays, names = number_pyg(parts, node_names, weight)
     elif kinds & {"hetero", "pyg"}:
         raise ConfigError("the splits are objects of different kinds; give all of them alike")
     else:
-        arrays, names = number({name: _named(part, columns, relation) for name, part in parts.items()})
+        named = {
+            name: _named(part, columns, relation, weight, weighted=weight is not None and name == "train")
+            for name, part in parts.items()
+        }
+        arrays, names = number(named)
     return prepare_arrays(
         arrays["train"],
         output,
@@ -145,8 +162,12 @@ def _known_kind(data: Any) -> Kind:
     return kind
 
 
-def _named(data: Any, columns: Sequence[str] | None, relation: str | None) -> NamedEdges:
+def _named(
+    data: Any, columns: Sequence[str] | None, relation: str | None, weight: str | None, *, weighted: bool
+) -> NamedEdges:
     kind = _kind(data)
     if kind == "frame":
-        return from_frame(data, columns)
-    return from_networkx(data, relation) if kind == "networkx" else from_array(data)
+        return from_frame(data, columns, weight, weighted=weighted)
+    if kind == "networkx":
+        return from_networkx(data, relation, weight, weighted=weighted)
+    return from_array(data)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,19 +40,20 @@ _LABELS = ("column 'head'", "column 'relation'", "column 'tail'")
 
 @dataclass(frozen=True, slots=True)
 class NamedEdges:
-    """Columns (E,) of names; `nodes` are all nodes if some may have no edge."""
+    """Columns (E,) of names, and of weights if they count; `nodes` are all nodes if some may have no edge."""
 
     heads: Sequence[Any]
     relations: Sequence[Any] | None
     tails: Sequence[Any]
     nodes: Sequence[Any] | None = None
+    weights: NDArray[np.float64] | None = None
 
 
 def number(splits: Mapping[str, NamedEdges]) -> tuple[dict[str, NDArray[np.integer]], dict[str, Any]]:
     """Number the names of all splits.
 
     Returns:
-        (E, 3) or (E, 2) integers by split, and the names as arguments of `prepare_arrays`.
+        (E, 3) or (E, 2) integers by split, and the names and weights as arguments of `prepare_arrays`.
 
     Raises:
         ConfigError: only some splits have relations. FormatError: a split has no edges, or bytes no UTF-8.
@@ -73,7 +74,8 @@ def number(splits: Mapping[str, NamedEdges]) -> tuple[dict[str, NDArray[np.integ
     node_names, relation_names = nodes.texts(), relations.texts()
     _check_texts(node_names, "node", arrays, {"head": 0, "tail": -1})
     _check_texts(relation_names, "relation", arrays, {"relation": 1})
-    return arrays, {"node_names": node_names, "relation_names": relation_names or None}
+    weights = splits["train"].weights
+    return arrays, {"node_names": node_names, "relation_names": relation_names or None, "weights": weights}
 
 
 def _check_texts(
@@ -143,14 +145,40 @@ def _text(name: Any) -> str:
         raise FormatError(f"the name {name!r} is no valid UTF-8; decode it to text first") from None
 
 
-def from_frame(frame: Any, columns: Sequence[str] | None) -> NamedEdges:
-    """Edges of a pandas or polars frame, an Arrow table or a record batch; ConfigError for other columns."""
+def as_weights(values: Any, label: str) -> NDArray[np.float64]:
+    """Values (E,) as numbers, NaN where one is missing; ConfigError for what is no number."""
+    try:
+        found: NDArray[np.float64] = np.array(
+            [np.nan if _is_missing(value) else float(value) for value in values], dtype=np.float64
+        )
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigError(f"{label} is for weights, and holds what is no number: {error}") from error
+    return found
+
+
+def from_frame(
+    frame: Any, columns: Sequence[str] | None, weight: str | None = None, *, weighted: bool = False
+) -> NamedEdges:
+    """Edges of a pandas or polars frame, an Arrow table or a record batch; ConfigError for other columns.
+
+    `columns` and `weight` name those of the edges, and one that is no part of them: if `weighted`,
+    their weights.
+    """
     if callable(getattr(frame, "collect", None)):  # a column of that name is not callable
         raise ConfigError(
             f"{type(frame).__name__} is lazy, its rows are not in memory yet: give what .collect() returns, "
             "or write a Parquet file for marius_py.prepare.prepare where memory is short"
         )
     present = list(frame.schema.names if _is_arrow(frame) else frame.columns)
+    weights = None
+    if weight is not None and (weighted or weight in present):
+        if present.count(weight) != 1 or weight in (columns or ()):
+            raise ConfigError(
+                f"weight is {weight!r}; allowed: one of the frame's {first_of(present)}, which is there once "
+                "and is no part of the edges"
+            )
+        present.remove(weight)
+        weights = None if not weighted else as_weights(_column(frame, weight), f"column {weight!r}")
     if columns is None:
         present = _without_index(frame, present)
     chosen = _frame_columns(present) if columns is None else list(columns)
@@ -170,7 +198,7 @@ def from_frame(frame: Any, columns: Sequence[str] | None) -> NamedEdges:
     parts = [_column(frame, name) for name in chosen]
     if all(str(value).isdecimal() for part in (parts[0], parts[-1]) for value in part[:_FIRST]):
         doubt_ids(str(chosen[0]), str(chosen[-1]), "the frame")
-    return _from_columns(parts, [f"column {name!r}" for name in chosen])
+    return replace(_from_columns(parts, [f"column {name!r}" for name in chosen]), weights=weights)
 
 
 def _is_arrow(frame: Any) -> bool:
@@ -270,10 +298,25 @@ def _width(row: Any) -> int:
     return len(row) if isinstance(row, Sequence) and not isinstance(row, (str, bytes)) else 0
 
 
-def from_networkx(graph: Any, relation: str | None) -> NamedEdges:
-    """Edges and nodes of a NetworkX graph; ConfigError if only some edges have the attribute of relations."""
+def from_networkx(
+    graph: Any, relation: str | None, weight: str | None = None, *, weighted: bool = False
+) -> NamedEdges:
+    """Edges and nodes of a NetworkX graph; ConfigError if only some edges have the attribute of relations.
+
+    `relation` and `weight` name attributes of the edges: if `weighted`, all have the latter.
+    """
     edges = list(graph.edges(data=True))
     present = Counter(name for _, _, attributes in edges for name in attributes)
+    weights = None
+    having = present.pop(weight, 0)
+    if weight is not None and weighted:
+        if having < len(edges) or weight == relation:
+            raise ConfigError(
+                f"weight is {weight!r}; allowed: an attribute that all {len(edges)} edges have, and that is "
+                f"not the relation; they have {first_of(list(present))}"
+            )
+        values = [attributes[weight] for _, _, attributes in edges]
+        weights = as_weights(values, f"edge attribute {weight!r}")
     attribute = _relation_attribute(present, edges) if relation is None else relation
     kinds = [attributes[attribute] for _, _, attributes in edges if attribute in attributes]
     if len(kinds) < len(edges) and (kinds or relation is not None):
@@ -287,7 +330,8 @@ def from_networkx(graph: Any, relation: str | None) -> NamedEdges:
     if len({_text(node) for node in nodes}) < len(nodes):
         raise ConfigError("two nodes have the same name as text, such as 1 and '1'; rename one of them")
     _check_cells(kinds, f"edge attribute {attribute!r}")
-    return NamedEdges([edge[0] for edge in edges], kinds or None, [edge[1] for edge in edges], nodes)
+    heads, tails = ([edge[end] for edge in edges] for end in (0, 1))
+    return NamedEdges(heads, kinds or None, tails, nodes, weights)
 
 
 def _relation_attribute(present: Iterable[Any], edges: Iterable[tuple[Any, Any, Mapping[Any, Any]]]) -> Any:

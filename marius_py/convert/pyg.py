@@ -24,13 +24,16 @@ Numbered = tuple[dict[str, NDArray[np.integer]], dict[str, Any]]
 """(E, 3) or (E, 2) integers by split, and counts and names as arguments of `prepare_arrays`."""
 
 
-def number_pyg(parts: Mapping[str, Any], node_names: Sequence[str] | None) -> Numbered:
-    """Edges of a `Data` for every split.
+def number_pyg(
+    parts: Mapping[str, Any], node_names: Sequence[str] | None, weight: str | None = None
+) -> Numbered:
+    """Edges of a `Data` for every split, and the weights of train's if an attribute holds them.
 
     Raises:
-        ConfigError: an attribute of another shape or type, edges that have no type beside others that have
-        one, or more nodes than names. FormatError: a split has no edges.
+        ConfigError: an attribute of another shape or type, edges that have no type or weight beside others
+        that have one, or more nodes than names. FormatError: a split has no edges.
     """
+    weights: dict[str, Any] = {}
     arrays: dict[str, NDArray[np.integer]] = {}
     for split, data in parts.items():
         index, num_message = _split_edges(data, split, split)
@@ -49,15 +52,32 @@ def number_pyg(parts: Mapping[str, Any], node_names: Sequence[str] | None) -> Nu
             allowed = f"integers of shape ({count},), one for every column of edge_index"
             columns.insert(1, _integers(kinds, f"edge_type of {split}", (count,), allowed))
         arrays[split] = np.stack(columns, axis=1)
+        if weight is not None and split == "train":
+            weights = {"weights": _weights(data, weight, index.shape[1])}
     stated = [count for count in map(_stated_nodes, parts.values()) if count is not None]
     if node_names is None:
-        return arrays, {"num_nodes": max(stated, default=None)}
+        return arrays, {"num_nodes": max(stated, default=None), **weights}
     names = list(node_names)
     if max(stated, default=0) > len(names):
         raise ConfigError(
             f"num_nodes is {max(stated)}, but node_names has {len(names)}: every node needs one"
         )
-    return arrays, {"node_names": names}
+    return arrays, {"node_names": names, **weights}
+
+
+def _weights(data: Any, attribute: str, count: int) -> NDArray[Any]:
+    """Weights (count,) of all edges of train."""
+    values = getattr(data, attribute, None)
+    found = np.empty(0) if values is None else _in_memory(values)
+    if found.shape == (count, 1):
+        found = found[:, 0]
+    if found.shape != (count,) or found.dtype.kind not in "biuf":
+        has = "missing" if values is None else f"of shape {found.shape} and type {found.dtype}"
+        raise ConfigError(
+            f"weight is {attribute!r}, which is {has} in train; allowed: an attribute of {count} numbers, "
+            "one for every edge of train (those of edge_label_index too, as RandomLinkSplit makes them)"
+        )
+    return found
 
 
 def number_hetero(parts: Mapping[str, Any]) -> Numbered:
