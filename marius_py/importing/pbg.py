@@ -26,12 +26,12 @@ from marius_py.importing.files import (
     read_bytes,
     read_floats,
 )
-from marius_py.importing.pbg_edges import Paths, edge_blocks
+from marius_py.importing.pbg_edges import Paths, edge_blocks, have_weights
 from marius_py.importing.pbg_entities import node_names, read_entities, relation_names, schema_and_entities
 from marius_py.importing.pbg_schema import CONFIG_NAME, Schema
 from marius_py.importing.pbg_scores import convert_relations
 from marius_py.importing.runs import DEFAULT_MEMORY_BYTES, PeerModel, write_run
-from marius_py.prepare import prepare_arrays
+from marius_py.prepare import WeightedEdges, prepare_arrays
 from marius_py.prepare.progress import ProgressHook
 
 VERSION_FILE = "checkpoint_version.txt"
@@ -57,8 +57,8 @@ def pbg_graph(
 
     Args:
         entities: folder of entity_count_*, entity_names_* and dynamic_rel_*; None: the configuration's.
-        train: folder of edges_I_J.h5, or several. A bucket without a file counts as empty, with a warning;
-            edge weights are left out, with a warning.
+        train: folder of edges_I_J.h5, or several. A bucket without a file counts as empty, with a warning.
+            Weights of edges are read where all files have them.
         output: folder to create.
         valid: folder, or folders, of the validation edges.
         test: of the test edges. With neither, `train` is split at random by `split`.
@@ -80,12 +80,16 @@ def pbg_graph(
     counts = read_entities(schema, folder)
     relations = relation_names(schema, folder)
 
-    def edges(paths: Paths, split: str) -> Iterator[NDArray[np.int64]]:
-        return edge_blocks(schema, counts, relations, paths, f"input.{split}")
+    weighted = have_weights(train, "input.train")
+
+    def edges(paths: Paths, split: str) -> Iterator[NDArray[np.int64] | WeightedEdges]:
+        reads = weighted and split == "train"
+        return edge_blocks(schema, counts, relations, paths, f"input.{split}", weighted=reads)
 
     return prepare_arrays(
         edges(train, "train"),
         output,
+        weighted=weighted,
         valid=None if valid is None else edges(valid, "valid"),
         test=None if test is None else edges(test, "test"),
         num_nodes=counts.total,

@@ -1,4 +1,7 @@
-"""Edge buckets of PyTorch-BigGraph (floor 5): folders of edges_I_J.h5 in; blocks of numbered edges out."""
+"""Edge buckets of PyTorch-BigGraph (floor 5): folders of edges_I_J.h5 in; blocks of numbered edges out.
+
+Where the files have weights of edges, all of them have, and blocks bring them along.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from marius_py.errors import FormatError, MissingPathError
 from marius_py.importing.files import check_folder, data_set, open_hdf5
 from marius_py.importing.pbg_entities import Entities
 from marius_py.importing.pbg_schema import Schema
+from marius_py.prepare import WeightedEdges
 
 _EDGE_FILE = re.compile(r"edges_(\d+)_(\d+)\.h5")
 _BLOCK_EDGES = 1 << 20
@@ -30,23 +34,54 @@ def _folders(paths: Paths) -> list[Path]:
     return [Path(paths)] if isinstance(paths, (str, Path)) else [Path(path) for path in paths]
 
 
+def have_weights(paths: Paths, key: str) -> bool:
+    """Whether the edges of these folders have weights; `key` names them.
+
+    Raises:
+        FormatError: those of some files do.
+    """
+    found: dict[bool, Path] = {}
+    for _, _, path in _bucket_files(paths, key):
+        with open_hdf5(path, "a bucket of edges") as file:
+            found.setdefault("weight" in file, path)
+    if len(found) > 1:
+        raise FormatError(
+            f"{key}: the edges of {found[True]} have weights, and those of {found[False]} have none"
+        )
+    return True in found
+
+
 def edge_blocks(
-    schema: Schema, counts: Entities, relations: list[str] | None, paths: Paths, key: str
-) -> Iterator[NDArray[np.int64]]:
+    schema: Schema,
+    counts: Entities,
+    relations: list[str] | None,
+    paths: Paths,
+    key: str,
+    *,
+    weighted: bool = False,
+) -> Iterator[NDArray[np.int64] | WeightedEdges]:
     """Edges (n, 3) as numbers, or (n, 2) without relations, in blocks; files are listed at once.
 
-    `paths` is a folder of edges_I_J.h5, or several, `key` the setting that names them.
+    `paths` is a folder of edges_I_J.h5, or several, `key` the setting that names them. If `weighted`, all
+    files have weights, which come along.
     """
+    files = _bucket_files(paths, key)
+    for folder in _folders(paths):
+        present = {(i, j) for i, j, path in files if path.parent == folder}
+        _warn_of_absent(schema, present, f"{key}={folder}")
+    return _read_edges(schema, counts, relations, files, weighted=weighted)
+
+
+def _bucket_files(paths: Paths, key: str) -> list[tuple[int, int, Path]]:
+    """Numbers and path of every bucket."""
     files = []
     for folder in _folders(paths):
         check_folder(folder, key, "edges_I_J.h5")
         found = [(entry, match) for entry in folder.iterdir() if (match := _EDGE_FILE.fullmatch(entry.name))]
         if not found:
             raise MissingPathError(f"{key}={folder} holds no edges_I_J.h5")
-        buckets = sorted((int(match[1]), int(match[2]), entry) for entry, match in found)
-        _warn_of_absent(schema, {bucket[:2] for bucket in buckets}, f"{key}={folder}")
-        files += buckets
-    return _read_edges(schema, counts, relations, files, key)
+        files += sorted((int(match[1]), int(match[2]), entry) for entry, match in found)
+    return files
 
 
 def _warn_of_absent(schema: Schema, found: set[tuple[int, int]], where: str) -> None:
@@ -70,9 +105,9 @@ def _read_edges(
     counts: Entities,
     relations: list[str] | None,
     files: list[tuple[int, int, Path]],
-    key: str,
-) -> Iterator[NDArray[np.int64]]:
-    weighted = False
+    *,
+    weighted: bool,
+) -> Iterator[NDArray[np.int64] | WeightedEdges]:
     for lhs_part, rhs_part, path in files:
         sides = [
             _Side(schema, counts, side, part, path) for side, part in (("lhs", lhs_part), ("rhs", rhs_part))
@@ -80,11 +115,9 @@ def _read_edges(
         with open_hdf5(path, "a bucket of edges") as file:
             if "lhsd_data" in file or "rhsd_data" in file:
                 raise FormatError(f"{path} holds featurized entities, which have no equal here")
-            if "weight" in file and not weighted:
-                weighted = True
-                logger.warning("%s: the edges have weights (%s), which are left out", key, path.name)
             rel = data_set(file, "rel", (None,), "iu")
             ends = [data_set(file, name, rel.shape, "iu") for name in ("lhs", "rhs")]
+            weight = data_set(file, "weight", rel.shape, "fiu") if weighted else None
             for start in range(0, len(rel), _BLOCK_EDGES):
                 span = slice(start, start + _BLOCK_EDGES)
                 kind = rel[span].astype(np.int64)
@@ -96,7 +129,8 @@ def _read_edges(
                     for side, end in zip(sides, ends, strict=True)
                 )
                 columns = (head, tail) if relations is None else (head, kind, tail)
-                yield np.stack(columns, axis=1)
+                edges = np.stack(columns, axis=1)
+                yield edges if weight is None else WeightedEdges(edges, weight[span])
 
 
 class _Side:

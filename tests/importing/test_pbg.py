@@ -16,6 +16,7 @@ from marius_py.export import export
 from marius_py.graph import open_graph
 from marius_py.importing import pbg_graph, pbg_run
 from marius_py.storage.reader import open_node_reader
+from marius_py.storage.weighted import weights_of
 from marius_py.verify import is_sound, verify
 from tests.importing.peers import ENTITIES, Pbg
 from tests.small_runs import write_run
@@ -144,18 +145,29 @@ def test_absent_buckets_are_named(tmp_path, caplog):
     assert "3 of 8 buckets have a file; none for 0_0, 0_1, 1_0, 1_1, …: " in caplog.text
 
 
-def test_edge_weights_are_left_out(tmp_path, caplog):
+def test_edge_weights(tmp_path):
     peer = make(tmp_path / "p")
     edges = peer.write_edges()
-    for bucket in ("0_1", "1_1"):
-        with h5py.File(peer.folder / "edges" / f"edges_{bucket}.h5", "a") as file:
-            file["weight"] = np.ones(len(file["rel"]))
-    config = peer.model / "config.json"
-    graph = pbg_graph(None, peer.folder / "edges", tmp_path / "g", config=config, split=(1, 0, 0))
-    assert triples(graph, "train") == sorted(edges)
-    assert [one for one in caplog.messages if "weights" in one] == [
-        "input.train: the edges have weights (edges_0_1.h5), which are left out"
-    ]
+    folder, config = peer.folder / "edges", peer.model / "config.json"
+    rng = np.random.default_rng(0)
+    total = 0.0
+    for path in sorted(folder.glob("edges_*.h5")):
+        with h5py.File(path, "a") as file:
+            file["weight"] = rng.uniform(0, 9, len(file["rel"])).astype(np.float32)
+            total += file["weight"][...].sum(dtype=np.float64)
+    graph = pbg_graph(None, folder, tmp_path / "g", valid=folder, config=config)
+    assert triples(graph, "train") == triples(graph, "valid") == sorted(edges)
+    with graph.edges() as store:
+        assert weights_of(store.read("train", weights=True)).sum() == pytest.approx(total, rel=1e-5)
+    assert graph.mean_weight == pytest.approx(total / len(edges), rel=1e-6)
+    with h5py.File(folder / "edges_1_1.h5", "a") as file:
+        file["weight"][0] = -1
+    with pytest.raises(FormatError, match="the weight is -1"):
+        pbg_graph(None, folder, tmp_path / "h", config=config)
+    with h5py.File(folder / "edges_1_1.h5", "a") as file:
+        del file["weight"]
+    with pytest.raises(FormatError, match=r"input\.train: .* have weights, and those of .*1_1\.h5"):
+        pbg_graph(None, folder, tmp_path / "h", config=config)
 
 
 @pytest.mark.parametrize("longest", [1e-300, 1e300])
