@@ -331,27 +331,45 @@ def average(scores, e, inside, positive, share, counts, averages):
     return losses * inverse, share * inverse, -slopes * (share * inverse)
 
 
+@elementwise
+def _write_weight(scores, e, k, shift, weights):
+    """Write e^(score − s⁺) of negative k of edge e, where `shift` is all but the score, for powers of 2.
+
+    Returns it. A weight that is float32 takes the score's place.
+    """
+    weight = power_of_2(scores[e, k] * LOG2_E + shift)
+    if weights.dtype == ROUNDED:
+        weights[e, k] = _nearest(weight)  # the total tells of NaN
+    else:
+        scores[e, k] = weight
+    return weight
+
+
 @reordered_helper
 def weigh_softmax(scores, positives, block, counts, weights, totals):
     """Write the softmax loss's weights e^(score − s⁺) of a block, and their sums.
 
-    Weights that are float32 take the scores' place.
+    Weights that are float32 take the scores' place. Runs of negatives may be shorter than what a processor
+    takes at once: only what they count is written run by run, into `counts.shares`.
     """
-    bias, group, runs = counts.bias, counts.group, counts.runs
+    bias, group, runs, shifts = counts.bias, counts.group, counts.runs, counts.shares
+    count = np.uint64(len(shifts))
     for e in range(block.size):
         total = _ZERO
-        for r in range(counts.num_runs):
-            shift = counts.log_weight - positives[e]
+        shift = counts.log_weight - positives[e]
+        if counts.num_runs > 1:
+            for r in range(counts.num_runs):
+                own = (shift + bias[block.inside + e, group[runs[r]]]) * LOG2_E
+                for k in range(np.uint64(runs[r]), np.uint64(runs[r + 1])):
+                    shifts[k] = own
+            for k in range(count):
+                total += _write_weight(scores, e, k, shifts[k], weights)
+        else:
             if bias.shape[1]:
-                shift += bias[block.inside + e, group[runs[r]]]
+                shift += bias[block.inside + e, group[0]]
             shift *= LOG2_E
-            for k in range(np.uint64(runs[r]), np.uint64(runs[r + 1])):
-                weight = power_of_2(scores[e, k] * LOG2_E + shift)
-                if weights.dtype == ROUNDED:
-                    weights[e, k] = _nearest(weight)  # the total tells of NaN
-                else:
-                    scores[e, k] = weight
-                total += weight
+            for k in range(count):
+                total += _write_weight(scores, e, k, shift, weights)
         totals[e] = total
 
 
