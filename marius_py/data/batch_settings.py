@@ -41,11 +41,6 @@ class BatchSettings:
     mean_weight: float | None = None
 
     @property
-    def weighs_edges(self) -> bool:
-        """Whether edges of a batch may count differently."""
-        return self.per_question or self.mean_weight is not None
-
-    @property
     def reads_known(self) -> bool:
         """Whether batches need to know the edges between the residents."""
         return self.mask_known or self.per_question

@@ -37,15 +37,14 @@ def takes(form: ClosedForm | None) -> bool:
     )
 
 
-def contrasted_by(kernels: Kernels, form: ClosedForm | None, *, weighs_edges: bool) -> str:
+def contrasted_by(kernels: Kernels, form: ClosedForm | None) -> str:
     """Name of the kernels that contrast batches with their negatives.
 
     Args:
         kernels: those of the model.
         form: its decoder and loss, if they have a closed form.
-        weighs_edges: the losses of edges count differently, which kernels do not know.
     """
-    if form is None or not takes(form) or weighs_edges:
+    if form is None or not takes(form):
         return TorchKernels.name
     too_wide = isinstance(kernels, TritonKernels) and form.decoder.dim > kernels.widest
     return TorchKernels.name if too_wide else kernels.name
@@ -214,7 +213,7 @@ def _negatives(
     candidates = kernels.take(batch.rows, nodes)
     if mask is not None:
         candidates.mul_(mask)
-    importance = negatives.importance
+    importance, edge_weight = negatives.importance, negatives.edge_weight
     losses, slopes, d_queries, d_candidates = kernels.contrast(
         queries.view(num_chunks, -1, dim),
         candidates.view(num_chunks, count, dim),
@@ -222,6 +221,7 @@ def _negatives(
         dropped=negatives.left_out,
         group=None if importance is None else importance.group,
         weight=None if importance is None else importance.weight,
+        edge_weight=None if edge_weight is None else edge_weight.view(num_chunks, -1),
         softmax=isinstance(objective, SoftmaxObjective),
         shift=_shift(objective),
         scale=1 / edges,

@@ -60,6 +60,7 @@ class Kernels(Protocol):
         dropped: Tensor | KnownAnswers | None,
         group: Tensor | None,
         weight: Tensor | None,
+        edge_weight: Tensor | None = None,
         softmax: bool,
         shift: float,
         scale: float,
@@ -94,6 +95,7 @@ def torch_contrast(
     dropped: Tensor | KnownAnswers | None,
     group: Tensor | None,
     weight: Tensor | None,
+    edge_weight: Tensor | None = None,
     softmax: bool,
     shift: float,
     scale: float,
@@ -108,6 +110,7 @@ def torch_contrast(
             them perhaps twice; or what finds them; None: all do.
         group: (C, K) integers in [0, G), the group of each candidate; None without `weight`.
         weight: (C, P, G), what a candidate of each group counts for an edge, positive; None: 1.
+        edge_weight: (C, P), factors of the gradients of each edge's loss, from 0; None: 1.
         softmax: whether the loss is log(1 + Σ_k n_k e^(s_k + shift − s⁺)); otherwise it is logistic,
             softplus(−s⁺ − shift) + Σ_k n_k softplus(s_k + shift) / Σ_k n_k, its second part 0 where nothing
             counts. n_k are the counts.
@@ -149,6 +152,8 @@ def torch_contrast(
         losses = functional.softplus(-positive - shift) + each.sum(2) * share
         slopes = -torch.sigmoid(-positive - shift)
         factor = (scale * share).expand_as(positive)
+    if edge_weight is not None:
+        slopes, factor = slopes * edge_weight, factor * edge_weight
     d_queries = torch.bmm(weights, candidates).mul_(factor.unsqueeze(2))
     d_candidates = torch.bmm(weights.transpose(1, 2), queries * factor.unsqueeze(2))
     return losses, slopes.mul_(scale), d_queries, d_candidates
@@ -276,6 +281,7 @@ class TritonKernels:
         dropped: Tensor | KnownAnswers | None,
         group: Tensor | None,
         weight: Tensor | None,
+        edge_weight: Tensor | None = None,
         softmax: bool,
         shift: float,
         scale: float,
@@ -285,7 +291,7 @@ class TritonKernels:
 
         module, (num_chunks, num_edges, dim) = self._contrast, queries.shape
         given: dict[str, Any] = {"dropped": dropped, "group": group, "weight": weight, "scale": scale}
-        given |= {"softmax": softmax, "shift": shift}
+        given |= {"softmax": softmax, "shift": shift, "edge_weight": edge_weight}
         if dim not in self._blocks:
             fits = dim <= self.widest
             self._blocks[dim] = default_blocks(dim, self._precision) if fits else None

@@ -48,11 +48,6 @@ class StepInput:
         """Sides that share an edge's relation row: both together, or each for itself if reciprocal."""
         return [[side] for side in self.sides] if self.reciprocal else [self.sides]
 
-    @property
-    def weighs_edges(self) -> bool:
-        """Whether the losses of edges count differently on some side."""
-        return any(one.edge_weight is not None for one in self.batch.negatives.values())
-
     def query_side(self, side: Side) -> Side:
         """The side that the decoder is asked for."""
         return "tail" if self.reciprocal else side

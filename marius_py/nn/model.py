@@ -283,7 +283,7 @@ class LinkPredictionModel:
         form = find_closed_form(self.decoder, self.loss, self.device.type) if self.fused else None
         inputs = given()
         if form is not None:
-            if self.kernels is not None and takes(form) and not inputs.weighs_edges:
+            if self.kernels is not None and takes(form):
                 return device_gradients(form, regularizers, inputs, self.kernels)
             chunks = {corruption.nodes.shape[0] for corruption in inputs.batch.negatives.values()}
             while form is not None and len(chunks) == 1:

@@ -83,17 +83,14 @@ class BatchPath:
         self._weigh = batches.weigh
         self._drawing = BatchDrawing(buffer, sampler, batches)
         self._device_work: DeviceWork | None = None
-        self._recordings = Recordings(
-            may=lambda: model.is_recordable and not batches.weighs_edges, keep=True, most=_MOST_RECORDINGS
-        )
+        self._recordings = Recordings(may=lambda: model.is_recordable, keep=True, most=_MOST_RECORDINGS)
         self._transfer = buffer.transfer if isinstance(buffer, DeviceBuffer) else transfer_to(device)
         self._bytes: dict[Position, int] = {}
-        self._weighs_edges = batches.weighs_edges
 
     def announce(self) -> None:
         """Say in the log what computes batches."""
         self._execution.announce()
-        _announce_kernels(self._model, weighs_edges=self._weighs_edges)
+        _announce_kernels(self._model)
         _announce_products(self._execution, self._model)
 
     def run(
@@ -173,26 +170,26 @@ def finds_known_on_device(
         and device_buffer
         and model.kernels is not None
         and not model.kernels.waits
-        and _contrasts(model, weighs_edges=batches.weighs_edges) == model.kernels.name
+        and _contrasts(model) == model.kernels.name
         and AnswerTables.fit(num_nodes, model.num_relations)
     )
 
 
-def _contrasts(model: LinkPredictionModel, *, weighs_edges: bool) -> str:
+def _contrasts(model: LinkPredictionModel) -> str:
     """Name of the kernels that contrast batches on a device with their negatives."""
     assert model.kernels is not None
     form = find_closed_form(model.decoder, model.loss, model.device.type) if model.fused else None
-    return contrasted_by(model.kernels, form, weighs_edges=weighs_edges)
+    return contrasted_by(model.kernels, form)
 
 
-def _announce_kernels(model: LinkPredictionModel, *, weighs_edges: bool) -> None:
+def _announce_kernels(model: LinkPredictionModel) -> None:
     """Say in the log which kernels contrast batches on a device with their negatives."""
     if model.kernels is None:
         return
-    name = _contrasts(model, weighs_edges=weighs_edges)
+    name = _contrasts(model)
     why = ""
     if name != model.kernels.name:
-        why = ": decoder, loss, model.dim, the device or weights of edges are none that Triton's take"
+        why = ": decoder, loss, model.dim or the device are none that Triton's take"
     if name == "PyTorch":
         why += "; their products are float32, whatever pipeline.precision says"
     log.info("negatives on %s are contrasted by %s kernels%s", model.device.type, name, why)

@@ -36,9 +36,10 @@ from marius_py.nn.decoders import Decoder
 from marius_py.nn.schedules import CosineRate
 from marius_py.pipeline import recordings
 from marius_py.pipeline.device_stages import DeviceStages
+from marius_py.storage.protocols import Float32
 from marius_py.training.settings import TrainerSettings
 from tests.nn.batches import NUM_RELATIONS, random_batch, step
-from tests.training.test_trainer import DIM, INLINE, PARTITIONS, RELATIONS, THREADED, Setup
+from tests.training.test_trainer import DIM, INLINE, PARTITIONS, RELATIONS, THREADED, WEIGHTS, Setup
 
 pytestmark = [
     pytest.mark.gpu,
@@ -132,6 +133,7 @@ def test_contrast_kernel(
         ),
         "group": torch.randint(0, groups, (chunks, nodes), device="cuda") if full else None,
         "weight": random(chunks, edges, groups).abs() + 0.3 if full else None,
+        "edge_weight": random(chunks, edges).relu() if full else None,
     }
     wanted = torch_contrast(
         **{
@@ -229,6 +231,7 @@ def trained(
     decoder: Decoder | None = None,
     loss: Loss | None = None,
     optimizer: SparseOptimizer | None = None,
+    weights: Float32 | None = None,
     **options: Any,
 ) -> Setup:
     """A run of one epoch: 6 partitions, 3 of them resident."""
@@ -246,6 +249,7 @@ def trained(
         mask_known=mask_known,
         batch_edges=batch_edges,
         edges=edges,
+        weights=weights,
         device=torch.device(device),
     )
     run.train(1)
@@ -285,6 +289,8 @@ def test_trained_as_on_the_cpu(settings: TrainerSettings, kernels: str) -> None:
         {"optimizer": AdagradRow(0.1), "decoder": TransE(DIM)},
         {"optimizer": Adam(0.01)},
         {"optimizer": SGD(1.0)},
+        {"weights": WEIGHTS[:1000]},
+        {"weights": WEIGHTS[:1000], "loss": LogisticLoss(1.0)},
     ],
     ids=lambda made: "-".join(type(one).__name__ for one in made.values()),
 )
@@ -299,11 +305,12 @@ def test_what_is_computed_in_other_ways_is_trained_as_on_the_cpu(
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-def test_a_batch_never_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("weights", [None, WEIGHTS[:512]], ids=["", "weights"])
+def test_a_batch_never_waits_for_the_device(weights: Float32 | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recordings, "WARM_UPS", 10**9)  # recording waits, once a shape
     # The I/O thread waits for its copies, and the mode is every thread's: nothing is swapped.
     settings = replace(INLINE, device_buffer=True, capacity=PARTITIONS)
-    options: dict[str, Any] = {"kernels": "triton", "batch_edges": 256, "edges": 512}
+    options: dict[str, Any] = {"kernels": "triton", "batch_edges": 256, "edges": 512, "weights": weights}
     whole = trained("cuda", settings, **options)  # compiles the kernels
     real = DeviceStages._compute
 

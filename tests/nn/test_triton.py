@@ -56,6 +56,7 @@ def arguments(
     *,
     drop: bool = False,
     weigh: bool = False,
+    weigh_edges: bool = False,
     scale: float = 0.3,
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -67,6 +68,7 @@ def arguments(
         "dropped": positions(torch.rand(chunks, edges, nodes, generator=rng) < 0.6) if drop else None,
         "group": torch.randint(0, GROUPS, (chunks, nodes), generator=rng) if weigh else None,
         "weight": torch.rand(chunks, edges, GROUPS, generator=rng) + 0.3 if weigh else None,
+        "edge_weight": torch.rand(chunks, edges, generator=rng).sub(0.2).relu() if weigh_edges else None,
     }
 
 
@@ -88,7 +90,8 @@ def by_autograd(given: dict[str, Any], softmax: bool, shift: float, scale: float
         softplus = torch.nn.functional.softplus
         each = (counts * softplus(scores + shift)).sum(2)
         losses = softplus(-positive - shift) + each / counts.sum(2).clamp_min(1e-30)
-    gradients = torch.autograd.grad(losses.sum() * scale, [leaves[name] for name in names])
+    counted = losses if given["edge_weight"] is None else losses * given["edge_weight"].double()
+    gradients = torch.autograd.grad(counted.sum() * scale, [leaves[name] for name in names])
     return [losses.detach(), *gradients]
 
 
@@ -102,9 +105,9 @@ def assert_close(found: Any, wanted: list[torch.Tensor], tolerance: float, absol
 @pytest.mark.parametrize("softmax", [True, False], ids=["softmax", "logistic"])
 @pytest.mark.parametrize("path", ["torch", "triton"])
 def test_contrast_equals_autograd(path: str, softmax: bool) -> None:
-    for drop, weigh in itertools.product((False, True), repeat=2):
+    for drop, weigh, weigh_edges in itertools.product((False, True), repeat=3):
         shift = 0.7 if drop else 0.0
-        given = arguments(2, 37, 45, 100, drop=drop, weigh=weigh)
+        given = arguments(2, 37, 45, 100, drop=drop, weigh=weigh, weigh_edges=weigh_edges)
         wanted = by_autograd(given, softmax, shift, 0.5)
         if path == "torch":
             found = torch_contrast(**given, softmax=softmax, shift=shift, scale=0.5)

@@ -353,6 +353,7 @@ def contrast(
     dropped: Tensor | KnownAnswers | None,
     group: Tensor | None,
     weight: Tensor | None,
+    edge_weight: Tensor | None = None,
     softmax: bool,
     shift: float,
     scale: float,
@@ -362,8 +363,8 @@ def contrast(
     """As `marius_py.nn.cuda_kernels.torch_contrast`, of the same arguments, without scores in memory.
 
     Args:
-        queries, candidates, positive, dropped, group, weight, softmax, shift, scale: as there; contiguous, D
-            at most `MAX_DIM`, P · K below 2³¹.
+        queries, candidates, positive, dropped, group, weight, edge_weight, softmax, shift, scale: as there;
+            contiguous, D at most `MAX_DIM`, P · K below 2³¹.
         precision: one of `PRECISIONS`.
         blocks: shape of the blocks; None: `default_blocks`.
 
@@ -424,6 +425,11 @@ def contrast(
         num_stages=ahead.stages,
         **common,
     )
+    if edge_weight is not None:
+        slopes.mul_(edge_weight)
+        d_queries.mul_(edge_weight.unsqueeze(2))
+        # The candidates' gradients are sums over edges, whose factors follow from this.
+        stats = stats - edge_weight.log2() if softmax else stats * edge_weight
     node_blocks = triton.cdiv(num_nodes, back.own)
     edge_blocks = triton.cdiv(num_edges, back.other)
     parts = max(1, min(edge_blocks, -(-blocks.programs // (node_blocks * num_chunks))))
