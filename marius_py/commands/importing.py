@@ -33,6 +33,7 @@ EXAMPLES = """settings (key=value; default; what is allowed):
   config=FILE         pbg: config.json (null = the checkpoint's, else known from the files' names)
   format=built_in     dglke: built_in, raw_udd_hrt (names), udd_hrt (numbers), or another order of h, r, t
   delimiter=null      dglke: one character between columns; null = tab
+  importance=false    dglke: a fourth column has the weights of training edges (--has_edge_importance)
   checkpoint=DIR      folder of the trained model
   version=null        pbg: version of the checkpoint, a whole number from 1; null = the last whole one
   output=RUN          folder of the run, new or empty (needed with checkpoint)
@@ -59,6 +60,7 @@ _KEYS: dict[str, str | None] = {
     "config": None,
     "format": "built_in",
     "delimiter": None,
+    "importance": "false",
     "checkpoint": None,
     "version": None,
     "output": None,
@@ -73,7 +75,10 @@ _NEVER_EMPTY = (
     *_REPEATED, "entities", "relations", "config", "delimiter", "checkpoint", "output"
 )  # fmt: skip
 """What is a path, and empty would be the current folder, or what has another default."""
-_OF_ONE = {"config": "pbg", "version": "pbg", "relations": "dglke", "format": "dglke", "delimiter": "dglke"}
+_OF_ONE = {
+    "config": "pbg", "version": "pbg",
+    "relations": "dglke", "format": "dglke", "delimiter": "dglke", "importance": "dglke",
+}  # fmt: skip
 
 
 add_flags = add_settings
@@ -118,6 +123,7 @@ def _check(values: dict[str, Any], given: set[str]) -> None:
         if values[key] is not None:
             values[key] = whole(key, values[key], 1, high)
     values["seed"] = seed_of(values)
+    values["importance"] = flag("importance", values["importance"])
     values["overwrite"] = flag("overwrite", values["overwrite"])
     try:
         values["memory"] = parse_bytes(values["memory"])
@@ -208,6 +214,7 @@ def _graph(values: dict[str, Any], bars: Bars) -> Graph:
         relations=values["relations"],
         format=values["format"],
         delimiter=values["delimiter"],
+        importance=values["importance"],
         **common,
     )
 

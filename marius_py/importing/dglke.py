@@ -58,6 +58,7 @@ def dglke_graph(
     relations: Path | str | None = None,
     format: str = "built_in",
     delimiter: str = "\t",
+    importance: bool = False,
     partitions: int | None = None,
     seed: int = 0,
     split: Sequence[float] | None = None,
@@ -75,8 +76,10 @@ def dglke_graph(
             beside `train`.
         relations: likewise of relations.
         format: as DGL-KE's --format: built_in and raw_udd_hrt hold names, udd_hrt numbers, in the order of
-            the last three letters. A fourth column (edge importance) is ignored.
+            the last three letters.
         delimiter: one character.
+        importance: a fourth column holds the weights of the edges of `train`, as with --has_edge_importance;
+            otherwise it is ignored.
         partitions, seed, split, overwrite, progress: as for `prepare`.
 
     Returns:
@@ -99,8 +102,9 @@ def dglke_graph(
     }
     reader = Triples(names["entities"], names["relations"], format, delimiter)
     return prepare_arrays(
-        reader.blocks(Path(train)),
+        reader.blocks(Path(train), weighted=importance),
         output,
+        weighted=importance,
         valid=None if valid is None else reader.blocks(Path(valid)),
         test=None if test is None else reader.blocks(Path(test)),
         num_nodes=len(names["entities"]),

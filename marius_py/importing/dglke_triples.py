@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from marius_py.errors import FormatError
+from marius_py.prepare import WeightedEdges
 from marius_py.prepare.blocks import EdgeBlock
-from marius_py.prepare.columns import MissingColumnError
+from marius_py.prepare.columns import MissingColumnError, WeightKey
 from marius_py.prepare.sources import open_source
 
 ORDERS = tuple("".join(order) for order in permutations("hrt"))
@@ -40,20 +41,20 @@ class Triples:
         self._entities = pa.array(entities, pa.large_string())
         self._relations = pa.array(relations, pa.large_string())
 
-    def blocks(self, path: Path) -> Iterator[NDArray[np.int64]]:
-        """Edges (n, 3) int64 of a file, in blocks.
+    def blocks(self, path: Path, *, weighted: bool = False) -> Iterator[NDArray[np.int64] | WeightedEdges]:
+        """Edges (n, 3) int64 of a file, in blocks; if `weighted`, with the weights in its fourth column.
 
         Raises:
             FormatError: a line is malformed, or a name or number is in no mapping.
         """
         # Each search makes a hash table of all names: blocks are as large as those, so that they are few.
         block_bytes = max(_TEXT_BLOCK_BYTES, 0 if self._numbered else int(self._entities.nbytes))
-        for block in _text_blocks(path, self._delimiter, self._columns, block_bytes):
+        for block in _text_blocks(path, self._delimiter, self._columns, block_bytes, weighted=weighted):
             edges = np.empty((block.num_edges, 3), dtype=np.int64)
             ends = self._numbers(path, block, (block.head, block.tail), self._entities, "entity")
             edges[:, 0], edges[:, 2] = ends
             (edges[:, 1],) = self._numbers(path, block, (block.relation,), self._relations, "relation")
-            yield edges
+            yield edges if block.weight is None else WeightedEdges(edges, block.weight)
 
     def _numbers(
         self, path: Path, block: EdgeBlock, columns: tuple[Any, ...], names: Any, what: str
@@ -77,9 +78,14 @@ class Triples:
 
 
 def _text_blocks(
-    path: Path, delimiter: str, columns: Sequence[int], block_bytes: int = _TEXT_BLOCK_BYTES
+    path: Path,
+    delimiter: str,
+    columns: Sequence[int],
+    block_bytes: int = _TEXT_BLOCK_BYTES,
+    *,
+    weighted: bool = False,
 ) -> Iterator[EdgeBlock]:
-    """Blocks of a text file without header, whose cells are never quoted."""
+    """Blocks of a text file without header, whose cells are never quoted; `weighted`, by a last column."""
     try:
         source = open_source(
             path,
@@ -88,12 +94,13 @@ def _text_blocks(
             quoting=False,
             header=False,
             columns=list(columns),
+            weight=WeightKey(len(columns)) if weighted else None,
             block_bytes=block_bytes,
         )
     except MissingColumnError as error:
         raise FormatError(
-            f"{path} has fewer than {len(columns)} columns in its first line, cut at {delimiter!r}; "
-            "format= and delimiter= say how it is laid out"
+            f"{path} has fewer than {len(columns) + weighted} columns in its first line, cut at "
+            f"{delimiter!r}; format= and delimiter= say how it is laid out"
         ) from error
     return source.blocks()
 

@@ -10,9 +10,12 @@ import pytest
 
 import marius_py
 from marius_py import cli
+from marius_py.commands import importing
 from marius_py.errors import ConfigError, FormatError, StorageError
+from marius_py.graph import open_graph
 from marius_py.importing import dglke_graph, dglke_run, dglke_triples, mappings
 from marius_py.importing.mappings import read_mapping
+from marius_py.storage.weighted import weights_of
 from marius_py.verify import is_sound, verify
 from tests.importing.peers import dglke_score, write_dglke
 
@@ -63,12 +66,29 @@ def test_a_delimiter_is_one_character(tmp_path):
         dglke_graph(data / "train.txt", tmp_path / "g", delimiter="ab")
 
 
-def test_edge_importance_is_left_out(tmp_path):
+def test_edge_importance_is_read_on_request(tmp_path):
     data, _, _, _, triples, *_ = write_dglke(tmp_path, "DistMult", format="udd_hrt")
-    text = (data / "train.txt").read_text()
-    (data / "train.txt").write_text("".join(f"{line}\t0.5 \n" for line in text.splitlines()))
-    graph = dglke_graph(data / "train.txt", tmp_path / "g", format="udd_hrt", split=(1, 0, 0))
+    lines = (data / "train.txt").read_text().splitlines()
+    options = {"format": "udd_hrt", "split": (1, 0, 0)}
+    with pytest.raises(FormatError, match="has fewer than 4 columns"):
+        dglke_graph(data / "train.txt", tmp_path / "g", importance=True, **options)
+    (data / "train.txt").write_text("".join(f"{line}\t{i / 2} \n" for i, line in enumerate(lines)))
+    graph = dglke_graph(data / "train.txt", tmp_path / "g", **options)
     assert named(graph, "train") == sorted(triples["train"])
+    assert graph.mean_weight is None
+    words = [f"input.train={data / 'train.txt'}", f"graph={tmp_path / 'h'}", "input.split=[1,0,0]"]
+    assert cli.import_(["from=dglke", "format=udd_hrt", "importance=true", *words]) == 0
+    weighted = open_graph(tmp_path / "h")
+    with weighted.edges() as store:
+        rows = store.read("train", weights=True)
+    nodes, relations = weighted.node_names(), weighted.relation_names()
+    found = {
+        (nodes[h], relations[r], nodes[t]): w
+        for (h, r, t, _), w in zip(rows.tolist(), weights_of(rows), strict=True)
+    }
+    assert found == {edge: i / 2 for i, edge in enumerate(triples["train"])}
+    with pytest.raises(ConfigError, match="importance is of from=dglke"):
+        importing.parse(["from=pbg", "importance=true", *words])
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -335,9 +355,9 @@ def test_blocks_of_names_are_as_large_as_all_names(tmp_path, monkeypatch):
     sizes = []
     plain = dglke_triples._text_blocks
 
-    def note(path, delimiter, columns, block_bytes=1):
+    def note(path, delimiter, columns, block_bytes=1, *, weighted=False):
         sizes.append((path.name, block_bytes))
-        return plain(path, delimiter, columns, 1 << 20)
+        return plain(path, delimiter, columns, 1 << 20, weighted=weighted)
 
     monkeypatch.setattr(dglke_triples, "_TEXT_BLOCK_BYTES", 1)
     monkeypatch.setattr(dglke_triples, "_text_blocks", note)
