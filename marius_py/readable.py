@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,22 @@ def readable(text: str) -> str:
     Zürich\\n\\x1b[2J
     """
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def width_of(text: str) -> int:
+    """Cells of a terminal that a text takes: two for a wide letter, none for a mark above or below one.
+
+    >>> width_of("Oslo"), width_of("東京"), width_of("e\u0301")
+    (4, 4, 1)
+    """
+    if text.isascii():
+        return len(text)
+    return sum(
+        0
+        if unicodedata.category(one) in ("Mn", "Me", "Cf")
+        else 1 + (unicodedata.east_asian_width(one) in "WF")
+        for one in text
+    )
 
 
 def as_given(value: Any) -> str:

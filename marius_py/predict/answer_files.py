@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from marius_py.errors import ConfigError, FormatError, StorageError
 from marius_py.predict.answers import Prediction
 from marius_py.predict.neighbors import Neighbor
-from marius_py.readable import readable
+from marius_py.readable import readable, width_of
 from marius_py.storage.files import reason_of
 from marius_py.storage.replacing import Replacing
 from marius_py.storage.targets import check_target
@@ -227,6 +227,12 @@ class _Table:
     Bern  -0.2500
     Rome  10.0000
     <BLANKLINE>
+    >>> print(_Table({"name": "str", "score": "float"}).text([["東京", 1.5], ["Oslo", 2.5], ["Bern!", 2.5]]))
+    name    score
+    東京   1.5000
+    Oslo   2.5000
+    Bern!  2.5000
+    <BLANKLINE>
     """
 
     def __init__(self, columns: Mapping[str, str]) -> None:
@@ -247,17 +253,22 @@ class _Table:
             lines.append([names[i] for i in self._shown])
         lines += [[_cell(row[i]) for i in self._shown] for row in rows]
         self._widths = [
-            max(width, *map(len, cells)) for width, *cells in zip(self._widths, *lines, strict=True)
+            max(width, *map(width_of, cells)) for width, *cells in zip(self._widths, *lines, strict=True)
         ]
         numeric = [bool(rows) and kinds[i] != "str" for i in self._shown]
         return "".join(
             "  ".join(
-                cell.rjust(width) if right else cell.ljust(width)
+                _padded(cell, width, to_the_right=right)
                 for cell, width, right in zip(line, self._widths, numeric, strict=True)
             ).rstrip()
             + "\n"
             for line in lines
         )
+
+
+def _padded(cell: str, width: int, *, to_the_right: bool) -> str:
+    blanks = " " * (width - width_of(cell))
+    return blanks + cell if to_the_right else cell + blanks
 
 
 def _cell(value: Any) -> str:

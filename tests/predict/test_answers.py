@@ -32,6 +32,7 @@ from marius_py.predict import (
 from marius_py.predict.answer_files import AnswerWriter
 from marius_py.predict.answers import predict_in_blocks
 from marius_py.predict.query_files import read_queries
+from marius_py.readable import width_of
 from tests.small_runs import write_run
 
 NODES = [f"node {i}" for i in range(40)]
@@ -610,7 +611,7 @@ def test_control_characters_in_names_are_escaped_for_readers_alone(tmp_path):
     assert first.split("  ")[0] == "Łódź मुंबई \u200d東京"
     assert seen in first
     assert "a\\n" in second
-    assert len(heading) == len(first) == len(second)
+    assert width_of(heading) == width_of(first) == width_of(second)
     assert texts["table"].count("\n") == 3
     assert [row[1] for row in csv.reader(io.StringIO(texts["csv"], newline=""))][1:] == [name, "a\\n"]
     assert [one["neighbor"] for one in json.loads(texts["json"])] == [name, "a\\n"]
