@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ _LANE_ROWS = 255
 _SPARSE_PAIRS = 8192
 """Pairs in the band of one tile up to which each gets an exact score of its own."""
 _MAX_ANSWERS = 512
+_NORM_ROWS = 1 << 11
 _COMPILED_SCORES = 1 << 27
 """Scores of a block of candidates from which they are compared by compiled code, whose loading takes .5 s."""
 
@@ -71,7 +73,10 @@ def norm_bound(rows: Tensor) -> tuple[float, Tensor | None]:
 
     A row with NaN counts for neither: it scores NaN everywhere, in the fast form already.
     """
-    norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    # Some at a time, whose copies in float64 stay in a cache.
+    step = _NORM_ROWS if rows.device.type == "cpu" else max(1, len(rows))
+    parts = torch.split(rows, step)
+    norms = torch.cat([torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in parts])
     finite, odd = torch.isfinite(norms), torch.isinf(norms)
     largest = float(norms[finite].max()) * (1 + 1e-12) if bool(finite.any()) else 0.0
     return largest, odd if bool(odd.any()) else None
@@ -136,6 +141,14 @@ class _Group:
         self.unbounded = torch.isinf(self.low)
         self.any_unbounded = bool(self.unbounded.any())
 
+    @cached_property
+    def arrays(self) -> Any:
+        """Its answers as compiled code takes them, and room for a number of each."""
+        from marius_py.evaluation.ranking.numba_counts import Answers
+
+        parts = (self.rows, self.places, self.low, self.high, self.certain)
+        return Answers(*(part.numpy() for part in parts)), np.empty(len(self.rows), dtype=np.int64)
+
 
 def _groups(
     scorer: Scorer, questions: Questions, span: slice, first: int, last: int, largest: float
@@ -179,10 +192,15 @@ class Counter:
         self._groups = _groups(scorer, questions, self._span, first, last, block.largest)
         self._better = torch.zeros(self._true.numel(), dtype=torch.int64, device=scorer.device)
         self._equal = torch.zeros_like(self._better)
-        self._compiled = questions.rows.shape[0] * block.rows.shape[0] >= _COMPILED_SCORES
+        is_worth_it = questions.rows.shape[0] * block.rows.shape[0] >= _COMPILED_SCORES
+        self._compiled = is_worth_it and scorer.device.type == "cpu" and numba_works()
         self._pending: list[tuple[Tensor, Tensor]] = []
         self._num_pending = 0
         self._is_watched = isinstance(scorer, ModelScorer) and not scorer.is_known
+        self._room: Tensor | None = None
+        if isinstance(scorer, ModelScorer) and scorer.takes_room and scorer.device.type == "cpu":
+            widest = max(len(tile.rows) for tile in block.tiles)
+            self._room = questions.rows.new_empty((last - first) * widest)
         self.num_nan = 0
 
     def count(self, known: KnownAnswers) -> tuple[slice, NDArray[np.int64]]:
@@ -196,7 +214,7 @@ class Counter:
         for number, tile in enumerate(self._block.tiles):
             pairs = known.in_tile(self._first, self._last, self._block.first_tile + number)
             left_out = (self._on_device(pairs[0]), self._on_device(pairs[1]))
-            scores = self._scorer.scores(queries, tile.rows)
+            scores = self._scores(queries, tile.rows)
             scores.index_put_(left_out, left_out_score)
             if self._is_watched:
                 self.num_nan += int(torch.isnan(scores).sum())
@@ -205,19 +223,23 @@ class Counter:
         self._settle()
         return self._span, torch.stack((self._better, self._equal)).cpu().numpy()
 
+    def _scores(self, queries: Tensor, rows: Tensor) -> Tensor:
+        """Scores (n, K) of a tile, to be written into; those of the tile before are gone."""
+        if self._room is not None and isinstance(self._scorer, ModelScorer):
+            return self._scorer.scores_into(queries, rows, self._room)
+        return self._scorer.scores(queries, rows)
+
     def _on_device(self, values: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(values).to(self._scorer.device)
 
     def _compare(self, group: _Group, scores: Tensor, tile: Tile, left_out: tuple[Tensor, Tensor]) -> None:
         """Count the clear cases of one tile; note or settle the others."""
-        plain = tile.odd is not None or group.any_unbounded
-        masks: tuple[Tensor, Tensor] | None = None
-        counted = None if plain or not self._compiled else _counted(group, scores)
-        if counted is None:
-            masks = self._masks(group, scores, tile, left_out)
-            counted = _row_counts(masks[0]), _row_counts(masks[1])
-        num_above, num_within = counted
-        num_inside = num_within.sub_(num_above)
+        if self._compiled and tile.odd is None and not group.any_unbounded and scores.is_contiguous():
+            self._compare_compiled(group, scores, tile, left_out)
+            return
+        above, within = self._masks(group, scores, tile, left_out)
+        num_above = _row_counts(above)
+        num_inside = _row_counts(within).sub_(num_above)
         self._better[group.places] += num_above
         # Fast scores of candidates that no bound holds for are never exact.
         certain = group.certain if tile.odd is None else torch.zeros_like(group.certain)
@@ -228,24 +250,38 @@ class Counter:
         if not num_pairs:
             return
         if num_pairs > _SPARSE_PAIRS:
-            above, within = masks or self._masks(group, scores, tile, left_out)
             inside = torch.logical_xor(within, above, out=within)
             inside[certain] = False
-            more, same = self._settle_many(group, inside, num_pairs, tile)
-            self._better[group.places] += more
-            self._equal[group.places] += same
+            self._settle_many(group, inside, num_pairs, tile)
             return
         # Few answers have a pair in the band: only their rows are searched.
         rows = num_inside.nonzero().squeeze(1)
-        if masks is None:
-            of_rows = scores[group.rows[rows]]
-            above, within = greater(of_rows, group.high[rows]), greater_equal(of_rows, group.low[rows])
-        else:
-            above, within = (mask[rows] for mask in masks)
-        answer, column = _where(torch.logical_xor(within, above))
-        answer = rows[answer]
-        self._pending.append((group.places[answer], column + tile.start))
-        self._num_pending += num_pairs
+        answer, column = _where(torch.logical_xor(within[rows], above[rows]))
+        self._note(group.places[rows[answer]], column + tile.start)
+
+    def _compare_compiled(
+        self, group: _Group, scores: Tensor, tile: Tile, left_out: tuple[Tensor, Tensor]
+    ) -> None:
+        """As `_compare`, in one pass over the scores, and a second over rows with some in the band."""
+        from marius_py.evaluation.ranking import numba_counts
+
+        answers, num_inside = group.arrays
+        better, equal = self._better.numpy(), self._equal.numpy()
+        num_pairs = numba_counts.count(scores.numpy(), answers, num_inside, better, equal)
+        if num_pairs > _SPARSE_PAIRS:
+            above, within = self._masks(group, scores, tile, left_out)
+            inside = torch.logical_xor(within, above, out=within)
+            inside[group.certain] = False
+            self._settle_many(group, inside, num_pairs, tile)
+        elif num_pairs:
+            place, column = np.empty((2, num_pairs), dtype=np.int64)
+            numba_counts.collect(scores.numpy(), answers, num_inside, place, column)
+            self._note(torch.from_numpy(place), torch.from_numpy(column).add_(tile.start))
+
+    def _note(self, places: Tensor, candidates: Tensor) -> None:
+        """Let exact scores decide pairs of places of answers (n,) and of candidates (n,), soon."""
+        self._pending.append((places, candidates))
+        self._num_pending += len(places)
         if self._num_pending > _SPARSE_PAIRS:
             self._settle()
 
@@ -273,10 +309,14 @@ class Counter:
         self._better.index_add_(0, places, (exact > true).long())
         self._equal.index_add_(0, places, (exact == true).long())
 
-    def _settle_many(
-        self, group: _Group, inside: Tensor, num_pairs: int, tile: Tile
-    ) -> tuple[Tensor, Tensor]:
-        """Better and equal (n,) among many pairs `inside` (n, K) of a group and a tile.
+    def _settle_many(self, group: _Group, inside: Tensor, num_pairs: int, tile: Tile) -> None:
+        """Decide many pairs `inside` (n, K) of a group and a tile at once."""
+        more, same = self._decided(group, inside, num_pairs, tile)
+        self._better[group.places] += more
+        self._equal[group.places] += same
+
+    def _decided(self, group: _Group, inside: Tensor, num_pairs: int, tile: Tile) -> tuple[Tensor, Tensor]:
+        """Better and equal (n,) among them.
 
         Either rows are equal (a constant model), or scores lie closer together than float32 can tell.
         """
@@ -340,19 +380,6 @@ def _outward(low: Tensor, high: Tensor, certain: Tensor) -> tuple[Tensor, Tensor
         torch.where(certain, low32, torch.nextafter(low32, -infinity)),
         torch.where(certain, high32, torch.nextafter(high32, infinity)),
     )
-
-
-def _counted(group: _Group, scores: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Scores (Q, K) above each answer's band (n,), and those above or inside; None if nothing compiles it."""
-    if scores.device.type != "cpu" or not scores.is_contiguous() or not numba_works():
-        return None
-    from marius_py.evaluation.ranking import numba_counts
-
-    above = torch.empty(len(group.rows), dtype=torch.int64, device=scores.device)
-    within = torch.empty_like(above)
-    arrays = (one.numpy() for one in (scores, group.rows, group.low, group.high, above, within))
-    numba_counts.count(*arrays)
-    return above, within
 
 
 def _row_counts(mask: Tensor) -> Tensor:

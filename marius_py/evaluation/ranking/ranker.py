@@ -37,8 +37,9 @@ _PAIR_BYTES = 48
 _ROWS_PER_QUERY = 3
 """Rows held for a query at the peak: its own, its anchor's, one of an answer."""
 _TRUE_SCORES = 2048
-_CPU_TILE = (512, 1024)
-"""Queries and candidates compared at a time: 2 MiB of scores stay in a core's cache."""
+_CPU_TILE = (512, 1536)
+"""Queries and candidates compared at a time: 3 MiB of scores stay in a cache, and what else a tile asks for
+takes little beside them."""
 _CUDA_TILE = (4096, 8192)
 
 

@@ -126,6 +126,8 @@ class ModelScorer:
             self._similarity = "dot"
         elif similarity == "l2":
             self._similarity = "l2"
+        self.takes_room = self._similarity == "dot" and isinstance(decoder, Decoder)
+        """Whether `scores_into` may be asked: its comparison is the package's own, and of dot products."""
         self._narrow = False
         """The decoder is known to take float32 alone."""
         if precision not in PRECISIONS:
@@ -162,6 +164,11 @@ class ModelScorer:
         for start in range(0, queries.shape[0], step):
             scores[start : start + step] = self._compare(queries[start : start + step], candidates)
         return scores
+
+    def scores_into(self, queries: Tensor, candidates: Tensor, room: Tensor) -> Tensor:
+        """As `scores` of float32 rows, written into `room` (n,), which is long enough."""
+        shape = queries.shape[0], candidates.shape[0]
+        return torch.mm(queries, candidates.t(), out=room[: shape[0] * shape[1]].view(shape))
 
     def _compare(self, queries: Tensor, candidates: Tensor) -> Tensor:
         return self._model.compare(queries.unsqueeze(0), candidates.unsqueeze(0)).squeeze(0)
