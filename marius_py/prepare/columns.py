@@ -40,7 +40,7 @@ _PLAIN_NAME = re.compile(r"(?!(null|true|false|inf|nan)\Z)[a-z_][\w-]*", re.ASCI
 _WHOLE_NUMBER = re.compile(r"\s*[+-]?[0-9]+\s*")
 _WHOLE_VALUE = re.compile(r"\s*[+-]?[0-9]+(\.0*)?\s*")
 """A whole number, also as pandas writes it of a column that had a gap, `7.0`."""
-_NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
+NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
 _IN_QUOTES = re.compile(r'".*"', re.DOTALL)
 _DELIMITERS = {",": "a comma", "\t": "a tab", " ": "a blank", ";": "a semicolon", "|": "a bar"}
 _COMMENTS = ("#", "%", "//")
@@ -106,12 +106,12 @@ def resolve_columns(
         raise ConfigError(f"header is {header!r}; allowed: true, false, auto")
     place = None if weight is None else _place_of_weight(weight, cells, header, where)
     if weight is None or place is None:
-        return _without_weight(cells, columns, header, where, following, numbered)
+        return _without_weight(cells, columns, header, where, following, numbered, range(len(cells)))
     if isinstance(weight.column, str):
         header = True
     kept = [i for i in range(len(cells)) if columns is not None or i != place]
     rows = [[row[i] for i in kept] if len(row) == len(cells) else [] for row in following]
-    found = _without_weight([cells[i] for i in kept], columns, header, where, rows, numbered)
+    found = _without_weight([cells[i] for i in kept], columns, header, where, rows, numbered, kept)
     head, tail = kept[found.head], kept[found.tail]
     relation = None if found.relation is None else kept[found.relation]
     if place in (head, relation, tail):
@@ -151,10 +151,11 @@ def _without_weight(
     where: str,
     following: Sequence[Sequence[str]],
     numbered: Callable[[], bool] | None,
+    places: Sequence[int],
 ) -> Columns:
-    """As `resolve_columns`, of a file without weights."""
+    """As `resolve_columns`, of a file without weights; `places` are those of the cells in the file."""
     if columns is None:
-        by_default = _by_words_or_order(cells, header, where, following, numbered)
+        by_default = _by_words_or_order(cells, header, where, following, numbered, places)
         _doubt_blanks(cells, following, by_default, where)
         _doubt_numbers(cells, following, by_default, where)
         return by_default
@@ -203,6 +204,7 @@ def _by_words_or_order(
     where: str,
     following: Sequence[Sequence[str]],
     numbered: Callable[[], bool] | None,
+    places: Sequence[int],
 ) -> Columns:
     has_header = header is True or (
         header == "auto" and (tells_ends(cells) or _leaves_numbers_out(cells, following))
@@ -219,7 +221,7 @@ def _by_words_or_order(
         try:
             named = recognise_columns(cells)
         except UnclearColumnsError as error:
-            raise _unclear(error, cells, header, where) from None
+            raise _unclear(error, cells, header, where, places) from None
         if named is not None:
             log_left_out(cells, named, where)
             return Columns(named.head, named.relation, named.tail, True, len(cells))
@@ -304,7 +306,7 @@ def _doubt_numbers(
 def _doubt_tails(rows: Sequence[Sequence[str]], where: str) -> None:
     """Warn where the tails of edges look like weights: fractions behind two whole numbers, in all lines."""
     if not all(
-        len(row) == 3 and all(map(is_whole_number, row[:2])) and _NUMBER.fullmatch(row[2]) for row in rows
+        len(row) == 3 and all(map(is_whole_number, row[:2])) and NUMBER.fullmatch(row[2]) for row in rows
     ):
         return
     fractions = [row[2] for row in rows if not is_whole_number(row[2])]
@@ -320,7 +322,7 @@ def _doubt_tails(rows: Sequence[Sequence[str]], where: str) -> None:
 def _leaves_numbers_out(cells: Sequence[str], following: Sequence[Sequence[str]]) -> bool:
     """Whether one of two or three cells is a name to be left out, above numbers in two lines or more."""
     return len(cells) in (2, 3) and len(following) > 1 and any(
-        cells[i].strip() and all(len(row) == len(cells) and _NUMBER.fullmatch(row[i]) for row in following)
+        cells[i].strip() and all(len(row) == len(cells) and NUMBER.fullmatch(row[i]) for row in following)
         for i in no_relations(cells)
     )  # fmt: skip
 
@@ -332,9 +334,9 @@ def _heads_numbers(cells: Sequence[str], following: Sequence[Sequence[str]], hea
     """
     return (
         bool(following)
-        and not any(_NUMBER.fullmatch(cells[i]) for i in (head, tail))
+        and not any(NUMBER.fullmatch(cells[i]) for i in (head, tail))
         and all(
-            len(row) == len(cells) and _WHOLE_VALUE.fullmatch(row[head]) and _NUMBER.fullmatch(row[tail])
+            len(row) == len(cells) and _WHOLE_VALUE.fullmatch(row[head]) and NUMBER.fullmatch(row[tail])
             for row in following
         )
     )
@@ -344,7 +346,7 @@ def _stands_above_numbers(cells: Sequence[str], following: Sequence[Sequence[str
     """Whether a cell is no number, and whole numbers stand below it in two lines or more, and in all."""
     return (
         len(following) > 1
-        and not _NUMBER.fullmatch(cells[column])
+        and not NUMBER.fullmatch(cells[column])
         and all(len(row) == len(cells) and _WHOLE_VALUE.fullmatch(row[column]) for row in following)
     )
 
@@ -413,9 +415,13 @@ _WITHOUT_HEADER = elsewhere("header", "write a line of names above it")
 _OWN_HEADER = elsewhere("header", "take this line out of the file")
 
 
-def _unclear(error: UnclearColumnsError, cells: Sequence[str], header: Header, where: str) -> FormatError:
+def _unclear(
+    error: UnclearColumnsError, cells: Sequence[str], header: Header, where: str, places: Sequence[int]
+) -> FormatError:
     """The error with both ways to choose, in words that hold for every command that reads edges."""
-    relation, plain = columns_setting(cells, error.with_relation), columns_setting(cells, error.without)
+    relation, plain = (
+        columns_setting(cells, positions, places) for positions in (error.with_relation, error.without)
+    )
     edge = (
         f"; if this line is an edge and no header, set input.header=false {_WITHOUT_HEADER}"
         if header == "auto"
@@ -427,10 +433,19 @@ def _unclear(error: UnclearColumnsError, cells: Sequence[str], header: Header, w
     )
 
 
-def columns_setting(cells: Sequence[str], positions: Sequence[int]) -> str:
-    """A value for input.columns: names, or positions where a name would not be read as that name."""
+def columns_setting(
+    cells: Sequence[str], positions: Sequence[int], places: Sequence[int] | None = None
+) -> str:
+    """A value for input.columns: names, or positions where a name would not be read as that name.
+
+    Args:
+        cells: names.
+        positions: of the columns to choose, among them.
+        places: of all cells in the file, if there are others between them.
+    """
     plain = all(_PLAIN_NAME.fullmatch(cells[i]) and cells.count(cells[i]) == 1 for i in positions)
-    return f"[{','.join(cells[i] if plain else str(i) for i in positions)}]"
+    numbers = range(len(cells)) if places is None else places
+    return f"[{','.join(cells[i] if plain else str(numbers[i]) for i in positions)}]"
 
 
 def _number_or_name(key: ColumnKey, cells: Sequence[str], header: Header) -> ColumnKey:

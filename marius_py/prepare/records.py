@@ -15,10 +15,9 @@ import numpy as np
 
 from marius_py.errors import FormatError
 from marius_py.prepare.blocks import WEIGHTS, bad_weight
-from marius_py.prepare.columns import Columns, elsewhere, other_delimiter
+from marius_py.prepare.columns import NUMBER, Columns, elsewhere, other_delimiter
 
 _SHOWN = 120
-_NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
 _BYTE = re.compile(r"\\\\|\\udc([89a-f][0-9a-f])")
 """In a text's repr: a backslash of the text, or the digits of a byte that stands for no character."""
 
@@ -157,7 +156,7 @@ def is_weight(cell: str) -> bool:
 
 def as_number(cell: str) -> float | None:
     """The number that a cell of ASCII digits is, with blanks around it or without; None: it is none."""
-    return float(cell) if _NUMBER.fullmatch(cell) else None
+    return float(cell) if NUMBER.fullmatch(cell) else None
 
 
 def cut(name: str) -> str:

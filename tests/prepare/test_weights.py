@@ -148,6 +148,16 @@ def test_a_wrong_column(tmp_path: Path, options: dict[str, Any], message: str) -
         made(tmp_path / "e.tsv", **options)
 
 
+def test_columns_to_choose_are_numbered_as_in_the_file(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_bytes(b"from,how sure,kind of,to\na,.5,r,b\nb,.5,r,a\n")
+    with pytest.raises(
+        FormatError, match=r"input\.columns=\[0,2,3\], or without .* input\.columns=\[from,to\]"
+    ):
+        made(tmp_path / "e.csv", weight="how sure")
+    graph = made(tmp_path / "e.csv", weight="how sure", columns=[0, 2, 3])
+    assert weights(graph) == {("a", "r", "b"): 0.5, ("b", "r", "a"): 0.5}
+
+
 def test_two_columns_of_the_name(tmp_path: Path) -> None:
     (tmp_path / "e.csv").write_bytes(b"head,tail,w,w\na,b,1,2\n")
     with pytest.raises(FormatError, match="2 columns named 'w'"):
