@@ -26,7 +26,7 @@ from marius_py.evaluation.ranking.candidates import Float32, Ids
 from marius_py.evaluation.ranking.counting import norm_bound
 from marius_py.evaluation.ranking.known import KnownAnswers
 from marius_py.evaluation.ranking.scorer import Scorer, in_float64
-from marius_py.evaluation.ranking.tiles import finish, not_less, tile_workers
+from marius_py.evaluation.ranking.tiles import finish, not_less, tile_workers, where
 from marius_py.nn.product_units import product_units
 
 Float64 = NDArray[np.float64]
@@ -246,7 +246,7 @@ class _Tile:
             maybe[:, self._odd] = True
         if left_out is not None:
             maybe[left_out] = False
-        row, column = (part.cpu() for part in torch.nonzero(maybe, as_tuple=True))
+        row, column = (part.cpu() for part in where(maybe))
         # Most pairs of a tile that ties throughout cannot enter: chunks keep their memory bounded.
         for begin in range(0, row.numel(), _PAIRS):
             part, place = row[begin : begin + _PAIRS], column[begin : begin + _PAIRS]

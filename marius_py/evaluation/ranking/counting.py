@@ -18,10 +18,9 @@ from torch import Tensor
 
 from marius_py.evaluation.ranking.known import KnownAnswers
 from marius_py.evaluation.ranking.scorer import ModelScorer, Scorer, in_float64
-from marius_py.evaluation.ranking.tiles import greater, greater_equal
+from marius_py.evaluation.ranking.tiles import LANE_BYTES, greater, greater_equal, where
 from marius_py.nn.kernels.host import numba_works
 
-_LANE_BYTES = 8
 _LANE_ROWS = 255
 _SPARSE_PAIRS = 8192
 """Pairs in the band of one tile up to which each gets an exact score of its own."""
@@ -256,7 +255,7 @@ class Counter:
             return
         # Few answers have a pair in the band: only their rows are searched.
         rows = num_inside.nonzero().squeeze(1)
-        answer, column = _where(torch.logical_xor(within[rows], above[rows]))
+        answer, column = where(torch.logical_xor(within[rows], above[rows]))
         self._note(group.places[rows[answer]], column + tile.start)
 
     def _compare_compiled(
@@ -351,7 +350,7 @@ class Counter:
             above = (scores > high.unsqueeze(1)) & inside & ~open_pairs
             remaining = (((scores >= low.unsqueeze(1)) & ~above) | open_pairs) & inside
         more, same = above.sum(1), torch.zeros_like(group.places)
-        answer, column = _where(remaining)
+        answer, column = where(remaining)
         for part, place in zip(_split(answer), _split(column), strict=True):
             exact = self._scorer.exact(self._questions.rows[group.queries[part]], tile.rows[place])
             more.index_add_(0, part, (exact > group.true[part]).long())
@@ -384,7 +383,7 @@ def _outward(low: Tensor, high: Tensor, certain: Tensor) -> tuple[Tensor, Tensor
 
 def _row_counts(mask: Tensor) -> Tensor:
     """Number of True (T,) int64 in each row of (T, K)."""
-    if mask.device.type != "cpu" or mask.shape[1] % _LANE_BYTES or mask.shape[1] > _LANE_BYTES * _LANE_ROWS:
+    if mask.device.type != "cpu" or mask.shape[1] % LANE_BYTES or mask.shape[1] > LANE_BYTES * _LANE_ROWS:
         return mask.sum(1)
     # Eight flags are added at a time as the bytes of one word; a byte holds 255 of them at most.
     lanes = mask.view(torch.int64).sum(1)
@@ -394,19 +393,6 @@ def _row_counts(mask: Tensor) -> Tensor:
 def _split(values: Tensor, size: int = _SPARSE_PAIRS) -> list[Tensor]:
     """Consecutive parts of `values` (n,) with at most `size` of them."""
     return [values[i : i + size] for i in range(0, values.numel(), size)]
-
-
-def _where(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Row and column (n,), (n,) of each True in (T, K)."""
-    if mask.device.type != "cpu" or mask.shape[1] % _LANE_BYTES:
-        row, column = torch.nonzero(mask, as_tuple=True)
-        return row, column
-    # Few are True: words of eight flags are searched first.
-    flags = mask.numpy()
-    words = np.flatnonzero(flags.reshape(-1).view(np.int64))
-    word, byte = np.nonzero(flags.reshape(-1, _LANE_BYTES)[words])
-    row_of, column_of = np.divmod(words[word] * _LANE_BYTES + byte, mask.shape[1])
-    return torch.from_numpy(row_of), torch.from_numpy(column_of)
 
 
 def _distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor]:

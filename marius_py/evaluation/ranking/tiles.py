@@ -1,4 +1,4 @@
-"""Tiles of scores on all cores (floor 4): workers that take one each, and scores compared with bounds."""
+"""Tiles of scores on all cores (floor 4): workers that take one each, comparisons, and where they hold."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from torch import Tensor
 from marius_py.machine import available_cores
 from marius_py.pipeline.execution import torch_threads
 from marius_py.workers import Workers
+
+LANE_BYTES = 8
+"""Flags that are looked at together."""
 
 
 @contextmanager
@@ -63,3 +66,16 @@ def greater_equal(scores: Tensor, bound: Tensor) -> Tensor:
         return scores >= bound.unsqueeze(1)
     with np.errstate(invalid="ignore"):
         return torch.from_numpy(np.greater_equal(scores.numpy(), bound.numpy()[:, None]))
+
+
+def where(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Row and column (n,), (n,) of each True in (T, K), row by row; quick where few are."""
+    if mask.device.type != "cpu" or mask.shape[1] % LANE_BYTES or not mask.is_contiguous():
+        row, column = torch.nonzero(mask, as_tuple=True)
+        return row, column
+    # Few are True: words of eight flags are searched first.
+    flags = mask.numpy()
+    words = np.flatnonzero(flags.reshape(-1).view(np.int64))
+    word, byte = np.nonzero(flags.reshape(-1, LANE_BYTES)[words])
+    row_of, column_of = np.divmod(words[word] * LANE_BYTES + byte, mask.shape[1])
+    return torch.from_numpy(row_of), torch.from_numpy(column_of)
