@@ -61,6 +61,7 @@ def made(path: Path, **options: Any) -> Graph:
          {"weight": "w", "columns": [0, 1, 2]}),
         ("e.tsv", lines((h, r, t, f"+{w:e} ") for h, r, t, w in EDGES), {"weight": 3}),
     ],
+    ids=["last", "from the end", "gzip", "first", "named", "of any name", "chosen", "quoted", "signed"],
 )  # fmt: skip
 def test_text(tmp_path: Path, name: str, content: bytes, options: dict[str, Any]) -> None:
     path = tmp_path / name
