@@ -98,7 +98,7 @@ def test_frame_columns_that_are_no_relation_are_left_out_and_logged(tmp_path, ca
     line, weight = caplog.messages
     assert "'source'" in line.partition("left out")[0]
     assert "left out: 'weight' and 'index'" in line
-    assert "set input.weight=weight (weight='weight' in Python)" in weight
+    assert "prepare the graph with input.weight=weight (weight='weight' in Python)" in weight
 
 
 def test_names_that_are_no_text(tmp_path):

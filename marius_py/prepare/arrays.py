@@ -159,6 +159,10 @@ class _Reader:
             if self._spill.weighted:
                 needed = self._weights(split, weights, len(block), count)
                 rows = weighted_rows(rows.astype(self._spill.dtype), needed)
+            elif weights is not None and split == "train":
+                raise ConfigError(
+                    "the blocks of train have weights, and weighted is False: pass weighted=True"
+                )
             self._spill.append(rows)
             count += len(block)
             self._progress(f"read {split}", count, None, "edges")

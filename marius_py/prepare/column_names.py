@@ -221,7 +221,8 @@ def log_left_out(names: Sequence[str], columns: NamedColumns, where: str) -> Non
         weights = [names[i] for i in columns.left_out if _normalised(names[i]) in _WEIGHTS]
         if weights:
             logger.info(
-                "%s: to let edges count by a weight, set input.weight=%s (weight=%r in Python)",
+                "%s: to let edges count by a weight, prepare the graph with input.weight=%s (weight=%r in "
+                "Python)",
                 where, weights[0], weights[0],
             )  # fmt: skip
 

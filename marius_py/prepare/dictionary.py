@@ -38,7 +38,8 @@ class EdgeSpill:
         self._path = path
         self._dtype = dtype
         self.weighted = weighted
-        self._row = np.dtype((dtype, WEIGHT + weighted))
+        self._width = WEIGHT + weighted
+        self._row_bytes = self._width * dtype.itemsize
         self._rows = 0
         with os_errors_as_storage("write", path):
             self._file = open(path, "x+b", buffering=0)  # noqa: SIM115 - closed by close()
@@ -55,14 +56,14 @@ class EdgeSpill:
         """Add rows at the end; returns the position of the first one."""
         start = self._rows
         data = np.ascontiguousarray(rows, dtype=self._dtype)
-        write_array(self._file.fileno(), data, start * self._row.itemsize, self._path)
+        write_array(self._file.fileno(), data, start * self._row_bytes, self._path)
         self._rows += len(rows)
         return start
 
     def read(self, start: int, stop: int) -> Edges:
         """Read rows start..stop."""
-        rows: Edges = np.empty((stop - start, *self._row.shape), dtype=self._dtype)
-        read_array(self._file.fileno(), rows, start * self._row.itemsize, self._path)
+        rows: Edges = np.empty((stop - start, self._width), dtype=self._dtype)
+        read_array(self._file.fileno(), rows, start * self._row_bytes, self._path)
         return rows
 
     def close(self) -> None:

@@ -407,7 +407,7 @@ def test_what_is_plainly_no_relation_is_left_out_and_logged(
         assert read(path) == [expected]
     line, *hints = caplog.messages
     weights = [name for name in names if name.lower() in ("weight", "score")]
-    assert [f"set input.weight={name} " in hint for name, hint in zip(weights, hints, strict=True)] == [
+    assert [f"with input.weight={name} " in hint for name, hint in zip(weights, hints, strict=True)] == [
         True
     ] * len(hints)
     kept, left_out = line.split("left out:")

@@ -256,6 +256,8 @@ def test_arrays(tmp_path: Path, width: int) -> None:
     ):
         with pytest.raises(FormatError, match=message):
             prepare_arrays(edges, tmp_path / "c", **options, **wrong)
+    with pytest.raises(ConfigError, match="pass weighted=True"):
+        prepare_arrays(blocks, tmp_path / "c", **options)
     with pytest.raises(ConfigError, match="blocks are WeightedEdges"):
         prepare_arrays([edges], tmp_path / "c", weights=amounts, **options)
 
