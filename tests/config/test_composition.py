@@ -18,10 +18,9 @@ from marius_py.config import (
     conf_dir,
     load_config,
     make_components,
-    schema,
 )
 from marius_py.config.groups import group_options, groups_of
-from marius_py.config.schema import ORDERS
+from marius_py.config.machine_schema import MAX_ROUNDS, MOST_OPTIMAL, ORDERS
 from marius_py.errors import ConfigError
 from marius_py.nn import AllNegatives, SoftmaxLoss, UniformNegatives
 from marius_py.nn.registry import OPTIMIZERS
@@ -92,13 +91,13 @@ def test_orders_are_those_the_scheduler_knows() -> None:
     from marius_py.ordering.orders import ORDERS as KNOWN
 
     assert set(ORDERS) == set(KNOWN)
-    assert schema.MAX_ROUNDS == arguments.MAX_ROUNDS
+    assert MAX_ROUNDS == arguments.MAX_ROUNDS
 
 
 def test_optimal_orders_are_known_up_to_the_size_that_is_told() -> None:
     from marius_py.ordering.orders.stored import OPTIMAL, stored_orders
 
-    assert max(p for p, _ in stored_orders(OPTIMAL)) == schema.MOST_OPTIMAL
+    assert max(p for p, _ in stored_orders(OPTIMAL)) == MOST_OPTIMAL
     words = ["graph=g", "ordering.name=optimal", "storage.partitions=17"]
     assert load_config([*words, "storage.capacity=17"]).ordering.name == "optimal"
     assert "ordering.name=optimal is known for storage.partitions of up to 16" in error_of(

@@ -19,8 +19,8 @@ from marius_py.config import (
     write_yaml,
 )
 from marius_py.config.groups import group_options
+from marius_py.config.learning_schema import ScheduleConfig
 from marius_py.config.overrides import prepare_overrides, warn_of_idle_words
-from marius_py.config.schema import ScheduleConfig
 from marius_py.config.words import words_of
 from marius_py.errors import ConfigError
 

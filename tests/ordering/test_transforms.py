@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marius_py.config import PrepareConfig
-from marius_py.config.schema import StorageConfig
+from marius_py.config.machine_schema import StorageConfig
 from marius_py.errors import ConfigError, ScheduleError
 from marius_py.ordering import (
     Bucket,
