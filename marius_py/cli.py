@@ -203,6 +203,7 @@ def _run_prepare(config: Any) -> float | None:
             test=source.test,
             split=source.split,
             undirected=source.undirected,
+            mirror=source.mirror,
             partitions=config.partitions,
             seed=config.seed,
             overwrite=config.overwrite,

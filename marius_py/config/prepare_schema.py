@@ -102,6 +102,7 @@ class InputConfig(ReadingConfig, InputFiles):
     undirected: bool = setting(
         False, "a random split keeps an edge and its reverse together: for edges listed in both directions"
     )
+    mirror: bool = setting(False, "add the reverse of each edge: for undirected edges that are listed once")
 
     @property
     def reading(self) -> dict[str, Any]:
@@ -130,6 +131,11 @@ class InputConfig(ReadingConfig, InputFiles):
                 "input.undirected=true is for a random split of a single file: leave it out, or input.valid "
                 "and input.test"
             )
+        if self.undirected and self.mirror:
+            raise ConfigError(
+                "input.undirected=true is for edges that are listed in both directions, and "
+                "input.mirror=true adds the other direction to those that are listed once: leave one out"
+            )
 
 
 _BROUGHT: dict[str, tuple[str | bool | None, ...]] = {
@@ -139,6 +145,7 @@ _BROUGHT: dict[str, tuple[str | bool | None, ...]] = {
     "format": ("auto", "tsv"),
     "split": (None,),
     "undirected": (False,),
+    "mirror": (False,),
 }
 """Keys of input.* that a data set decides → values that do not contradict it."""
 

@@ -47,6 +47,7 @@ def graph_from(
     seed: int = 0,
     split: Sequence[float] | None = None,
     undirected: bool = False,
+    mirror: bool = False,
     overwrite: bool = False,
     progress: ProgressHook | None = None,
 ) -> Graph:
@@ -59,7 +60,8 @@ def graph_from(
             - a NumPy array (E, 3) head, relation, tail or (E, 2) head, tail, of integers or texts, or a list
               of such tuples; integers are names too, they need not be dense;
             - a NetworkX graph: the edge attribute named by `relation` is the relation; keys of a MultiGraph
-              are left out; a node's name is str(node); an undirected edge is stored once;
+              are left out; a node's name is str(node); an undirected edge is stored once, and with
+              `mirror` in both directions;
             - a PyG `Data`: `edge_index`, and `edge_type` if there is one; nodes are named by their numbers or
               by `node_names`. A PyG `HeteroData`: its edge types are the relations; nodes are named
               "type/number", and a number means the same node in all splits. Where an object
@@ -80,7 +82,7 @@ def graph_from(
             graph, `edge_weight` or another attribute (E,) of a PyG `Data`; None: edges count alike. It is
             left out of `valid` and `test`.
         node_names: of a PyG `Data`, by number.
-        partitions, seed, split, undirected, overwrite, progress: as for `prepare`.
+        partitions, seed, split, undirected, mirror, overwrite, progress: as for `prepare`.
 
     Returns:
         The graph, opened.
@@ -132,6 +134,7 @@ def graph_from(
         seed=seed,
         split=split,
         undirected=undirected,
+        mirror=mirror,
         overwrite=overwrite,
         progress=progress,
         **names,

@@ -50,6 +50,7 @@ def prepare(
     comment: str | None = None,
     split: Sequence[float] | None = None,
     undirected: bool = False,
+    mirror: bool = False,
     overwrite: bool = False,
     progress: ProgressHook | None = None,
 ) -> Graph:
@@ -83,6 +84,9 @@ def prepare(
             unless copies prevent it.
         undirected: the random split takes an edge and its reverse (same relation) for copies, for graphs
             whose edges are listed in both directions. Both are kept.
+        mirror: add the reverse of each edge (same relation, same weight), for graphs whose undirected edges
+            are listed once; a random split then keeps both together. Edges of valid and test are ranked in
+            both directions, too.
         overwrite: replace a prepared graph at `output` (atomically, at the end).
         progress: called as progress(stage, done, total, unit).
 
@@ -99,6 +103,7 @@ def prepare(
     check_output(Path(output), overwrite)
     output = Path(output).absolute()  # the current folder may be another one at the end
     check_given_splits(split, undirected, valid, test)
+    check_directions(undirected, mirror)
     options: dict[str, Any] = {
         "format": format,
         "delimiter": delimiter,
@@ -115,15 +120,22 @@ def prepare(
     node_kind: NameKind = "integer" if all(s.node_kind == "integer" for s in present) else "text"
     relation_kind: NameKind = "integer" if all(s.relation_kind == "integer" for s in present) else "text"
     with building(output, overwrite) as folder:
-        spill = EdgeSpill(folder / "rows.tmp", np.dtype(np.int32), weighted=weight is not None)
+        spill = EdgeSpill(folder / "rows.tmp", np.dtype(np.int32), weighted=weight is not None, mirror=mirror)
         try:
             ingest = Ingest(spill, node_kind, relation_kind if has_relations else None)
-            counts = tuple(_read(source, ingest, report) if source is not None else 0 for source in sources)
-            ingest.flush()
+            counts = tuple(
+                read_edges(source, ingest, report) if source is not None else 0 for source in sources
+            )
             graph = NumberedGraph(
                 spill=spill,
                 splits=choose_splits(
-                    spill, counts, shares if len(present) == 1 else None, seed, train, report, undirected
+                    spill,
+                    counts,
+                    shares if len(present) == 1 else None,
+                    seed,
+                    train,
+                    report,
+                    undirected=undirected or mirror,
                 ),
                 num_nodes=len(ingest.nodes),
                 num_relations=len(ingest.relations) if ingest.relations is not None else 1,
@@ -162,6 +174,15 @@ def check_given_splits(split: object, undirected: bool, valid: object, test: obj
         )
 
 
+def check_directions(undirected: bool, mirror: bool) -> None:
+    """Refuse with a ConfigError edges that are both listed in both directions and to be mirrored."""
+    if undirected and mirror:
+        raise ConfigError(
+            "undirected is for edges that are listed in both directions, and mirror adds the other direction "
+            "to those that are listed once: leave one of them out"
+        )
+
+
 def partitioning_for(num_nodes: int, partitions: int | None) -> Partitioning:
     """The ranges for p as asked for, else 8 or fewer. Raises ConfigError for more than there are nodes."""
     return Partitioning(num_nodes, min(DEFAULT_PARTITIONS, num_nodes) if partitions is None else partitions)
@@ -179,20 +200,17 @@ def _agree_on_relations(sources: Sequence[EdgeSource]) -> bool:
     return first.has_relations
 
 
-def _read(source: EdgeSource, ingest: Ingest, progress: ProgressHook) -> int:
-    count = 0
+def read_edges(source: EdgeSource, ingest: Ingest, progress: ProgressHook) -> int:
+    """Read a file of edges to the last one; returns how many rows it has brought to the spill."""
+    count, before = 0, ingest.num_rows
     for block in made_ahead(source.blocks(), "marius-read"):
         ingest.add(block)
         count += block.num_edges
         progress(f"read {source.path.name}", source.position, source.size, source.unit)
-    check_edges(source, count)
-    return count
-
-
-def check_edges(source: EdgeSource, count: int) -> None:
-    """Refuse a file of which no edge was read with a FormatError."""
     if count == 0:
         raise FormatError(f"{source.path} holds no edges, only a header; it should hold one edge a line")
+    ingest.flush()
+    return ingest.num_rows - before
 
 
 def choose_splits(
@@ -202,6 +220,7 @@ def choose_splits(
     seed: int,
     path: object,
     progress: ProgressHook,
+    *,
     undirected: bool,
 ) -> GivenSplits | RandomSplits:
     """How the final rows of a spill fall into splits: at random by `shares`, edges beside their reverses if

@@ -19,6 +19,7 @@ from marius_py.errors import ConfigError, FormatError
 from marius_py.graph import Graph, open_graph
 from marius_py.prepare.api import (
     DEFAULT_SPLIT,
+    check_directions,
     check_given_splits,
     checked_arguments,
     choose_splits,
@@ -71,6 +72,7 @@ def prepare_arrays(
     seed: int = 0,
     split: Sequence[float] | None = None,
     undirected: bool = False,
+    mirror: bool = False,
     overwrite: bool = False,
     progress: ProgressHook | None = None,
 ) -> Graph:
@@ -91,7 +93,7 @@ def prepare_arrays(
         relation_names: R likewise.
         weights: (E,) weights of the edges `train`, where that is one array; see `prepare`.
         weighted: the blocks of `train` are `WeightedEdges`.
-        partitions, seed, split, undirected, overwrite, progress: as for `prepare`.
+        partitions, seed, split, undirected, mirror, overwrite, progress: as for `prepare`.
 
     Returns:
         The graph, opened.
@@ -107,13 +109,14 @@ def prepare_arrays(
     check_output(Path(output), overwrite)
     output = Path(output).absolute()  # the current folder may be another one at the end
     check_given_splits(split, undirected, valid, test)
+    check_directions(undirected, mirror)
     if weights is not None:
         train, weighted = [_with_weights(train, weights)], True
     names = _names(node_names, "node_names"), _names(relation_names, "relation_names")
     limits = _limit(num_nodes, names[0], "num_nodes"), _limit(num_relations, names[1], "num_relations")
     dtype = np.dtype(np.int64) if limits[0] is None else edge_dtype(limits[0])
     with building(output, overwrite) as folder:
-        spill = EdgeSpill(folder / "rows.tmp", dtype, weighted=weighted)
+        spill = EdgeSpill(folder / "rows.tmp", dtype, weighted=weighted, mirror=mirror)
         try:
             reader = _Reader(spill, limits, report)
             counts = tuple(
@@ -122,7 +125,9 @@ def prepare_arrays(
             random = shares if valid is None and test is None else None
             graph = NumberedGraph(
                 spill=spill,
-                splits=choose_splits(spill, counts, random, seed, "the graph", report, undirected),
+                splits=choose_splits(
+                    spill, counts, random, seed, "the graph", report, undirected=undirected or mirror
+                ),
                 num_nodes=reader.num_nodes(),
                 num_relations=reader.num_relations(),
                 has_relations=reader.width == 3,
@@ -148,8 +153,8 @@ class _Reader:
         self.width: int | None = None
 
     def read(self, split: str, blocks: EdgeBlocks | None) -> int:
-        """Append a split to the spill; returns its number of edges."""
-        count = 0
+        """Append a split to the spill; returns how many rows it has brought."""
+        count, before = 0, len(self._spill)
         for block, weights in _blocks(blocks):
             self._check(split, block, count)
             rows = block
@@ -168,7 +173,7 @@ class _Reader:
             self._progress(f"read {split}", count, None, "edges")
         if count == 0 and blocks is not None:
             raise FormatError(f"{split} has no edges")
-        return count
+        return len(self._spill) - before
 
     def num_nodes(self) -> int:
         """N: as given, or the largest number plus one unless that is absurd."""

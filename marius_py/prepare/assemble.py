@@ -91,6 +91,7 @@ def assemble(
         relation_type=_type_of(graph.relation_names),
         relation_names=relation_names,
         weighted=graph.spill.weighted,
+        mirrored=graph.spill.mirror,
         num_edges=len(graph.spill),
         edges=lambda: _renumbered(graph, new_id, block_rows),
         release=graph.spill.close,

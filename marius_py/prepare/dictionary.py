@@ -32,12 +32,16 @@ class EdgeSpill:
         path: file to create.
         dtype: int32 or int64.
         weighted: rows are (E, 4), with weights (see `storage.weighted`).
+        mirror: behind each row comes its reverse, unless it is a self-loop.
     """
 
-    def __init__(self, path: Path, dtype: np.dtype[Any], *, weighted: bool = False) -> None:
+    def __init__(
+        self, path: Path, dtype: np.dtype[Any], *, weighted: bool = False, mirror: bool = False
+    ) -> None:
         self._path = path
         self._dtype = dtype
         self.weighted = weighted
+        self.mirror = mirror
         self._width = WEIGHT + weighted
         self._row_bytes = self._width * dtype.itemsize
         self._rows = 0
@@ -55,9 +59,9 @@ class EdgeSpill:
     def append(self, rows: Edges) -> int:
         """Add rows at the end; returns the position of the first one."""
         start = self._rows
-        data = np.ascontiguousarray(rows, dtype=self._dtype)
+        data = np.ascontiguousarray(_with_reverses(rows) if self.mirror else rows, dtype=self._dtype)
         write_array(self._file.fileno(), data, start * self._row_bytes, self._path)
-        self._rows += len(rows)
+        self._rows += len(data)
         return start
 
     def read(self, start: int, stop: int) -> Edges:
@@ -89,6 +93,11 @@ class Ingest:
         self._waiting: list[EdgeBlock] = []
         self._waiting_bytes = 0
 
+    @property
+    def num_rows(self) -> int:
+        """Rows in the spill so far."""
+        return len(self._spill)
+
     def add(self, block: EdgeBlock) -> None:
         """Number a block, or let it wait for more; its rows go to the spill in the order of the blocks."""
         if block.num_edges == 0:
@@ -115,6 +124,16 @@ class Ingest:
             rows = weighted_rows(rows, np.concatenate([_weights(block) for block in blocks]))
         self._spill.append(rows)
         pa.default_memory_pool().release_unused()  # hash tables, which the pool would keep
+
+
+def _with_reverses(rows: Edges) -> Edges:
+    """Rows (n, 3 or 4), behind each that is no self-loop the same one with head and tail exchanged."""
+    both: Any = np.repeat(rows, 2, axis=0)
+    both[1::2, 0], both[1::2, 2] = rows[:, 2], rows[:, 0]
+    is_kept = np.ones(len(both), dtype=np.bool_)
+    is_kept[1::2] = rows[:, 0] != rows[:, 2]
+    kept: Edges = both[is_kept]
+    return kept
 
 
 def _weights(block: EdgeBlock) -> Float32:

@@ -24,12 +24,12 @@ from marius_py.errors import ConfigError, FormatError
 from marius_py.graph import Graph, open_graph
 from marius_py.graph.names import ROW_GROUP
 from marius_py.partitioning import Partitioning
-from marius_py.prepare.api import check_edges, checked_arguments
+from marius_py.prepare.api import checked_arguments, read_edges
 from marius_py.prepare.blocks import NameKind
 from marius_py.prepare.columns import is_whole_number
 from marius_py.prepare.dictionary import EdgeSpill, Ingest
 from marius_py.prepare.folder import building, check_output
-from marius_py.prepare.graph_files import GraphContent, write_graph
+from marius_py.prepare.graph_files import MIRRORED, GraphContent, write_graph
 from marius_py.prepare.progress import ProgressHook, silent
 from marius_py.prepare.sources import open_splits
 from marius_py.storage.edge_layout import row_width
@@ -39,7 +39,6 @@ from marius_py.storage.protocols import Edges
 from marius_py.storage.weighted import WEIGHT
 from marius_py.streams import Purpose, stream
 from marius_py.types import SPLITS
-from marius_py.workers import made_ahead
 
 logger = logging.getLogger(__name__)
 
@@ -120,8 +119,9 @@ def extend_graph(
 ) -> Graph:
     """Make a new graph folder with more edges, and the nodes and relations that they bring.
 
-    Old edges keep their split. Memory is bounded by the names in the new files and two blocks of edges; names
-    and edges of the old graph stream through.
+    Old edges keep their split. Where the graph was prepared with `mirror`, the reverses of new edges are
+    added, too. Memory is bounded by the names in the new files and two blocks of edges; names and edges of
+    the old graph stream through.
 
     Args:
         graph: the prepared graph.
@@ -163,22 +163,16 @@ def extend_graph(
                 f"{source.path} has {has}, and the graph {old.path} has {needs}; they must agree"
             )
     with building(output, overwrite) as folder:
-        spill = EdgeSpill(folder / "rows.tmp", np.dtype(np.int32), weighted=weighted)
+        spill = EdgeSpill(
+            folder / "rows.tmp", np.dtype(np.int32), weighted=weighted, mirror=bool(old.report.get(MIRRORED))
+        )
         try:
             kinds: dict[str, NameKind] = {"node": _kind(old, sources), "relation": "text"}
             ingest = Ingest(spill, kinds["node"], kinds["relation"] if old.has_relations else None)
-            counts = []
-            for source in sources:
-                counts.append(0)
-                if source is None:
-                    continue
-                for block in made_ahead(source.blocks(), "marius-read"):
-                    ingest.add(block)
-                    counts[-1] += block.num_edges
-                    report(f"read {source.path.name}", sum(counts), None, "edges")
-                check_edges(source, counts[-1])
-            ingest.flush()
-            _Extension(old, ingest, spill, tuple(counts), seed, report).write(folder)
+            counts = tuple(
+                read_edges(source, ingest, report) if source is not None else 0 for source in sources
+            )
+            _Extension(old, ingest, spill, counts, seed, report).write(folder)
         finally:
             spill.close()
     return open_graph(output)
@@ -254,6 +248,7 @@ class _Extension:
                 num_edges=sum(store.num_edges(split) for split in SPLITS) + len(self._spill),
                 edges=lambda: self._edges(store),
                 release=self._spill.close,
+                mirrored=self._spill.mirror,
                 report={
                     EXTENDED: {
                         "fingerprint": old.fingerprint,

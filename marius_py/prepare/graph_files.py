@@ -45,6 +45,9 @@ from marius_py.workers import made_ahead
 
 logger = logging.getLogger(__name__)
 
+MIRRORED = "mirrored"
+"""Entry of the report of a graph to whose edges their reverses were added."""
+
 _EXAMPLES = 5
 _EASY = ": their ranks will look better than those of pairs that are new"
 _SEEN = ": they measure what the model was trained on, and make it look better than it is"
@@ -52,6 +55,7 @@ _UNDIRECTED = (
     "; a random split with input.undirected=true (in Python undirected=True of graph_from or prepare, whose "
     "Graph train takes) keeps edges of the same relation that are listed in both directions together"
 )
+_TWICE = " (input.mirror=true adds reverses also where they are listed already)"
 _MANY_RELATIONS, _NODES_PER_RELATION = 100, 8
 """So many relations, with fewer nodes for each, are rather the tails of a file of head, tail and weight."""
 
@@ -72,6 +76,7 @@ class GraphContent:
         edges: yields (split, rows (n, 3)) over all edges, on a thread of its own; called twice, with the same
             answer.
         weighted: rows of train are (n, 4), with weights.
+        mirrored: behind each edge comes its reverse, which the input did not list.
         release: called when the edges have been read for the second time.
         parts_reverses: the split is a random one that may part an edge from its reverse.
         report: further entries of graph.json's report.
@@ -89,6 +94,7 @@ class GraphContent:
     edges: Callable[[], Iterator[tuple[str, Edges]]]
     release: Callable[[], None]
     weighted: bool = False
+    mirrored: bool = False
     parts_reverses: bool = False
     report: Mapping[str, Any] = field(default_factory=dict)
 
@@ -210,7 +216,7 @@ def _report(folder: Path, content: GraphContent, survey: Survey, known: TrainOve
         report["duplicate_edges"] = count_duplicates(store, folder)
     report["edges_in_train"] = known.in_train()
     report["reversed_edges"] = known.reversed_in_train()
-    return {**report, **content.report}
+    return {**report, **({MIRRORED: True} if content.mirrored else {}), **content.report}
 
 
 def _noted(path: Path, ids: NDArray[np.int64], count: int) -> dict[str, Any]:
@@ -234,7 +240,8 @@ def _log_report(report: dict[str, Any], parts_reverses: bool) -> None:
     for key, what in (("duplicate_edges", "edges that repeat another"), ("self_loops", "self-loops")):
         for split, count in report[key].items():
             if count:
-                logger.info("%s has %d %s; they are kept", split, count, what)
+                again = _TWICE if key == "duplicate_edges" and report.get(MIRRORED) else ""
+                logger.info("%s has %d %s; they are kept%s", split, count, what, again)
     for split, found in report["edges_in_train"].items():
         if found["in_train"]:
             much = 100 * found["in_train"] >= found["sampled"]
