@@ -26,8 +26,8 @@ from marius_py.graph.names import ROW_GROUP
 from marius_py.partitioning import Partitioning
 from marius_py.prepare.api import checked_arguments, read_edges
 from marius_py.prepare.blocks import NameKind
-from marius_py.prepare.columns import is_whole_number
 from marius_py.prepare.dictionary import EdgeSpill, Ingest
+from marius_py.prepare.first_line import is_whole_number
 from marius_py.prepare.folder import building, check_output
 from marius_py.prepare.graph_files import MIRRORED, GraphContent, write_graph
 from marius_py.prepare.progress import ProgressHook, silent

@@ -14,8 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from marius_py.errors import FormatError
+from marius_py.prepare.advice import elsewhere, other_delimiter
 from marius_py.prepare.blocks import WEIGHTS, bad_weight
-from marius_py.prepare.columns import NUMBER, Columns, elsewhere, other_delimiter
+from marius_py.prepare.columns import Columns
+from marius_py.prepare.first_line import NUMBER
 
 _SHOWN = 120
 _BYTE = re.compile(r"\\\\|\\udc([89a-f][0-9a-f])")

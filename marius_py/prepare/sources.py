@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from marius_py.errors import ConfigError, MissingPathError
+from marius_py.prepare.advice import elsewhere
 from marius_py.prepare.blocks import EdgeSource
-from marius_py.prepare.columns import ColumnKey, Header, WeightKey, elsewhere
+from marius_py.prepare.columns import ColumnKey, Header, WeightKey
 from marius_py.prepare.text import TextSource
 from marius_py.prepare.typed import NumpySource, ParquetSource
 from marius_py.storage.regular import PIPE, irregular_kind

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError, StorageError
+from marius_py.prepare.advice import columns_setting, elsewhere
 from marius_py.prepare.blocks import (
     ROLES,
     EdgeBlock,
@@ -32,14 +33,7 @@ from marius_py.prepare.blocks import (
     weight_column,
 )
 from marius_py.prepare.column_names import doubt_ids, leave_out_index, tells_ends
-from marius_py.prepare.columns import (
-    ColumnKey,
-    Columns,
-    WeightKey,
-    columns_setting,
-    elsewhere,
-    resolve_columns,
-)
+from marius_py.prepare.columns import ColumnKey, Columns, WeightKey, resolve_columns
 from marius_py.storage.files import storage_error
 
 PARQUET_BLOCK_ROWS = 1 << 16
