@@ -23,8 +23,8 @@ from torch import Tensor
 
 from marius_py.arrays import distinct
 from marius_py.evaluation.ranking.candidates import Float32, Ids
-from marius_py.evaluation.ranking.counting import norm_bound
 from marius_py.evaluation.ranking.known import KnownAnswers
+from marius_py.evaluation.ranking.norms import norm_bound
 from marius_py.evaluation.ranking.scorer import Scorer, in_float64
 from marius_py.evaluation.ranking.tiles import finish, not_less, tile_workers, where
 from marius_py.nn.product_units import product_units

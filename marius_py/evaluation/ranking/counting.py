@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from marius_py.evaluation.ranking.known import KnownAnswers
+from marius_py.evaluation.ranking.norms import norm_bound
 from marius_py.evaluation.ranking.scorer import ModelScorer, Scorer, in_float64
 from marius_py.evaluation.ranking.tiles import LANE_BYTES, greater, greater_equal, where
 from marius_py.nn.kernels.host import numba_works
@@ -25,7 +26,6 @@ _LANE_ROWS = 255
 _SPARSE_PAIRS = 8192
 """Pairs in the band of one tile up to which each gets an exact score of its own."""
 _MAX_ANSWERS = 512
-_NORM_ROWS = 1 << 11
 _COMPILED_SCORES = 1 << 27
 """Scores of a block of candidates from which they are compared by compiled code, whose loading takes .5 s."""
 
@@ -65,20 +65,6 @@ class Tile:
     def distinct(self) -> tuple[Tensor, Tensor]:
         """Distinct rows (m, D), and each row's place among them (K,); found once, when ties abound."""
         return _distinct_rows(self.rows)
-
-
-def norm_bound(rows: Tensor) -> tuple[float, Tensor | None]:
-    """What no finite norm of rows (n, D) exceeds, and the rows (n,) bool that hold an infinity; None: no row.
-
-    A row with NaN counts for neither: it scores NaN everywhere, in the fast form already.
-    """
-    # Some at a time, whose copies in float64 stay in a cache.
-    step = _NORM_ROWS if rows.device.type == "cpu" else max(1, len(rows))
-    parts = torch.split(rows, step)
-    norms = torch.cat([torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in parts])
-    finite, odd = torch.isfinite(norms), torch.isinf(norms)
-    largest = float(norms[finite].max()) * (1 + 1e-12) if bool(finite.any()) else 0.0
-    return largest, odd if bool(odd.any()) else None
 
 
 class CandidateBlock:
