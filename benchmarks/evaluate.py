@@ -55,10 +55,6 @@ class Rows:
         """Rows of the ids start:stop."""
         return self._table[start:stop]
 
-    def gather(self, ids: np.ndarray) -> np.ndarray:
-        """Rows of some ids."""
-        return self._table[ids]
-
 
 def splits(options: argparse.Namespace) -> tuple[EdgeStore, int, int]:
     """Edges of a prepared graph, or generated ones with a test split; nodes and relations."""

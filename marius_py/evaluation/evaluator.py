@@ -75,7 +75,7 @@ class Evaluator:
 
     Args:
         model: `queries` and `compare` (see `ranking.RankedModel`), or a `ranking.Scorer`.
-        reader: node rows; `gather(ids)` is used if it has one.
+        reader: node rows.
         edges: the graph's edges; its splits train, valid and test are the filter.
         num_nodes: N, the union over all splits.
         num_relations: R.

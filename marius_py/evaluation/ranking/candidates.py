@@ -12,13 +12,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from marius_py.types import SIDES
-
 Float32 = NDArray[np.float32]
 Ids = NDArray[np.int64]
 
 _GAP_BYTES = 64 << 10
 """Reading so many bytes more costs about what another read does."""
+
+_READ_BYTES = 512 << 10
+"""So many bytes of a stream take longer than a read of a few rows, where the disk is quick or slow."""
 
 
 class NodeReader(Protocol):
@@ -30,18 +31,17 @@ class NodeReader(Protocol):
 
 
 def gather_rows(reader: NodeReader, ids: Ids, num_nodes: int, dim: int, block_rows: int) -> Float32:
-    """Rows (n, D) of ascending, distinct node ids, by random reads if few and by one stream if many.
+    """Rows (n, D) of ascending, distinct node ids, by reads of their own if few and by one stream if many.
 
     Args:
-        reader: the node table; its optional `gather(ids) -> (n, D)` serves random reads.
+        reader: the node table.
         ids: (n,) ascending distinct node ids.
         num_nodes: N.
         dim: D.
-        block_rows: rows to read at a time when streaming.
+        block_rows: rows to read at a time.
     """
-    gather = getattr(reader, "gather", None)
-    if gather is not None and ids.size * len(SIDES) * 4 < num_nodes:
-        return np.ascontiguousarray(gather(ids), dtype=np.float32)
+    if ids.size * _READ_BYTES < num_nodes * 4 * dim:
+        return near_rows(reader, ids, dim, block_rows)
     rows = np.empty((ids.size, dim), dtype=np.float32)
     if not ids.size:
         return rows

@@ -7,14 +7,12 @@ other, and ranks still do not depend on how the work is cut; a processor without
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from marius_py.evaluation.ranking.candidates import Float32, Ids, NodeReader
+from marius_py.evaluation.ranking.candidates import Float32, NodeReader
 from marius_py.nn.product_units import HostPrecision
 
 PRECISIONS: tuple[HostPrecision, ...] = ("float32", "bfloat16")
@@ -26,17 +24,10 @@ def rounded(rows: Tensor) -> Tensor:
 
 
 class RoundedReader:
-    """A node table whose rows are rounded to bfloat16; (n, D) float32 as before.
-
-    Args:
-        inner: the table; its optional `gather` is passed on.
-    """
+    """A node table whose rows are rounded to bfloat16; (n, D) float32 as before."""
 
     def __init__(self, inner: NodeReader) -> None:
         self._inner = inner
-        gather: Callable[[Ids], Float32] | None = getattr(inner, "gather", None)
-        if gather is not None:
-            self.gather = lambda ids: _rounded_array(gather(ids))
 
     def read_rows(self, start: int, stop: int) -> Float32:
         """Rows of node ids start ≤ id < stop, rounded."""

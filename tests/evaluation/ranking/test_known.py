@@ -70,7 +70,14 @@ def test_rows_are_gathered_or_streamed():
     ids = np.array([0, 5, 400, 401, 999])
     np.testing.assert_array_equal(gather_rows(reader, ids, 1000, 3, 64), rows[ids])
     assert reader.largest == 64
-    reader.gather = lambda wanted: rows[wanted]
-    reader.largest = 0
-    np.testing.assert_array_equal(gather_rows(reader, ids, 1000, 3, 64), rows[ids])
-    assert reader.largest == 0
+
+
+def test_few_rows_of_a_large_table_are_read_by_themselves():
+    rows = np.random.default_rng(0).normal(size=(200_000, 10)).astype(np.float32)
+    reader = ArrayReader(rows)
+    ids = np.array([7, 90_000, 90_003, 199_999])
+    np.testing.assert_array_equal(gather_rows(reader, ids, 200_000, 10, 50_000), rows[ids])
+    assert reader.largest == 4  # 90,000 to 90,003 together
+    many = np.arange(0, 200_000, 5_000)
+    np.testing.assert_array_equal(gather_rows(reader, many, 200_000, 10, 50_000), rows[many])
+    assert reader.largest == 50_000
