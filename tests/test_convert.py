@@ -535,6 +535,11 @@ def test_the_real_pyg(tmp_path):
         ("user/0", "knows", "user/1"),
         ("user/1", "buys", "item/0"),
     ]
+    hetero["user", "buys", "item"].edge_attr = torch.tensor([[2.0], [3.0]])
+    hetero["user", "knows", "user"].edge_attr = torch.tensor([1])
+    graph = graph_from(hetero, tmp_path / "w", split=(1, 0, 0), weight="edge_attr")
+    assert list(weights_by_edge(graph).values()).count(1) == 1
+    assert graph.mean_weight == 2
     with marius_py.train(hetero, tmp_path / "run", {**SETTINGS, "training.valid_every": 0}) as run:
         assert run.epochs == 2
 
@@ -680,11 +685,33 @@ def test_weights_of_pyg(tmp_path):
     ):
         with pytest.raises(ConfigError, match=message):
             graph_from(SimpleNamespace(edge_index=index, **wrong), tmp_path / "h", weight="edge_weight")
+    data = SimpleNamespace(edge_index=index, edge_weight=torch.tensor([1.5, 0, -4]))
+    with pytest.raises(FormatError, match=r"edge_weight of train, edge 2 \(counted from 0\): .* is -4\.0;"):
+        graph_from(data, tmp_path / "h", weight="edge_weight")
 
 
-@pytest.mark.parametrize(
-    "data", [np.array([[1, 2]]), [("a", "b")], hetero({})], ids=["array", "list", "hetero"]
-)
+def test_weights_of_pyg_hetero(tmp_path):
+    data = hetero({"buys": [[0, 2, 1], [1, 0, 1]], "likes": np.empty((2, 0), int), "knows": [[2, 1], [1, 0]]})
+    buys, _, knows = data.edge_types
+    data[buys].edge_attr, data[knows].edge_attr = torch.tensor([[0.5], [2], [0]]), torch.tensor([3, 4])
+    test = hetero({"buys": [[0], [0]]})
+    graph = graph_from(data, tmp_path / "g", test=test, weight="edge_attr")
+    assert weights_by_edge(graph) == {
+        ("user/0", "buys", "item/1"): 0.5, ("user/2", "buys", "item/0"): 2, ("user/1", "buys", "item/1"): 0,
+        ("user/2", "knows", "user/1"): 3, ("user/1", "knows", "user/0"): 4,
+    }  # fmt: skip
+    assert graph.num_edges["test"] == 1
+    del data[knows].edge_attr
+    with pytest.raises(ConfigError, match=r"'edge_attr', which is missing in .*'knows', 'user'\) in tr"):
+        graph_from(data, tmp_path / "h", weight="edge_attr")
+    data[knows].edge_attr = torch.tensor([3, torch.nan])
+    with pytest.raises(FormatError, match=r"of .*'knows', 'user'\) in train, edge 1 .* weight is nan"):
+        graph_from(data, tmp_path / "h", weight="edge_attr")
+    with pytest.raises(FormatError, match="train has no edges"):
+        graph_from(hetero({}), tmp_path / "h", weight="edge_attr")
+
+
+@pytest.mark.parametrize("data", [np.array([[1, 2]]), [("a", "b")]], ids=["array", "list"])
 def test_a_name_of_weights_that_has_no_effect_is_refused(tmp_path, data):
     with pytest.raises(ConfigError, match=r"weight= has no effect on .* give weights= of"):
         graph_from(data, tmp_path / "g", weight="w")

@@ -29,7 +29,7 @@ _BELONGS: dict[str, tuple[Kind, str]] = {
 }
 """Argument that only one kind of object has a use for → that kind."""
 
-_WEIGHTED: tuple[Kind, ...] = ("frame", "networkx", "pyg")
+_WEIGHTED: tuple[Kind, ...] = ("frame", "networkx", "pyg", "hetero")
 """Kinds of objects in which a name tells what holds the weights of edges."""
 
 
@@ -79,8 +79,8 @@ def graph_from(
             if they have it, else the one with a usual name for it, as for `columns`.
         weight: name of what holds the weights of the edges in `data`, which say what each counts in training
             beside the others (see `prepare`): a column of a frame, an attribute of the edges of a NetworkX
-            graph, `edge_weight` or another attribute (E,) of a PyG `Data`; None: edges count alike. It is
-            left out of `valid` and `test`.
+            graph, `edge_weight` or another attribute (E,) of a PyG `Data` or of each edge type of a
+            `HeteroData` that has edges; None: edges count alike. It is left out of `valid` and `test`.
         node_names: of a PyG `Data`, by number.
         partitions, seed, split, undirected, mirror, overwrite, progress: as for `prepare`.
 
@@ -110,11 +110,12 @@ def graph_from(
             )
     if weight is not None and not kinds <= set(_WEIGHTED):
         raise ConfigError(
-            f"weight= has no effect on {type(data).__name__}: it belongs to a frame, a NetworkX graph or a "
-            "PyG Data; for arrays, give weights= of marius_py.prepare.prepare_arrays, or leave it out"
+            f"weight= has no effect on {type(data).__name__}: it belongs to a frame, a NetworkX graph, a PyG "
+            "Data or HeteroData; for arrays, give weights= of marius_py.prepare.prepare_arrays, or leave it "
+            "out"
         )
     if kinds == {"hetero"}:
-        arrays, names = number_hetero(parts)
+        arrays, names = number_hetero(parts, weight)
     elif kinds == {"pyg"}:
         arrays, names = number_pyg(parts, node_names, weight)
     elif kinds & {"hetero", "pyg"}:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError
 from marius_py.prepare.arrays import most_numbers
+from marius_py.prepare.blocks import WEIGHTS, bad_weight
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ def number_pyg(
 
     Raises:
         ConfigError: an attribute of another shape or type, edges that have no type or weight beside others
-        that have one, or more nodes than names. FormatError: a split has no edges.
+        that have one, or more nodes than names. FormatError: a split has no edges, or a number is no weight.
     """
     weights: dict[str, Any] = {}
     arrays: dict[str, NDArray[np.integer]] = {}
@@ -53,7 +54,7 @@ def number_pyg(
             columns.insert(1, _integers(kinds, f"edge_type of {split}", (count,), allowed))
         arrays[split] = np.stack(columns, axis=1)
         if weight is not None and split == "train":
-            weights = {"weights": _weights(data, weight, index.shape[1])}
+            weights = {"weights": _weights(data, weight, index.shape[1], split)}
     stated = [count for count in map(_stated_nodes, parts.values()) if count is not None]
     if node_names is None:
         return arrays, {"num_nodes": max(stated, default=None), **weights}
@@ -65,8 +66,8 @@ def number_pyg(
     return arrays, {"node_names": names, **weights}
 
 
-def _weights(data: Any, attribute: str, count: int) -> NDArray[Any]:
-    """Weights (count,) of all edges of train."""
+def _weights(data: Any, attribute: str, count: int, where: str) -> NDArray[Any]:
+    """Weights (count,) of all edges of train, or of one of its types."""
     values = getattr(data, attribute, None)
     found = np.empty(0) if values is None else _in_memory(values)
     if found.shape == (count, 1):
@@ -74,17 +75,25 @@ def _weights(data: Any, attribute: str, count: int) -> NDArray[Any]:
     if found.shape != (count,) or found.dtype.kind not in "biuf":
         has = "missing" if values is None else f"of shape {found.shape} and type {found.dtype}"
         raise ConfigError(
-            f"weight is {attribute!r}, which is {has} in train; allowed: an attribute of {count} numbers, "
-            "one for every edge of train (those of edge_label_index too, as RandomLinkSplit makes them)"
+            f"weight is {attribute!r}, which is {has} in {where}; allowed: an attribute of {count} numbers, "
+            "one for every edge (those of edge_label_index too, as RandomLinkSplit makes them)"
+        )
+    place = bad_weight(found.astype(np.float64))
+    if place >= 0:
+        raise FormatError(
+            f"{attribute} of {where}, edge {place} (counted from 0): the weight is {found[place]}; {WEIGHTS}"
         )
     return found
 
 
-def number_hetero(parts: Mapping[str, Any]) -> Numbered:
+def number_hetero(parts: Mapping[str, Any], weight: str | None = None) -> Numbered:
     """Edges of a `HeteroData` for every split; a node type has as many nodes as any split says or needs.
 
+    With `weight`, the attribute of that name of all edge types of train that have edges holds their weights.
+
     Raises:
-        ConfigError: an attribute of another shape or type, or numbers of nodes far above how many there are.
+        ConfigError: an attribute of another shape or type, edges that have no weight beside others that have
+        one, or numbers of nodes far above how many there are. FormatError: a number is no weight.
     """
     indices = {split: _hetero_edges(data, split) for split, data in parts.items()}
     first: dict[str, int] = {}
@@ -102,7 +111,14 @@ def number_hetero(parts: Mapping[str, Any]) -> Numbered:
         arrays[split] = np.concatenate(rows)
     middle = [kind[1] for kind in kinds]
     relations = middle if len(set(middle)) == len(middle) else ["/".join(kind) for kind in kinds]
-    return arrays, {"node_names": names, "relation_names": relations}
+    given: dict[str, Any] = {"node_names": names, "relation_names": relations}
+    if weight is not None:
+        sizes = {kind: index.shape[1] for kind, index in indices["train"].items() if index.size}
+        each = [
+            _weights(parts["train"][kind], weight, size, f"{kind} in train") for kind, size in sizes.items()
+        ]
+        given["weights"] = np.concatenate([np.empty(0), *each])
+    return arrays, given
 
 
 def _hetero_edges(data: Any, split: str) -> dict[Any, NDArray[np.int64]]:
