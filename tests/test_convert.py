@@ -671,7 +671,8 @@ def test_weights_of_networkx(tmp_path):
 def test_weights_of_pyg(tmp_path):
     index = torch.tensor([[0, 1, 2], [1, 2, 0]])
     expected = {("0", "", "1"): 1.5, ("1", "", "2"): 0, ("2", "", "0"): 4}
-    for weight in (torch.tensor([1.5, 0, 4]), torch.tensor([[1.5], [0], [4]]), np.array([1.5, 0, 4])):
+    tensor = torch.tensor([1.5, 0, 4])
+    for weight in (tensor, tensor.view(3, 1), tensor.bfloat16(), tensor.numpy()):
         data = SimpleNamespace(edge_index=index, edge_weight=weight)
         graph = graph_from(data, tmp_path / "g", weight="edge_weight", split=(1, 0, 0), overwrite=True)
         assert weights_by_edge(graph) == expected

@@ -219,7 +219,13 @@ def _edge_index(values: Any, what: str) -> NDArray[np.int64]:
 
 def _in_memory(values: Any) -> NDArray[Any]:
     """A tensor or array as an array in memory."""
-    return np.asarray(values.detach().cpu().numpy() if hasattr(values, "detach") else values)
+    if not hasattr(values, "detach"):
+        return np.asarray(values)
+    tensor = values.detach().cpu()
+    try:
+        return np.asarray(tensor.numpy())
+    except TypeError:  # of a type that NumPy has not, as bfloat16
+        return np.asarray(tensor.double().numpy())
 
 
 def _integers(values: Any, what: str, shape: tuple[int | None, ...], allowed: str) -> NDArray[np.int64]:
