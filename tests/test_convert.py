@@ -648,10 +648,16 @@ def test_weights_of_a_frame(tmp_path, make):
     ):
         with pytest.raises(ConfigError, match=message):
             graph_from(frame, tmp_path / "i", **options)
-    with pytest.raises(FormatError, match="train, row 1: the weight is nan"):
-        graph_from(
-            make({"source": ["a", "b"], "w": [0.5, None], "target": ["b", "c"]}), tmp_path / "i", weight="w"
-        )
+    ends = {"source": ["a", "b"], "target": ["b", "c"]}
+    for values, kind, message in (
+        ([0.5, None], FormatError, r"column 'w', edge 1 \(counted from 0\): the weight is (nan|None);"),
+        ([0.5, -1.0], FormatError, r"edge 1 .*: the weight is -1\.0; allowed: numbers from 0 to"),
+        (["1", "2_0"], ConfigError, "column 'w' is for weights, and holds what is no number: '2_0'"),
+    ):
+        with pytest.raises(kind, match=message):
+            graph_from(make({**ends, "w": values}), tmp_path / "i", weight="w")
+    graph = graph_from(make({**ends, "w": [" 1", "2e1"]}), tmp_path / "i", weight="w", split=(1, 0, 0))
+    assert weights_by_edge(graph) == {("a", "", "b"): 1, ("b", "", "c"): 20}
 
 
 def test_weights_of_networkx(tmp_path):
@@ -665,6 +671,9 @@ def test_weights_of_networkx(tmp_path):
     network.remove_edge("c", "d")
     with pytest.raises(ConfigError, match="not the relation"):
         graph_from(network, tmp_path / "h", weight="weight", relation="weight")
+    close = nx.Graph([("a", "b", {"relation": 2}), ("b", "c", {"relation": 1})])
+    graph = graph_from(close, tmp_path / "i", weight="relation", split=(1, 0, 0))
+    assert weights_by_edge(graph) == {("a", "", "b"): 2, ("b", "", "c"): 1}
     assert graph_from(network, tmp_path / "h", weight="weight", test=nx.path_graph(2)).num_edges["test"] == 1
 
 

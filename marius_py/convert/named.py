@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from marius_py.convert.cells import as_weights, is_missing
 from marius_py.errors import ConfigError, FormatError
 from marius_py.prepare.blocks import name_fault, pandas_index
 from marius_py.prepare.column_names import (
@@ -143,17 +144,6 @@ def _text(name: Any) -> str:
         return name.decode()
     except UnicodeDecodeError:
         raise FormatError(f"the name {name!r} is no valid UTF-8; decode it to text first") from None
-
-
-def as_weights(values: Any, label: str) -> NDArray[np.float64]:
-    """Values (E,) as numbers, NaN where one is missing; ConfigError for what is no number."""
-    try:
-        found: NDArray[np.float64] = np.array(
-            [np.nan if _is_missing(value) else float(value) for value in values], dtype=np.float64
-        )
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ConfigError(f"{label} is for weights, and holds what is no number: {error}") from error
-    return found
 
 
 def from_frame(
@@ -318,7 +308,9 @@ def from_networkx(
         values = [attributes[weight] for _, _, attributes in edges]
         weights = as_weights(values, f"edge attribute {weight!r}")
     attribute = _relation_attribute(present, edges) if relation is None else relation
-    kinds = [attributes[attribute] for _, _, attributes in edges if attribute in attributes]
+    kinds = [
+        attributes[attribute] for _, _, attributes in edges if attribute in attributes and attribute != weight
+    ]
     if len(kinds) < len(edges) and (kinds or relation is not None):
         raise ConfigError(
             f"{len(kinds)} of {len(edges)} edges have the attribute {attribute!r}; all "
@@ -382,8 +374,8 @@ def _from_columns(parts: Sequence[list[Any]], labels: Sequence[str]) -> NamedEdg
 
 
 def _check_cells(values: Sequence[Any], label: str) -> None:
-    if any(map(_is_missing, values)):
-        place = next(i for i, value in enumerate(values) if _is_missing(value))
+    if any(map(is_missing, values)):
+        place = next(i for i, value in enumerate(values) if is_missing(value))
         raise ConfigError(
             f"{label} has empty cells; every edge needs a head, relation and tail: entry {place} (counted "
             f"from 0) is {values[place]!r}"
@@ -398,15 +390,3 @@ def _check_whole(values: Sequence[Any], label: str) -> None:
             f"{label} has floats, such as {value!r}; names are texts or integers: turn the column into one "
             "of these first, in pandas with .astype('Int64') or .astype(str)"
         )
-
-
-def _is_missing(value: Any) -> bool:
-    """None, an empty text, NaN, and pandas' NA, whose truth is not defined."""
-    if isinstance(value, (str, bytes)):
-        return not value
-    try:
-        return value is None or bool(value != value)
-    except TypeError:
-        return True
-    except ValueError:
-        return False  # an array of several values

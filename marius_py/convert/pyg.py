@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from marius_py.convert.cells import check_weights
 from marius_py.errors import ConfigError, FormatError
 from marius_py.prepare.arrays import most_numbers
-from marius_py.prepare.blocks import WEIGHTS, bad_weight
 
 logger = logging.getLogger(__name__)
 
@@ -78,11 +78,7 @@ def _weights(data: Any, attribute: str, count: int, where: str) -> NDArray[Any]:
             f"weight is {attribute!r}, which is {has} in {where}; allowed: an attribute of {count} numbers, "
             "one for every edge (those of edge_label_index too, as RandomLinkSplit makes them)"
         )
-    place = bad_weight(found.astype(np.float64))
-    if place >= 0:
-        raise FormatError(
-            f"{attribute} of {where}, edge {place} (counted from 0): the weight is {found[place]}; {WEIGHTS}"
-        )
+    check_weights(found.astype(np.float64), found, f"{attribute} of {where}")
     return found
 
 
