@@ -54,6 +54,7 @@ class EdgeSource(Protocol):
     Attributes:
         path: the file.
         has_relations: whether it has a column of relations.
+        num_columns: cells a row has.
         weight_column: position of the column of weights; None if it was not asked for.
         node_kind, relation_kind: kinds of names.
         size, position: of the file, and how much of it was read, in `unit`s.
@@ -62,6 +63,7 @@ class EdgeSource(Protocol):
 
     path: Path
     has_relations: bool
+    num_columns: int
     weight_column: int | None
     node_kind: NameKind
     relation_kind: NameKind

@@ -47,10 +47,17 @@ class MissingColumnError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class WeightKey:
-    """The column of weights, by position or name, and whether a file needs one: else it is left out."""
+    """The column of weights, by position or name, and whether a file needs one: else it is left out.
+
+    Attributes:
+        column: see there. needed: see there.
+        of: cells of the rows in which `column` is a position; shorter ones of a file that needs no weights
+            are taken for rows without them.
+    """
 
     column: ColumnKey
     needed: bool = True
+    of: int = 0
 
 
 def resolve_columns(
@@ -121,7 +128,8 @@ def _place_of_weight(weight: WeightKey, cells: Sequence[str], header: Header, wh
         )
     found = [i for i, cell in enumerate(cells) if cell == key]
     if isinstance(key, int):
-        found = [key % len(cells)] if -len(cells) <= key < len(cells) else []
+        there = -len(cells) <= key < len(cells) and (weight.needed or len(cells) >= weight.of)
+        found = [key % len(cells)] if there else []
     if len(found) > 1:
         raise FormatError(f"{where} has {len(found)} columns named {key!r}; input.weight takes one")
     if not found and weight.needed:

@@ -129,7 +129,7 @@ def open_splits(
     if weight is not None:
         # a position from the end is that of train's, whose rows may be longer
         place = weight if isinstance(weight, str) or source.weight_column is None else source.weight_column
-        left_out = WeightKey(place, needed=False)
+        left_out = WeightKey(place, needed=False, of=source.num_columns)
     others = zip(SPLITS[1:], (valid, test), strict=True)
     return [
         source,

@@ -106,7 +106,7 @@ class TextSource:
         self.position = 0
         self.size = path.stat().st_size
         self._columns = self._inspect(header, columns, numbered, weight)
-        self.weight_column = self._columns.weight
+        self.num_columns, self.weight_column = self._columns.count, self._columns.weight
         self.has_relations = self._columns.relation is not None
 
     def blocks(self) -> Iterator[EdgeBlock]:

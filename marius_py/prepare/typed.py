@@ -91,7 +91,7 @@ class ParquetSource:
             )
         self._columns = resolve_columns(names, columns, True, f"{path}", weight=weight)
         self._names = [names[i] for i in self._columns.used]
-        self.weight_column = self._columns.weight
+        self.num_columns, self.weight_column = self._columns.count, self._columns.weight
         self._weight = [] if self.weight_column is None else [names[self.weight_column]]
         kinds = [kind_of(schema.field(name).type, name, path) for name in self._names]
         self.has_relations = self._columns.relation is not None
@@ -151,7 +151,7 @@ class NumpySource:
         self.path = path
         self.position = 0
         self._members, self._weight, self._columns = self._inspect(columns, weight)
-        self.weight_column = self._columns.weight
+        self.num_columns, self.weight_column = self._columns.count, self._columns.weight
         row_bytes = sum(member.row_bytes for member in self._members)
         self._block_rows = min(block_rows, max(1, BLOCK_BYTES // max(row_bytes, 1)))
         self.has_relations = self._columns.relation is not None

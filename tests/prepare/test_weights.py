@@ -188,6 +188,35 @@ def test_valid_and_test_need_no_weights(tmp_path: Path, weight: int | str, width
         assert store.read("test", weights=True).shape == (1, 3)
 
 
+@pytest.mark.parametrize("weight", [0, 1, 2])
+@pytest.mark.parametrize("kind", ["tsv", "csv", "npy"])
+def test_shorter_rows_of_valid_and_test_have_no_weights_between_their_ends(
+    tmp_path: Path, weight: int, kind: str
+) -> None:
+    def write(name: str, rows: Any, header: Any) -> Path:
+        path = tmp_path / f"{name}.{kind}"
+        if kind == "npy":
+            np.save(path, np.array(rows))
+        else:
+            path.write_bytes(lines([header, *rows], ",") if kind == "csv" else lines(rows))
+        return path
+
+    def weighed(row: Any, cell: str) -> list[str]:
+        return [*row[:weight], cell, *row[weight:]]
+
+    names, edge = ["head", "relation", "tail"], ["b", "likes", "a"]
+    rows = [weighed(row[:3], str(row[3])) for row in EDGES]
+    train = write("train", rows, weighed(names, "weight"))
+    splits = {
+        "valid": write("valid", [edge], names),
+        "test": write("test", [weighed(edge, "9")], weighed(names, "weight")),
+    }
+    graph = prepare(train, tmp_path / "g", weight=weight, partitions=1, **splits)
+    assert weights(graph) == EXPECTED
+    with graph.edges() as store:
+        np.testing.assert_array_equal(store.read("valid"), store.read("test"))
+
+
 def test_a_random_split_takes_weights_along(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     rows = {
