@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from marius_py.errors import FormatError
-from marius_py.prepare.advice import elsewhere, other_delimiter
+from marius_py.prepare.advice import OWN_HEADER, elsewhere, other_delimiter
 from marius_py.prepare.blocks import WEIGHTS, bad_weight
 from marius_py.prepare.columns import Columns
 from marius_py.prepare.first_line import NUMBER
@@ -143,7 +143,11 @@ def first_problem(
             )
         if columns.weight is not None and not is_weight(cells[columns.weight]):
             found = cells[columns.weight][:_SHOWN]
-            return FormatError(f"{where}: the weight is {found!r} in {shown(record.content)}; {WEIGHTS}")
+            may_be_header = not columns.has_header and first_line + record.line == 1
+            hint = f"; if this line is a header, set input.header=true {OWN_HEADER}" if may_be_header else ""
+            return FormatError(
+                f"{where}: the weight is {found!r} in {shown(record.content)}; {WEIGHTS}{hint}"
+            )
         roles = ("head", "tail") if columns.relation is None else ("head", "relation", "tail")
         for role, position in zip(roles, columns.used, strict=True):
             if not cells[position]:

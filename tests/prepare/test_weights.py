@@ -118,6 +118,18 @@ def test_what_is_no_weight(tmp_path: Path, value: str, place: int) -> None:
     assert not (tmp_path / "g").exists()
 
 
+def test_a_first_line_without_weight_may_be_a_header(tmp_path: Path) -> None:
+    (tmp_path / "e.tsv").write_bytes(b"gene\tkind\tdisease\tevidence\n" + lines(EDGES))
+    with pytest.raises(
+        FormatError, match=r"line 1: .* 'evidence' .*; if this line is a header, set input\.header"
+    ):
+        made(tmp_path / "e.tsv", weight=3)
+    assert weights(made(tmp_path / "e.tsv", weight=3, header=True)) == EXPECTED
+    (tmp_path / "e.tsv").write_bytes(lines([*EDGES, ("a", "likes", "b", "x")]))
+    with pytest.raises(FormatError, match=r"line 5: the weight is 'x' .* to 3\.4e38$"):
+        made(tmp_path / "e.tsv", weight=3)
+
+
 def test_what_is_no_weight_in_typed_files(tmp_path: Path) -> None:
     columns = {"head": ["a", "b"], "tail": ["b", "a"]}
     for values, message in (
