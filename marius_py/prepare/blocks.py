@@ -163,28 +163,6 @@ def bad_weight(values: NDArray[np.float64]) -> int:
     return int(bad.argmax()) if bad.any() else -1
 
 
-def weight_column(column: Any, path: Path, first_row: int) -> NDArray[np.float32]:
-    """A column of a typed file as weights (n,).
-
-    Raises:
-        FormatError: a null, or a value that is no weight; names file and row.
-    """
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    place = pc.index(column.is_null(), True).as_py() if column.null_count else -1
-    if place < 0:
-        try:
-            values: NDArray[np.float64] = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-        except (pa.ArrowException, ValueError) as error:
-            raise FormatError(f"{path}: weights of type {column.type} are no numbers ({error})") from error
-        place = bad_weight(values)
-    if place >= 0:
-        raise FormatError(f"{path}, row {first_row + place}: the weight is {column[place]}; {WEIGHTS}")
-    return values.astype(np.float32)
-
-
 def has_nul(column: Any) -> Any:
     """Which texts of an Arrow array hold a NUL, as an Arrow array."""
     return pc.match_substring(column, pattern="\0")

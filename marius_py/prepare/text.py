@@ -30,12 +30,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
-from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError
 from marius_py.prepare.blocks import EdgeBlock, NameKind, bad_weight
 from marius_py.prepare.columns import ColumnKey, Columns, Header, WeightKey, resolve_columns
-from marius_py.prepare.records import as_number, first_problem, iterate_records, split_record
+from marius_py.prepare.records import first_problem, iterate_records, split_record
+from marius_py.prepare.weights import as_numbers
 from marius_py.storage.files import storage_error
 
 BLOCK_BYTES = 1 << 25
@@ -254,9 +254,10 @@ class TextSource:
         relation = table[used[1]] if len(used) == 3 else None
         weight = None
         if self.weight_column is not None:
-            weight = _weights(table[names[self.weight_column]])
-            if weight is None:
+            values = as_numbers(table[names[self.weight_column]])
+            if bad_weight(values) >= 0:
                 raise self._problem(chunk, first_line)
+            weight = values.astype(np.float32)
         return EdgeBlock(table[used[0]], relation, table[used[-1]], first_row, weight)
 
     def _suspicious(self, chunk: bytes) -> bool:
@@ -267,16 +268,6 @@ class TextSource:
     def _problem(self, chunk: bytes, first_line: int, error: Exception | None = None) -> FormatError:
         found = first_problem(chunk, self._delimiter, self._quoting, self._columns, self.path, first_line)
         return found or FormatError(f"{self.path}, after line {first_line}: {error}")
-
-
-def _weights(column: Any) -> NDArray[np.float32] | None:
-    """Cells (n,) as weights; None if one of them is none."""
-    try:
-        values = column.cast(pa.float64()).to_numpy()
-    except pa.ArrowInvalid:  # blanks and signs, which it takes for no part of a number
-        numbers = [as_number(cell) for cell in column.to_pylist()]
-        values = np.array([np.nan if one is None else one for one in numbers])
-    return values.astype(np.float32) if bad_weight(values) < 0 else None
 
 
 class _open:  # noqa: N801 - used like a function

@@ -30,10 +30,10 @@ from marius_py.prepare.blocks import (
     kind_of,
     name_column,
     pandas_index,
-    weight_column,
 )
 from marius_py.prepare.column_names import doubt_ids, leave_out_index, tells_ends
 from marius_py.prepare.columns import ColumnKey, Columns, WeightKey, resolve_columns
+from marius_py.prepare.weights import weight_column
 from marius_py.storage.files import storage_error
 
 PARQUET_BLOCK_ROWS = 1 << 16

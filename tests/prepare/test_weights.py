@@ -136,12 +136,25 @@ def test_what_is_no_weight_in_typed_files(tmp_path: Path) -> None:
         ([1.0, None], "row 2: the weight is None"),
         ([float("nan"), 1.0], "row 1: the weight is nan"),
         ([1.0, -0.5], "row 2: the weight is -0.5"),
-        (["1", "x"], "weights of type string are no numbers"),
+        (["1", "x"], "row 2: the weight is 'x'; allowed"),
+        (["1_0", "1"], "row 1: the weight is '1_0'; allowed"),
+        ([b"1", b"x"], "weights of type binary are no numbers"),
         ([[1], [2]], "are no numbers"),
     ):
         pq.write_table(pa.table({**columns, "w": values}), tmp_path / "e.parquet")
         with pytest.raises(FormatError, match=message):
             made(tmp_path / "e.parquet", weight="w")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "npy"])
+def test_weights_as_texts_are_read_as_in_text_files(tmp_path: Path, kind: str) -> None:
+    rows = [(h, r, t, f" +{w:e} ") for h, r, t, w in EDGES]
+    if kind == "npy":
+        np.save(tmp_path / "e.npy", np.array(rows))
+    else:
+        columns = [pa.array(values).dictionary_encode() for values in zip(*rows, strict=True)]
+        pq.write_table(pa.table(columns, names=["h", "r", "t", "w"]), tmp_path / "e.parquet")
+    assert weights(made(tmp_path / f"e.{kind}", weight=3)) == EXPECTED
 
 
 @pytest.mark.parametrize(
