@@ -136,11 +136,15 @@ class FirstLine:
             doubt_ids(self.cells[roles.head], self.cells[roles.tail], self.where)
 
     def doubt_tails(self, *, has_header: bool) -> None:
-        """Warn where tails of edges look like weights: fractions behind two whole numbers, in all lines."""
+        """Warn where tails of edges look like weights: fractions behind two whole numbers, or two nodes.
+
+        Tails are numbers in all lines then; a name that is a head here and a relation there is a node.
+        """
         rows = self.following if has_header else [self.cells, *self.following]
-        if not all(
-            len(row) == 3 and all(map(is_whole_number, row[:2])) and NUMBER.fullmatch(row[2]) for row in rows
-        ):
+        if not all(len(row) == 3 and NUMBER.fullmatch(row[2]) for row in rows):
+            return
+        whole = all(is_whole_number(name) for row in rows for name in row[:2])
+        if not whole and not {row[0] for row in rows} & {row[1] for row in rows}:
             return
         fractions = [row[2] for row in rows if not is_whole_number(row[2])]
         if fractions:

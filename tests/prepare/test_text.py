@@ -579,6 +579,9 @@ def test_a_header_in_quotes_that_are_letters_is_doubted(
         (b"1,2,5\n2,3,1\n", {}, False),
         (b"1,2,.5\n2,3,b\n", {}, False),
         (b"1,r,.5\n2,s,.7\n", {}, False),
+        (b"ann,bob,.5\nbob,eve,2\n", {}, True),
+        (b"ann,bob,5\nbob,eve,2\n", {}, False),
+        (b"ann,bob,.5\nbob,eve,x\n", {}, False),
     ],
 )
 def test_tails_that_look_like_weights_are_doubted(
