@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from marius_py.errors import FormatError
-from marius_py.prepare.column_names import UnclearColumnsError
+from marius_py.prepare.column_names import UnclearColumnsError, offer_weight
 
 _PLAIN_NAME = re.compile(r"(?!(null|true|false|inf|nan)\Z)[a-z_][\w-]*", re.ASCII | re.IGNORECASE)
 """A name that hydra takes for just that text: other letters it cannot read, and those words are values."""
@@ -35,9 +35,22 @@ OWN_HEADER = elsewhere("header", "take this line out of the file")
 
 
 def unclear(
-    error: UnclearColumnsError, cells: Sequence[str], where: str, places: Sequence[int], *, may_be_edge: bool
+    error: UnclearColumnsError,
+    cells: Sequence[str],
+    where: str,
+    places: Sequence[int] | None,
+    *,
+    may_be_edge: bool,
 ) -> FormatError:
-    """The error with both ways to choose; `may_be_edge`: of a first line that nobody called a header."""
+    """The error with both ways to choose, and with weights where one of the names may be of these.
+
+    Args:
+        error: what the names leave open.
+        cells: names.
+        where: file and line.
+        places: of the cells in the file, where a column of weights stands between them.
+        may_be_edge: the line may be an edge; nobody called it a header.
+    """
     relation, plain = (
         columns_setting(cells, positions, places) for positions in (error.with_relation, error.without)
     )
@@ -47,8 +60,10 @@ def unclear(
         else ""
     )
     other = "" if plain == relation else f", or without relations with input.columns={plain}"
+    offer = offer_weight(cells) if places is None else ""
+    counting = f"; {offer}" if offer else ""
     return FormatError(
-        f"{where} {error.problem}. Choose with input.columns={relation}{other} {ELSEWHERE}{edge}"
+        f"{where} {error.problem}. Choose with input.columns={relation}{other} {ELSEWHERE}{counting}{edge}"
     )
 
 

@@ -218,13 +218,21 @@ def log_left_out(names: Sequence[str], columns: NamedColumns, where: str) -> Non
     """Log which columns are read and which are left out, if any are."""
     if columns.left_out:
         logger.info("%s: %s; left out: %s", where, _roles(names, columns), listed(names, columns.left_out))
-        weights = [names[i] for i in columns.left_out if _normalised(names[i]) in _WEIGHTS]
-        if weights:
-            logger.info(
-                "%s: to let edges count by a weight, prepare the graph with input.weight=%s (weight=%r in "
-                "Python)",
-                where, weights[0], weights[0],
-            )  # fmt: skip
+        offer = offer_weight([names[i] for i in columns.left_out])
+        if offer:
+            logger.info("%s: %s", where, offer)
+
+
+def offer_weight(names: Sequence[str]) -> str:
+    """How edges count by the first of these columns that may have weights; "" if none may."""
+    key = next((name for name in names if _normalised(name) in _WEIGHTS), None)
+    return "" if key is None else offer_weight_of(key)
+
+
+def offer_weight_of(key: int | str) -> str:
+    """How edges count by a column, in words that hold for every command that reads edges."""
+    key_in_python = f"weight={key!r} in Python"
+    return f"to let edges count by a weight, prepare the graph with input.weight={key} ({key_in_python})"
 
 
 def log_order(names: Sequence[str], where: str, choice: str) -> None:

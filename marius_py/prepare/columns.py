@@ -22,9 +22,10 @@ from marius_py.prepare.column_names import (
     is_word,
     log_left_out,
     log_order,
+    offer_weight_of,
     recognise_columns,
 )
-from marius_py.prepare.first_line import FirstLine
+from marius_py.prepare.first_line import NUMBER, FirstLine
 
 ColumnKey = int | str
 Header = bool | Literal["auto"]
@@ -99,7 +100,7 @@ def resolve_columns(
     place = None if weight is None else _place_of_weight(weight, cells, header, where)
     if weight is None or place is None:
         line = FirstLine(cells, where, following, numbered)
-        return _without_weight(line, columns, header, range(len(cells)))
+        return _without_weight(line, columns, header, None)
     if isinstance(weight.column, str):
         header = True
     kept = [i for i in range(len(cells)) if columns is not None or i != place]
@@ -140,9 +141,9 @@ def _place_of_weight(weight: WeightKey, cells: Sequence[str], header: Header, wh
 
 
 def _without_weight(
-    line: FirstLine, columns: Sequence[ColumnKey] | None, header: Header, places: Sequence[int]
+    line: FirstLine, columns: Sequence[ColumnKey] | None, header: Header, places: Sequence[int] | None
 ) -> Columns:
-    """As `resolve_columns`, of a file without weights; `places` are those of the cells in the file."""
+    """As `resolve_columns`, of cells without the weight; `places` are theirs in the file if there is one."""
     found = _by_default(line, header, places) if columns is None else _chosen(line, columns, header)
     if found.has_header:
         line.doubt_names(found)
@@ -185,7 +186,7 @@ def _chosen(line: FirstLine, columns: Sequence[ColumnKey], header: Header) -> Co
     return Columns(head, relation, tail, has_header, len(cells))
 
 
-def _by_default(line: FirstLine, header: Header, places: Sequence[int]) -> Columns:
+def _by_default(line: FirstLine, header: Header, places: Sequence[int] | None) -> Columns:
     """The columns by the words of a header, else in their order."""
     cells, where = line.cells, line.where
     last = len(cells) - 1
@@ -208,8 +209,11 @@ def _by_default(line: FirstLine, header: Header, places: Sequence[int]) -> Colum
         if len(cells) > 1:
             held = "" if cells[0] == "0" else f" ({first_of(cells)})"  # those of an array are numbers
             choice = f": choose with input.columns, by name or number, such as [0,1,2] {ELSEWHERE}"
+        beside = "" if places is None else " beside the weight"
+        if places is None and len(cells) == 4 and NUMBER.fullmatch(cells[-1]):
+            choice += f"; {offer_weight_of(3)}"
         raise FormatError(
-            f"{where} has {len(cells)} column{'s' if len(cells) != 1 else ''}{held}; edges need two "
+            f"{where} has {len(cells)} column{'s' if len(cells) != 1 else ''}{beside}{held}; edges need two "
             f"(head, tail) or three (head, relation, tail){choice}{other_reading(cells)}"
         )
     if has_header:

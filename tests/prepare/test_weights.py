@@ -184,6 +184,17 @@ def test_columns_to_choose_are_numbered_as_in_the_file(tmp_path: Path) -> None:
     assert weights(graph) == {("a", "r", "b"): 0.5, ("b", "r", "a"): 0.5}
 
 
+def test_a_fourth_column_of_numbers_may_be_weights(tmp_path: Path) -> None:
+    (tmp_path / "e.tsv").write_bytes(lines(EDGES))
+    with pytest.raises(
+        FormatError, match=r"has 4 columns .*; to let edges count by a weight, .* input\.weight=3"
+    ):
+        made(tmp_path / "e.tsv")
+    (tmp_path / "e.tsv").write_bytes(lines((*edge, 2024) for edge in EDGES))
+    with pytest.raises(FormatError, match=r"has 4 columns beside the weight .*(?<!weight=3 in Python\))$"):
+        made(tmp_path / "e.tsv", weight=3)
+
+
 def test_two_columns_of_the_name(tmp_path: Path) -> None:
     (tmp_path / "e.csv").write_bytes(b"head,tail,w,w\na,b,1,2\n")
     with pytest.raises(FormatError, match="2 columns named 'w'"):
