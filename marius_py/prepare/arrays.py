@@ -45,8 +45,8 @@ class WeightedEdges(NamedTuple):
     weights: NDArray[Any]
 
 
-EdgeBlocks = NDArray[np.integer] | Iterable[NDArray[np.integer] | WeightedEdges]
-"""One array of edges, or blocks of them that are read once."""
+EdgeBlocks = NDArray[np.integer] | WeightedEdges | Iterable[NDArray[np.integer] | WeightedEdges]
+"""One array of edges, one with weights, or blocks of them that are read once."""
 
 _SPARSE = 100
 
@@ -82,8 +82,9 @@ def prepare_arrays(
     number as text.
 
     Args:
-        train: (E, 3) rows (head, relation, tail) or (E, 2) rows (head, tail) of any integer type; or an
-            iterable of such blocks, read once, so a generator can make graphs larger than RAM.
+        train: (E, 3) rows (head, relation, tail) or (E, 2) rows (head, tail) of any integer type, or
+            `WeightedEdges`; or an iterable of such blocks, read once, so a generator can make graphs larger
+            than RAM.
         output: folder to create.
         valid: edges of the validation split.
         test: edges of the test split. With neither, `train` is split at random by `split`, copies together.
@@ -111,7 +112,8 @@ def prepare_arrays(
     check_given_splits(split, undirected, valid, test)
     check_directions(undirected, mirror)
     if weights is not None:
-        train, weighted = [_with_weights(train, weights)], True
+        train = _with_weights(train, weights)
+    weighted = weighted or isinstance(train, WeightedEdges)
     names = _names(node_names, "node_names"), _names(relation_names, "relation_names")
     limits = _limit(num_nodes, names[0], "num_nodes"), _limit(num_relations, names[1], "num_relations")
     dtype = np.dtype(np.int64) if limits[0] is None else edge_dtype(limits[0])
@@ -255,7 +257,7 @@ def _blocks(blocks: EdgeBlocks | None) -> Iterator[tuple[Any, Any]]:
     """Blocks of edges, and their weights or None."""
     if blocks is None:
         return
-    for one in [blocks] if isinstance(blocks, np.ndarray) else blocks:
+    for one in [blocks] if isinstance(blocks, (np.ndarray, WeightedEdges)) else blocks:
         block, weights = one if isinstance(one, WeightedEdges) else (one, None)
         fits = isinstance(block, np.ndarray) and block.ndim == 2
         if not fits or (weights is not None and np.shape(weights)[:1] != (len(block),)):

@@ -311,6 +311,7 @@ def test_arrays(tmp_path: Path, width: int) -> None:
         expected = {(head, "", tail): weight for (head, _, tail), weight in expected.items()}
     options: dict[str, Any] = {"split": (1, 0, 0), "partitions": 1}
     assert weights(prepare_arrays(edges, tmp_path / "a", weights=amounts, **options)) == expected
+    assert weights(prepare_arrays(WeightedEdges(edges, amounts), tmp_path / "w", **options)) == expected
     blocks = [WeightedEdges(edges[:2], amounts[:2]), WeightedEdges(edges[2:], amounts[2:])]
     assert weights(prepare_arrays(blocks, tmp_path / "b", weighted=True, **options)) == expected
     for wrong, message in (
@@ -323,8 +324,9 @@ def test_arrays(tmp_path: Path, width: int) -> None:
             prepare_arrays(edges, tmp_path / "c", **options, **wrong)
     with pytest.raises(ConfigError, match="pass weighted=True"):
         prepare_arrays(blocks, tmp_path / "c", **options)
-    with pytest.raises(ConfigError, match="blocks are WeightedEdges"):
-        prepare_arrays([edges], tmp_path / "c", weights=amounts, **options)
+    for train in ([edges], WeightedEdges(edges, amounts)):
+        with pytest.raises(ConfigError, match="blocks are WeightedEdges"):
+            prepare_arrays(train, tmp_path / "c", weights=amounts, **options)
 
 
 def test_the_command(tmp_path: Path, capsys: Any) -> None:
