@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from marius_py.importing.files import check_folder, data_set, open_hdf5
 from marius_py.importing.pbg_entities import Entities
 from marius_py.importing.pbg_schema import Schema
 from marius_py.prepare import WeightedEdges
+from marius_py.prepare.blocks import WEIGHTS, bad_weight
 
 _EDGE_FILE = re.compile(r"edges_(\d+)_(\d+)\.h5")
 _BLOCK_EDGES = 1 << 20
@@ -130,7 +132,7 @@ def _read_edges(
                 )
                 columns = (head, tail) if relations is None else (head, kind, tail)
                 edges = np.stack(columns, axis=1)
-                yield edges if weight is None else WeightedEdges(edges, weight[span])
+                yield edges if weight is None else WeightedEdges(edges, _weights(weight[span], path, start))
 
 
 class _Side:
@@ -163,6 +165,13 @@ class _Side:
             )
         found: NDArray[np.int64] = self._starts[types] + offsets
         return found
+
+
+def _weights(values: NDArray[Any], path: Path, first: int) -> NDArray[Any]:
+    place = bad_weight(values.astype(np.float64))
+    if place >= 0:
+        raise FormatError(f"{path}, edge {first + place}: the weight is {values[place]}; {WEIGHTS}")
+    return values
 
 
 def _check_range(values: NDArray[np.int64], count: int, what: str, path: Path, first: int) -> None:

@@ -162,7 +162,7 @@ def test_edge_weights(tmp_path):
     assert graph.mean_weight == pytest.approx(total / len(edges), rel=1e-6)
     with h5py.File(folder / "edges_1_1.h5", "a") as file:
         file["weight"][0] = -1
-    with pytest.raises(FormatError, match="the weight is -1"):
+    with pytest.raises(FormatError, match=r"edges_1_1\.h5, edge 0: the weight is -1"):
         pbg_graph(None, folder, tmp_path / "h", config=config)
     with h5py.File(folder / "edges_1_1.h5", "a") as file:
         del file["weight"]
