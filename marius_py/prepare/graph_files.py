@@ -178,7 +178,7 @@ def _mean_weight(content: GraphContent, survey: Survey) -> float | None:
     if not content.weighted:
         return None
     mean = survey.total_weight / survey.counts["train"]
-    logger.info("the train edges have weights, %.4g on average", mean)
+    logger.info("the train edges have weights, %.4g on average and %.4g at most", mean, survey.largest_weight)
     return mean
 
 

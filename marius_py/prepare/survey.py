@@ -37,7 +37,7 @@ class Survey:
         self.degrees = np.zeros(nodes, dtype=np.int64)
         self.counts = dict.fromkeys(SPLITS, 0)
         self.self_loops = dict.fromkeys(SPLITS, 0)
-        self.total_weight = 0.0
+        self.total_weight = self.largest_weight = 0.0
         """Of train edges, if they have weights."""
         self._sums = dict.fromkeys(SPLITS, 0)
         self._nodes = {split: np.zeros(nodes, dtype=bool) for split in SPLITS[1:]}
@@ -55,7 +55,9 @@ class Survey:
             add_counts(self.degrees, head)
             add_counts(self.degrees, tail)
             if edges.shape[1] > WEIGHT:
-                self.total_weight += float(weights_of(edges).sum(dtype=np.float64))
+                weights = weights_of(edges)
+                self.total_weight += float(weights.sum(dtype=np.float64))
+                self.largest_weight = max(self.largest_weight, float(weights.max(initial=0.0)))
         else:
             self._nodes[split][head] = True
             self._nodes[split][tail] = True

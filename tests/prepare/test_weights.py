@@ -333,7 +333,7 @@ def test_the_command(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "e.csv").write_bytes(b"head,relation,tail,weight\n" + lines(EDGES, ","))
     words = [f"input.train={tmp_path}/e.csv", f"output={tmp_path}/g", "input.split=[1,0,0]"]
     assert cli.prepare([*words, "input.weight=weight"]) == 0
-    assert "the train edges have weights, 2.438 on average" in capsys.readouterr().err
+    assert "the train edges have weights, 2.438 on average and 7.25 at most" in capsys.readouterr().err
     assert weights(open_graph(tmp_path / "g")) == EXPECTED
     assert cli.extend([f"graph={tmp_path}/g", words[0], f"output={tmp_path}/g2", "input.weight=3"]) == 0
     assert weights(open_graph(tmp_path / "g2")) == EXPECTED
