@@ -80,16 +80,16 @@ def pbg_graph(
     counts = read_entities(schema, folder)
     relations = relation_names(schema, folder)
 
-    weighted = have_weights(train, "input.train")
+    in_files = have_weights(train, "input.train")
 
     def edges(paths: Paths, split: str) -> Iterator[NDArray[np.int64] | WeightedEdges]:
-        reads = weighted and split == "train"
+        reads = in_files and split == "train"
         return edge_blocks(schema, counts, relations, paths, f"input.{split}", weighted=reads)
 
     return prepare_arrays(
         edges(train, "train"),
         output,
-        weighted=weighted,
+        weighted=in_files or schema.factors is not None,
         valid=None if valid is None else edges(valid, "valid"),
         test=None if test is None else edges(test, "test"),
         num_nodes=counts.total,

@@ -1,6 +1,6 @@
 """Edge buckets of PyTorch-BigGraph (floor 5): folders of edges_I_J.h5 in; blocks of numbered edges out.
 
-Where the files have weights of edges, all of them have, and blocks bring them along.
+Where the files have weights of edges, all of them have, and blocks bring them along, times the relations'.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def edge_blocks(
     """Edges (n, 3) as numbers, or (n, 2) without relations, in blocks; files are listed at once.
 
     `paths` is a folder of edges_I_J.h5, or several, `key` the setting that names them. If `weighted`, all
-    files have weights, which come along.
+    files have weights, which come along. So do those of the relations where they differ.
     """
     files = _bucket_files(paths, key)
     for folder in _folders(paths):
@@ -110,6 +110,7 @@ def _read_edges(
     *,
     weighted: bool,
 ) -> Iterator[NDArray[np.int64] | WeightedEdges]:
+    factors = schema.factors
     for lhs_part, rhs_part, path in files:
         sides = [
             _Side(schema, counts, side, part, path) for side, part in (("lhs", lhs_part), ("rhs", rhs_part))
@@ -132,7 +133,10 @@ def _read_edges(
                 )
                 columns = (head, tail) if relations is None else (head, kind, tail)
                 edges = np.stack(columns, axis=1)
-                yield edges if weight is None else WeightedEdges(edges, _weights(weight[span], path, start))
+                found = None if weight is None else _weights(weight[span], path, start)
+                if factors is not None:
+                    found = np.array(factors)[kind] * (1.0 if found is None else found)
+                yield edges if found is None else WeightedEdges(edges, found)
 
 
 class _Side:

@@ -28,12 +28,13 @@ _COUNT_FILE = re.compile(r"entity_count_(.+)_(\d+)\.txt")
 
 @dataclass(frozen=True, slots=True)
 class RelationType:
-    """One entry of the configuration's relations: types of its two sides, operator."""
+    """One entry of the configuration's relations: types of its two sides, operator, factor of the loss."""
 
     name: str
     lhs: str
     rhs: str
     operator: str
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,12 @@ class Schema:
     global_emb: bool = True
     max_norm: float | None = None
     entity_path: str | None = None
+
+    @property
+    def factors(self) -> list[float] | None:
+        """What the edges of each relation count; None: all alike."""
+        found = [relation.weight for relation in self.relations]
+        return found if len(set(found)) > 1 else None
 
 
 def read_schema(path: Path) -> Schema:
@@ -190,6 +197,12 @@ class _Reader:
             raise self._wrong(key, value, "a finite number above 0, or null")
         return found
 
+    def weight(self, value: Any, key: str) -> float:
+        found = finite(value)
+        if found is None or found < 0:
+            raise self._wrong(key, value, "a finite number from 0")
+        return found
+
     def flag(self, value: Any, key: str) -> bool:
         if not isinstance(value, bool):
             raise self._wrong(key, value, "true, false")
@@ -240,4 +253,5 @@ def _relation(value: Any, number: int, entities: Mapping[str, int], read: _Reade
         lhs=read.choice(fields.get("lhs"), f"{key}.lhs", known),
         rhs=read.choice(fields.get("rhs"), f"{key}.rhs", known),
         operator=read.choice(fields.get("operator", "none"), f"{key}.operator", OPERATORS),
+        weight=read.weight(fields.get("weight", 1.0), f"{key}.weight"),
     )

@@ -145,6 +145,14 @@ def test_absent_buckets_are_named(tmp_path, caplog):
     assert "3 of 8 buckets have a file; none for 0_0, 0_1, 1_0, 1_1, …: " in caplog.text
 
 
+def weights_by_edge(graph):
+    nodes, relations = graph.node_names(), graph.relation_names()
+    with graph.edges() as store:
+        rows = store.read("train", weights=True)
+    named = [(nodes[h], relations[r], nodes[t]) for h, r, t in rows[:, :3].tolist()]
+    return dict(zip(named, weights_of(rows).tolist(), strict=True))
+
+
 def test_edge_weights(tmp_path):
     peer = make(tmp_path / "p")
     edges = peer.write_edges()
@@ -160,6 +168,15 @@ def test_edge_weights(tmp_path):
     with graph.edges() as store:
         assert weights_of(store.read("train", weights=True)).sum() == pytest.approx(total, rel=1e-5)
     assert graph.mean_weight == pytest.approx(total / len(edges), rel=1e-6)
+    settings = json.loads(config.read_text())
+    settings["relations"][1]["weight"] = 0.25
+    factors = tmp_path / "config.json"
+    factors.write_text(json.dumps(settings))
+    both = pbg_graph(None, folder, tmp_path / "f", valid=folder, config=factors)
+    assert weights_by_edge(both) == {
+        edge: pytest.approx(weight * (0.25 if edge[1] == "b" else 1))
+        for edge, weight in weights_by_edge(graph).items()
+    }
     with h5py.File(folder / "edges_1_1.h5", "a") as file:
         file["weight"][0] = -1
     with pytest.raises(FormatError, match=r"edges_1_1\.h5, edge 0: the weight is -1"):
@@ -168,6 +185,14 @@ def test_edge_weights(tmp_path):
         del file["weight"]
     with pytest.raises(FormatError, match=r"input\.train: .* have weights, and those of .*1_1\.h5"):
         pbg_graph(None, folder, tmp_path / "h", config=config)
+    for path in folder.glob("edges_*.h5"):
+        with h5py.File(path, "a") as file:
+            file.pop("weight", None)
+    found = weights_by_edge(pbg_graph(None, folder, tmp_path / "h", config=factors))
+    assert all(weight == (0.25 if edge[1] == "b" else 1) for edge, weight in found.items())
+    factors.write_text(factors.read_text().replace("0.25", "-1"))
+    with pytest.raises(FormatError, match=r"relations\[1\]\.weight"):
+        pbg_graph(None, folder, tmp_path / "i", config=factors)
 
 
 @pytest.mark.parametrize("longest", [1e-300, 1e300])
