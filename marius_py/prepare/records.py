@@ -128,6 +128,7 @@ def first_problem(
     chunk: bytes, delimiter: bytes, quoting: bool, columns: Columns, path: Path, first_line: int
 ) -> FormatError | None:
     """The error of the first bad record in a chunk that starts with line `first_line`; None: all good."""
+    may_be_header = first_line == 1 and not columns.has_header
     for record in iterate_records(chunk, quoting):
         if not record.content:
             continue
@@ -143,7 +144,6 @@ def first_problem(
             )
         if columns.weight is not None and not is_weight(cells[columns.weight]):
             found = cells[columns.weight][:_SHOWN]
-            may_be_header = not columns.has_header and first_line + record.line == 1
             hint = f"; if this line is a header, set input.header=true {OWN_HEADER}" if may_be_header else ""
             return FormatError(
                 f"{where}: the weight is {found!r} in {shown(record.content)}; {WEIGHTS}{hint}"
@@ -152,6 +152,7 @@ def first_problem(
         for role, position in zip(roles, columns.used, strict=True):
             if not cells[position]:
                 return FormatError(f"{where}: the {role} name is empty in {shown(record.content)}")
+        may_be_header = False
     return None
 
 

@@ -125,6 +125,9 @@ def test_a_first_line_without_weight_may_be_a_header(tmp_path: Path) -> None:
     ):
         made(tmp_path / "e.tsv", weight=3)
     assert weights(made(tmp_path / "e.tsv", weight=3, header=True)) == EXPECTED
+    (tmp_path / "e.tsv").write_bytes(b"# evidence of genes\n\n" + (tmp_path / "e.tsv").read_bytes())
+    with pytest.raises(FormatError, match=r"line 3: .*; if this line is a header, set input\.header"):
+        made(tmp_path / "e.tsv", weight=3, comment="#")
     (tmp_path / "e.tsv").write_bytes(lines([*EDGES, ("a", "likes", "b", "x")]))
     with pytest.raises(FormatError, match=r"line 5: the weight is 'x' .* to 3\.4e38$"):
         made(tmp_path / "e.tsv", weight=3)
