@@ -30,6 +30,8 @@ BLOCK = re.compile(
 
 _CODE = re.compile(r"(``[^`]*``|`[^`]+`)")
 _ROLE = re.compile(r":\w+:$")
+_ERROR = r"[A-Z]\w*(?:Error|Interrupt)"
+_NEXT_ERROR = re.compile(rf"(?:(?<=[.;]) |(?<!,)\n\s*)(?={_ERROR}(?: \([^)]*\))?(?:,\s+{_ERROR})*:\s)")
 
 
 def fill_blocks(page: str) -> str:
@@ -89,8 +91,9 @@ def as_restructured_text(lines: list[str]) -> None:
     """Rewrite a docstring in place: names in single backquotes become code, other marks are taken literally.
 
     Docstrings are written to be read in the source; there `*` is a shape, `|x|` a length, and what is
-    indented after a colon and a blank line is code.
+    indented after a colon and a blank line is code. Errors follow each other in lines of one depth.
     """
+    _part_errors(lines)
     literal: int | None = None
     for number, line in enumerate(lines):
         depth = len(line) - len(line.lstrip())
@@ -111,6 +114,16 @@ def as_restructured_text(lines: list[str]) -> None:
         if opens and len(following[1]) - len(following[1].lstrip()) > depth:
             lines[number] += ":"
             literal = depth
+
+
+def _part_errors(lines: list[str]) -> None:
+    """Give each error of a section "Raises:" one line: napoleon takes every line of its depth for another."""
+    start = next((number for number, line in enumerate(lines, 1) if line.strip() == "Raises:"), len(lines))
+    stop = next((number for number in range(start, len(lines)) if not lines[number].strip()), len(lines))
+    if start < stop:
+        depth = len(lines[start]) - len(lines[start].lstrip())
+        errors = _NEXT_ERROR.split("\n".join(lines[start:stop]).strip())
+        lines[start:stop] = [" " * depth + " ".join(error.split()) for error in errors]
 
 
 def _made(what: str, name: str) -> str:

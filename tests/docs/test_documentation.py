@@ -81,6 +81,34 @@ def test_docstrings_are_taken_as_they_are_meant() -> None:
     assert lines[4:] == ["An example::", "", "    a * b", "", r"after \* it"]
 
 
+def test_each_error_of_a_docstring_has_one_line() -> None:
+    lines = [
+        "Raises:",
+        "    ConfigError: an unknown name, or an index beside",
+        "    `among`. FormatError,",
+        "    StorageError:",
+        "        no file.",
+        "    MissingPathError (a StorageError): no folder: gone",
+        "    KeyboardInterrupt: Ctrl-C.",
+        "",
+        "What follows: is",
+        "left alone.",
+    ]
+    as_restructured_text(lines)
+    assert lines[:5] == [
+        "Raises:",
+        "    ConfigError: an unknown name, or an index beside ``among``.",
+        "    FormatError, StorageError: no file.",
+        "    MissingPathError (a StorageError): no folder: gone",
+        "    KeyboardInterrupt: Ctrl-C.",
+    ]
+    assert lines[5:] == ["", "What follows: is", "left alone."]
+    for without in ([], ["One line."], ["Raises:"], ["Raises:", ""]):
+        before = without.copy()
+        as_restructured_text(without)
+        assert without == before
+
+
 def test_every_name_of_the_reference_can_be_imported() -> None:
     named = re.findall(r"^\.\. auto(\w+):: ([\w.]+)$", _page("reference.md"), re.MULTILINE)
     for kind, name in named:
