@@ -29,6 +29,8 @@ BLOCK = re.compile(
 )
 
 _CODE = re.compile(r"(``[^`]*``|`[^`]+`)")
+_MARK = re.compile(r"[*|]|(?<=\w)_(?!\w)|(?:(?<=: [A-Za-z])|(?<=^[A-Za-z]))\.$")
+"""What would begin or end something in reStructuredText: a letter and a full stop alone begin a list."""
 _ROLE = re.compile(r":\w+:$")
 _ERROR = r"[A-Z]\w*(?:Error|Interrupt)"
 _NEXT_ERROR = re.compile(rf"(?:(?<=[.;]) |(?<!,)\n\s*)(?={_ERROR}(?: \([^)]*\))?(?:,\s+{_ERROR})*:\s)")
@@ -105,7 +107,7 @@ def as_restructured_text(lines: list[str]) -> None:
         parts = _CODE.split(line)
         for place, part in enumerate(parts):
             if place % 2 == 0:
-                parts[place] = re.sub(r"[*|]|(?<=\w)_(?!\w)", lambda mark: "\\" + mark[0], part)
+                parts[place] = re.sub(_MARK, lambda mark: "\\" + mark[0], part)
             elif not part.startswith("``") and not _ROLE.search(parts[place - 1]):
                 parts[place] = f"`{part}`"
         lines[number] = "".join(parts)

@@ -74,11 +74,13 @@ def test_docstrings_are_taken_as_they_are_meant() -> None:
         "    a * b",
         "",
         "after * it",
+        "num_nodes: N.",
+        "N.",
     ]
     as_restructured_text(lines)
     assert lines[0] == r"Rows (\*, D) of ``node_ids``, \|x\| long, in ``state_``; see state\_."
     assert lines[2] == ">>> 2 * 3"
-    assert lines[4:] == ["An example::", "", "    a * b", "", r"after \* it"]
+    assert lines[4:] == ["An example::", "", "    a * b", "", r"after \* it", r"num_nodes: N\.", r"N\."]
 
 
 def test_each_error_of_a_docstring_has_one_line() -> None:
