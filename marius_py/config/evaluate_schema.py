@@ -14,7 +14,7 @@ from marius_py.types import MAX_SEED, MAX_THREADS
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig(Checked):
-    """All settings of `marius-evaluate`."""
+    """All settings of `marius-evaluate`, by their keys: `EvaluateConfig(run="runs/mine")`."""
 
     run: str = setting("???", "folder of a run", path=True)
     compare: tuple[str, ...] = setting((), "folders of further runs, ranked alike and shown beside it")

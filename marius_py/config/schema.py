@@ -105,7 +105,7 @@ class EvaluationConfig(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(Checked):
-    """All settings of `marius-train`."""
+    """All settings of `marius-train`: what `load_config` makes and `dataclasses.replace` changes."""
 
     graph: str | None = setting(None, "folder of a prepared graph; null = the built-in demo graph", path=True)
     output: str | None = setting(

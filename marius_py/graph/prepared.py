@@ -43,11 +43,12 @@ class Graph:
         has_relations: False when the edge list had two columns.
         partitioning: the ranges by which the train edges are sorted on disk.
         num_edges: edges by split "train", "valid", "test".
-        fingerprint: hash of names and edges; does not depend on the number of partitions.
+        fingerprint: hash of names, edges and their weights; does not depend on the number of partitions.
         seed: seed of the random ids and, if there was one, of the random split.
         names_are_integers: True when the node names were given as integers, not text.
         report: what preparing noticed: duplicate edges, self-loops, nodes and relations unknown to train,
             edges of valid and test that stand in train, as they are or reversed.
+        files: name → "bytes" and "xxh3", a hash, of the other files of the folder.
         mean_weight: of the train edges; None where they have no weights.
     """
 

@@ -95,8 +95,12 @@ def fit_temperature(
         memory_bytes: bound of the working memory.
         progress: called with (nodes done, N) in each pass.
 
+    Returns:
+        The temperature, and how well it suits the edges.
+
     Raises:
-        ConfigError: the split has no edges, memory is too small, or the seed is no whole number from 0.
+        ConfigError: no such split, or it has no edges, or their scores are not finite, memory is too small,
+        or the seed is no whole number from 0. StorageError: reading failed.
     """
     check_memory(memory_bytes)
     check_whole("seed", seed)

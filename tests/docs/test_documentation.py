@@ -119,6 +119,12 @@ def test_every_name_of_the_reference_can_be_imported() -> None:
     assert {"CrashServer", "CrashHarness"} <= {name.rpartition(".")[2] for _, name in named}
 
 
+def test_what_the_package_offers_at_its_top_is_in_the_reference() -> None:
+    page = _page("reference.md")
+    for name in set(marius_py.__all__) - {"__version__"}:
+        assert f":: marius_py.{name}\n" in page, name
+
+
 def test_calls_in_running_text_need_no_other_import() -> None:
     for path in PAGES:
         for name in re.findall(r"`marius_py\.([\w.]+)\(", path.read_text(encoding="utf-8")):
