@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,9 @@ from marius_py.config.fields import keys_of
 from marius_py.config.groups import groups_of
 from marius_py.config.known_keys import OPEN
 from marius_py.errors import ConfigError
+from marius_py.evaluation.metrics import Figures
+from marius_py.run_files.results import memory_peaks, summarize
+from marius_py.run_state import EpochMetrics
 from tests.docs.pages import PAGES, ROOT, contents
 
 
@@ -123,6 +127,13 @@ def test_what_the_package_offers_at_its_top_is_in_the_reference() -> None:
     page = _page("reference.md")
     for name in set(marius_py.__all__) - {"__version__"}:
         assert f":: marius_py.{name}\n" in page, name
+
+
+def test_what_a_run_notes_of_itself_is_in_the_storage_format() -> None:
+    page = _page("storage_format.md")
+    names = {item.name for kind in (EpochMetrics, Figures) for item in fields(kind)} - {"hits"}
+    for name in names | set(summarize([], memory_peaks())):
+        assert f"`{name}`" in page, name
 
 
 def test_calls_in_running_text_need_no_other_import() -> None:
