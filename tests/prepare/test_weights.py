@@ -177,6 +177,37 @@ def test_a_wrong_column(tmp_path: Path, options: dict[str, Any], message: str) -
         made(tmp_path / "e.tsv", **options)
 
 
+@pytest.mark.parametrize(
+    ("content", "options", "offer"),
+    [
+        ("a,r,b,.5\nb,r,a,1\n", {}, "input.weight=3 (weight=3 in Python)"),
+        ("u,v,weight\na,b,1\nb,a,2\n", {}, "input.weight=weight (weight='weight' in Python)"),
+        ("a,r,b,x\nb,r,a,y\n", {}, None),
+        ("a,r,b,.5,7\nb,r,a,1,7\n", {}, None),
+        ("a,r,b,.5,7\nb,r,a,1,7\n", {"weight": 3}, None),
+        ("u,v,k,count\na,b,1,3\nb,a,2,4\n", {"weight": "k"}, None),
+    ],
+)
+def test_what_may_be_a_weight_is_offered_as_one(
+    tmp_path: Path, content: str, options: dict[str, Any], offer: str | None
+) -> None:
+    (tmp_path / "e.csv").write_text(content)
+    with pytest.raises(FormatError, match=r"input\.columns") as error:
+        made(tmp_path / "e.csv", **options)
+    if offer is None:
+        assert "input.weight" not in str(error.value)
+    else:
+        assert f"; to let edges count by a weight, prepare the graph with {offer}" in str(error.value)
+
+
+def test_a_header_above_weights_by_number(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("u,v,weight\na,b,.5\nb,a,x\n")
+    with pytest.raises(FormatError, match=r"line 1: the weight is 'weight' in .*; .* set input\.header=true"):
+        made(tmp_path / "e.csv", weight=2)
+    with pytest.raises(FormatError, match=r"line 3: the weight is 'x' in .* from 0 to 3\.4e38$"):
+        made(tmp_path / "e.csv", weight=2, header=True)
+
+
 def test_columns_to_choose_are_numbered_as_in_the_file(tmp_path: Path) -> None:
     (tmp_path / "e.csv").write_bytes(b"from,how sure,kind of,to\na,.5,r,b\nb,.5,r,a\n")
     with pytest.raises(
