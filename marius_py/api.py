@@ -66,6 +66,7 @@ def train(
         OUTPUT-graph, an argument that `settings` contradict, a watcher that is none, or with `resume` no run
         and no graph.
         StorageError, FormatError, PipelineError: the run failed; its last commit is intact.
+        InterruptedRunError: the watcher had its trainer interrupted; the state is committed.
         KeyboardInterrupt: Ctrl-C, or a notebook's interrupt, in the main thread. The state is committed
         before, and `resume` goes on with it; a second one does not wait for that. Where the program has a
         handler of its own for SIGINT, that is called instead.

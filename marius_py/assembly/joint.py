@@ -62,7 +62,11 @@ class Watcher:
         """A stage hangs in such a way that the run cannot end by itself; commands end the process here."""
 
     def on_start(self, trainer: Trainer, num_edges: int, epochs_done: int) -> None:
-        """Training is about to start; an epoch has `num_edges` edges."""
+        """Training is about to start; an epoch has `num_edges` edges, and so many epochs are done.
+
+        `trainer.interrupt()`, now or later and in any thread, lets the run commit and end with an
+        InterruptedRunError.
+        """
 
     def on_progress(self, edges: int) -> None:
         """A batch of `edges` edges is done."""
