@@ -65,7 +65,7 @@ def settings_tables(name: str) -> str:
 
 
 def groups_table(name: str) -> str:
-    """The groups of a configuration class and their choices, each with the comment on top of its file."""
+    """The groups of a configuration class and their choices."""
     lines = ["| group | choices |", "|---|---|"]
     for group in sorted(groups_of(_kind(name))):
         choices = ", ".join(f"`{choice}`" for choice in group_options(conf_dir(), group))
