@@ -42,6 +42,11 @@ def planted_edges(
 ) -> NDArray[np.integer]:
     """Draw the planted graph with exactly `num_edges` distinct edges, in memory.
 
+    Args:
+        num_nodes, num_relations, num_edges: N, R and E.
+        seed: of everything.
+        noise: share of the edges whose tail is of any group, 0 to 1.
+
     Returns:
         (E, 3) int32 rows of head, relation, tail, in random order.
 
@@ -77,6 +82,8 @@ def planted_graph(
     progress: ProgressHook | None = None,
 ) -> Graph:
     """Prepare the planted graph: distinct edges, split 90/5/5, names node_0 … and relation_0 ….
+
+    Sizes and seed are those of `planted_edges`, the other arguments those of `prepare_arrays`.
 
     Raises:
         ConfigError: a size out of range, or `output` is in use. StorageError: it cannot be written.

@@ -31,6 +31,7 @@ class Run(RunReader):
 
     What is read is the commit that was the last one at the opening. A copy, pickled ones included, is opened
     anew where it is made or unpickled: it reads the last commit of that time, and has its own `close`.
+    Whatever reads may raise a StorageError: a ReplacedError once training has replaced what was to be read.
 
     Attributes:
         path: the run folder, absolute.
@@ -162,7 +163,7 @@ class Run(RunReader):
 
         Raises:
             ConfigError: an unknown name (similar ones are offered), a query that leaves out more than one
-            part, or none with `probabilities`, or a temperature without these.
+            part, or none with `probabilities`, or a temperature without these or not above 0, or a wrong k.
         """
         return predict(
             self,
@@ -192,7 +193,7 @@ class Run(RunReader):
 
         Raises:
             ConfigError: an unknown name or metric, an index of another metric, run or commit, or one beside
-            `among`.
+            `among`, or a wrong k.
         """
         return neighbors(self, nodes, k=k, metric=metric, among=among, index=index)
 

@@ -72,7 +72,7 @@ def neighbors(
 
     Raises:
         ConfigError: an unknown name or metric, an index of another metric, run or commit, or one beside
-        `among`.
+        `among`, or a wrong k or bound. StorageError: reading failed.
     """
     names = name_texts([nodes] if is_name(nodes) else nodes, "nodes")
     ids = run.node_ids(names)

@@ -29,7 +29,18 @@ def score(
     *,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> NDArray[np.float64]:
-    """Scores (n,) float64 of edges; `edge_ids` says how they are given, and what it raises."""
+    """Scores (n,) float64 of edges, as `run.score` gives them.
+
+    Args:
+        run: an open run.
+        triples: names (head, relation, tail) in any iterable or data frame, or ids (n, 3); in a graph without
+            relations (head, tail), or None for the relation.
+        memory_bytes: bound of the working memory, at least 16 MiB.
+
+    Raises:
+        ConfigError: an unknown or missing name, another shape, what holds no triples, or a wrong bound.
+        StorageError: reading failed.
+    """
     return score_edges(run, edge_ids(run, triples), memory_bytes=memory_bytes)
 
 
