@@ -280,7 +280,8 @@ _PLAN = HydraCommand(
     "marius-plan",
     "TrainConfig",
     "Measure this machine for a few seconds and plan a run: partitions, memory, disk, bytes and time of an "
-    "epoch, as a table and as settings that marius-train takes. Takes the settings of marius-train.",
+    "epoch, as a table and as settings that marius-train takes. Takes the settings of marius-train, and "
+    "needs graph=DIR.",
     (
         "marius-plan graph=graphs/mine model.dim=128",
         "marius-plan graph=graphs/mine model.dim=128 > my/experiment/plan.yaml",
