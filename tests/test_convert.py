@@ -117,6 +117,16 @@ def test_names_that_are_no_text(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_third_column_may_hold_weights(tmp_path):
+    frame = pd.DataFrame({"head": ["a", "b"], "tail": ["b", "c"], "rating": [1, 5]})
+    with pytest.raises(ConfigError, match=r"'tail'\], where weight='rating' lets edges count"):
+        graph_from(frame, tmp_path / "g")
+    graph = graph_from(
+        frame, tmp_path / "g", columns=["head", "tail"], weight="rating", split=(1, 0, 0), partitions=1
+    )
+    assert graph.mean_weight == 3
+
+
 @pytest.mark.parametrize(
     "names", [["relation", "tail"], ["a", "Head"], ["a", "b", "type"], ["Edge Type", "b"]]
 )

@@ -23,7 +23,7 @@ class EvaluateConfig(Checked):
     )
     split: Literal["train", "valid", "test"] = setting("test", "edges to rank")
     edges: str | None = setting(
-        None, "file of edges by name (TSV, CSV, Parquet) to rank instead of a split", path=True
+        None, "file of edges by name (TSV, CSV, Parquet, NumPy) to rank instead of a split", path=True
     )
     among: str | None = setting(
         None, "file of names, one a line, or Parquet: rank only among these nodes; null = all", path=True

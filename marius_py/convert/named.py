@@ -237,9 +237,11 @@ def _frame_columns(present: list[Any]) -> list[Any]:
                 f"the frame {error.problem}. Several columns have the name {repeated[0]!r}: rename them, so "
                 "that they can be told apart"
             ) from None
+        others = [name for name in ways[0] if name not in ways[1]]
+        counting = f", where weight={others[0]!r} lets edges count by numbers in it" if others else ""
         raise ConfigError(
             f"the frame {error.problem}. Choose with columns={ways[0]}, or without relations with "
-            f"columns={ways[1]}"
+            f"columns={ways[1]}{counting}"
         ) from None
     if found is not None:
         log_left_out(names, found, "the frame")

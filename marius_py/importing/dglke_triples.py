@@ -98,9 +98,10 @@ def _text_blocks(
             block_bytes=block_bytes,
         )
     except MissingColumnError as error:
+        fourth = "; the fourth has weights, as importance=true says" if weighted else ""
         raise FormatError(
             f"{path} has fewer than {len(columns) + weighted} columns in its first line, cut at "
-            f"{delimiter!r}; format= and delimiter= say how it is laid out"
+            f"{delimiter!r}{fourth}; format= and delimiter= say how it is laid out"
         ) from error
     return source.blocks()
 

@@ -204,7 +204,7 @@ class _Reader:
         """Weights (size,) of a block, 0 in splits that need none."""
         if split != "train":
             return np.zeros(size, dtype=np.float32)
-        found = np.asarray(weights)
+        found = _unmasked(weights)
         if found.shape != (size,) or found.dtype.kind not in "biuf":
             what = (
                 "no weights" if weights is None else f"weights of shape {found.shape} and type {found.dtype}"
@@ -250,7 +250,13 @@ def _with_weights(train: EdgeBlocks, weights: Any) -> WeightedEdges:
         raise ConfigError(
             "weights= belongs to one array of edges; blocks are WeightedEdges with weighted=True instead"
         )
-    return WeightedEdges(train, np.asarray(weights))
+    return WeightedEdges(train, _unmasked(weights))
+
+
+def _unmasked(weights: Any) -> NDArray[Any]:
+    """Weights as an array; those that a mask hides are missing, and so no numbers."""
+    hidden = isinstance(weights, np.ma.MaskedArray) and weights.dtype.kind in "iuf"
+    return np.asarray(weights.astype(np.float64).filled(np.nan) if hidden else weights)
 
 
 def _blocks(blocks: EdgeBlocks | None) -> Iterator[tuple[Any, Any]]:

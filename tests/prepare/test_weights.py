@@ -386,3 +386,15 @@ def test_weights_of_any_size_count_by_their_mean(tmp_path: Path, unit: float) ->
     assert rows.min() >= 0
     shares = shares_of(rows, graph.mean_weight)
     assert sorted(shares.tolist())[-3:] == [0, pytest.approx(100), pytest.approx(100)]
+
+
+def test_a_masked_weight_is_missing(tmp_path: Path) -> None:
+    edges, weights = np.array([[0, 1], [1, 2]]), np.ma.array([1, 2], mask=[False, True])
+    with pytest.raises(FormatError, match=r"train, row 1: the weight is nan; "):
+        prepare_arrays(edges, tmp_path / "g", weights=weights)
+    blocks = [WeightedEdges(edges, weights)]
+    with pytest.raises(FormatError, match=r"train, row 1: the weight is nan; "):
+        prepare_arrays(blocks, tmp_path / "g", weighted=True)
+    weights.mask = False
+    graph = prepare_arrays(edges, tmp_path / "g", weights=weights, split=(1, 0, 0))
+    assert graph.mean_weight == 1.5
