@@ -19,7 +19,7 @@ from marius_py.evaluation.ranking.ranker import MIN_MEMORY_BYTES
 from marius_py.export import export
 from marius_py.predict import Metric, Neighbor, NeighborIndex, Prediction, neighbors, predict, score
 from marius_py.predict.chosen import chosen_ids
-from marius_py.predict.scores import edge_ids
+from marius_py.predict.scores import are_names, edge_ids
 from marius_py.run_files.given_names import Name, Names
 from marius_py.run_files.reader import RunReader, open_run
 from marius_py.storage.protocols import Edges
@@ -70,8 +70,8 @@ class Run(RunReader):
         Args:
             split: "train", "valid" or "test".
             mode: "full", or "sampled" with half of `candidates` uniform and half by degree.
-            edges: to rank instead of a split: an array (E, 3) of ids, or a data frame of names, as for
-                `score`.
+            edges: to rank instead of a split: triples of names in any iterable or data frame, or an integer
+                array (E, 3) of ids, as for `score`.
             among: names of the nodes among which answers are ranked, such as all items, in mode "full"; heads
                 and tails that are none of them are left out of all figures. None: all nodes.
             ks: of Hits@k.
@@ -91,18 +91,17 @@ class Run(RunReader):
                 f"split is of type {type(split).__name__}; allowed: train, valid, test; edges of yours are "
                 "given as edges="
             )
-        if edges is not None and hasattr(edges, "columns"):
-            edges = edge_ids(self, edges)
+        if edges is not None and are_names(edges):
+            edges = edge_ids(self, edges, what="edges")
         check_whole("candidates", candidates, 1)
         check_whole("memory_bytes", memory_bytes, MIN_MEMORY_BYTES)
         check_whole("seed", seed)
         if max_edges is not None:
             check_whole("max_edges", max_edges, 1)
-        if edges is not None and not hasattr(edges, "__len__"):
-            raise ConfigError(f"edges is {edges!r}; allowed: an array (E, 3) of ids, or None for a split")
-        if edges is not None and not len(edges):
+        if edges is not None and not np.asarray(edges).size:
             raise ConfigError(
-                "edges is empty: give the edges to rank as ids (E, 3), or leave it out for a split"
+                "edges is empty: give the edges to rank, as triples of names or as ids (E, 3), or leave it "
+                "out for a split"
             )
         ids = None if among is None else chosen_ids(self, among)
         with self.graph.edges() as store:

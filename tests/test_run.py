@@ -183,6 +183,23 @@ def test_edges_of_a_frame_to_rank_are_names(written):
             run.evaluate(frame)
 
 
+def test_triples_to_rank_are_names_where_those_to_score_are(tmp_path):
+    names = [str((number + 3) % 10) for number in range(10)]  # of another node than has the number for its id
+    folder = write_run(tmp_path, names=names, relations=("1", "0"))[0]
+    with load(folder) as run:
+        triples = [(3, 1, 8), (4, 0, 4)]
+        ids = np.stack([run.node_ids([3, 4]), run.relation_ids([1, 0]), run.node_ids([8, 4])], axis=1)
+        expected = run.evaluate(edges=ids).both
+        for given in (triples, iter(triples), pd.Series(triples), np.array(triples).astype(str)):
+            assert run.evaluate(edges=given).both == expected
+        assert run.evaluate(edges=torch.from_numpy(ids)).both == expected
+        assert run.evaluate(edges=np.array(triples)).both != expected
+        with pytest.raises(ConfigError, match=r"no node of .* has the name '70'"):
+            run.evaluate(edges=[(70, 0, 8)])
+        with pytest.raises(ConfigError, match=r"edges is the single triple \('3', '1', '8'\)"):
+            run.evaluate(edges=triples[0])
+
+
 def test_what_is_asked_of_nothing_or_of_one_triple_is_refused(written):
     with load(written[0]) as run:
         with pytest.raises(ConfigError, match=r"edges is empty: give the edges .* \(E, 3\)"):
@@ -415,7 +432,10 @@ def test_what_is_no_name_is_refused(written, ask, message):
         ({"ks": [0]}, r"^ks is \[0\]; allowed: whole numbers"),
         ({"ks": []}, r"^ks is \[\]; allowed: whole numbers"),
         ({"ks": [[1]]}, r"^ks is \[\[1\]\]; allowed: whole numbers"),
-        ({"edges": iter([])}, r"edges is <.*>; allowed: an array \(E, 3\) of ids"),
+        ({"edges": iter([])}, r"edges is empty: give the edges .* names or as ids \(E, 3\)"),
+        ({"edges": 5}, r"edges is 5 \(int\); allowed: a list of triples .*an array \(n, 3\) of ids"),
+        ({"edges": "valid"}, r"edges is 'valid' \(str\); allowed: a list of triples"),
+        ({"edges": np.array(5)}, r"edges have shape \(\) and type int64; expected \(E, 3\) integers"),
     ],
 )
 def test_numbers_of_an_evaluation_that_are_none_are_refused(tmp_path, wrong, said):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from marius_py.convert.named import from_frame
@@ -44,13 +45,27 @@ def score(
     return score_edges(run, edge_ids(run, triples), memory_bytes=memory_bytes)
 
 
+def are_names(edges: Any) -> bool:
+    """Whether edges come as names rather than ids, which are the numbers of an array or a tensor.
+
+    >>> are_names([(3, 0, 4)]), are_names(np.array([(3, 0, 4)])), are_names(np.array([("3", "0", "4")]))
+    (True, False, True)
+    """
+    if isinstance(edges, np.ndarray):
+        return edges.dtype.kind in "OSTU"
+    return not isinstance(edges, torch.Tensor)
+
+
 def edge_ids(
-    run: RunReader, triples: Iterable[Sequence[Name | None]] | NDArray[np.integer]
+    run: RunReader,
+    triples: Iterable[Sequence[Name | None]] | NDArray[np.integer],
+    *,
+    what: str = "triples",
 ) -> NDArray[np.int64]:
     """Ids (n, 3) of edges: an id array (n, 3), or names (head, relation, tail), or (head, tail).
 
     Names come in any iterable of triples, or in a data frame. In a graph without relations the relation may
-    be None.
+    be None. Messages call the triples `what`.
 
     Raises:
         ConfigError: an unknown or missing name, another shape, or what holds no triples.
@@ -59,18 +74,18 @@ def edge_ids(
         edges = triples.astype(np.int64)
         limits = (run.num_nodes, max(run.graph.num_relations, 1), run.num_nodes)
         if edges.ndim != 2 or edges.shape[1] != 3:
-            raise ConfigError(f"triples have shape {edges.shape}; expected (n, 3) ids")
+            raise ConfigError(f"{what} have shape {edges.shape}; expected (n, 3) ids")
         if len(edges) and ((edges < 0).any() or (edges >= np.array(limits)).any()):
-            raise ConfigError(f"ids of triples must lie below {limits} (nodes, relations, nodes), from 0")
+            raise ConfigError(f"ids of {what} must lie below {limits} (nodes, relations, nodes), from 0")
         return edges
-    rows = _rows(triples)
+    rows = _rows(triples, what)
     widths = {len(row) for row in rows}
     if not rows:
         return np.empty((0, 3), dtype=np.int64)
     if widths == {2} and not run.graph.has_relations:
         rows = [(row[0], "", row[1]) for row in rows]
     elif widths != {3}:
-        raise ConfigError(f"triples have {sorted(widths)} parts; expected (head, relation, tail) each")
+        raise ConfigError(f"{what} have {sorted(widths)} parts; expected (head, relation, tail) each")
     for number, row in enumerate(rows, 1):
         missing = [part for part, name in zip(PARTS, row, strict=True) if name is None]
         if missing and (missing != ["relation"] or run.graph.has_relations):
@@ -82,23 +97,23 @@ def edge_ids(
     return queries.ids
 
 
-def _rows(triples: Any) -> list[tuple[Any, ...]]:
+def _rows(triples: Any, what: str) -> list[tuple[Any, ...]]:
     """The triples of a frame or an iterable, in its order; ConfigError for what holds none."""
     if hasattr(triples, "columns"):
         named = from_frame(triples, None)
         parts = (named.heads, named.relations, named.tails)
         return list(zip(*(map(str, part) for part in parts if part is not None), strict=True))
     if not _is_iterable(triples) or isinstance(triples, (str, bytes, Mapping)):
-        raise ConfigError(f"triples is {triples!r} ({type(triples).__name__}); allowed: {_ALLOWED}")
+        raise ConfigError(f"{what} is {triples!r} ({type(triples).__name__}); allowed: {_ALLOWED}")
     given = list(triples)
     if len(given) in (2, 3) and all(map(is_name, given)):
         shown = ", ".join(map(repr, map(str, given)))
-        raise ConfigError(f"triples is the single triple ({shown}); pass a list of triples")
+        raise ConfigError(f"{what} is the single triple ({shown}); pass a list of triples")
     for number, row in enumerate(given, 1):
         if not _is_iterable(row) or isinstance(row, (str, bytes, Mapping, Set)):  # of a set nothing is first
             raise ConfigError(
                 f"triple {number} is {row!r} ({type(row).__name__}); expected (head, relation, tail): "
-                f"triples may be {_ALLOWED}"
+                f"{what} may be {_ALLOWED}"
             )
     return [tuple(row) for row in given]
 

@@ -118,6 +118,7 @@ def used(run: Run) -> list[object]:
     scores = run.score([("Norway", "borders", "Sweden")]) + run.score(np.array([[0, 1, 2]]))
     row: NDArray[np.float32] = run.embedding("Norway")
     metrics: Metrics = run.evaluate("valid", ks=[1, 5], details=True)
+    metrics = run.evaluate(edges=[("Norway", "borders", "Sweden")], among=["Sweden", "Finland"])
     files: list[Path] = run.to_parquet("embeddings.parquet")
     mrr: float = marius_py.evaluate(run, {"split": "valid"})["mrr"]
     seconds = None if run.result is None else run.result["train"]["seconds"]
