@@ -168,6 +168,9 @@ def test_unknown_names_get_a_suggestion(written):
             run.embeddings("Oslo")
         with pytest.raises(ConfigError, match="allowed: 0 to 9"):
             run.embeddings(np.array([10]))
+        for ids in (np.array(3), np.array([[3, 4, 5]])):
+            with pytest.raises(ConfigError, match=r"node ids have shape \(.*\); expected \(n,\)"):
+                run.embeddings(ids)
 
 
 def test_edges_of_a_frame_to_rank_are_names(written):

@@ -191,9 +191,12 @@ class RunReader:
         """Embeddings (n, D) float32 of nodes by name, or by id (n,), in their order.
 
         Raises:
-            ConfigError: an unknown name, or an id out of range. StorageError: reading failed.
+            ConfigError: an unknown name, an id out of range, or ids of another shape. StorageError: reading
+            failed.
         """
         if isinstance(names, np.ndarray) and np.issubdtype(names.dtype, np.integer):
+            if names.ndim != 1:
+                raise ConfigError(f"node ids have shape {names.shape}; expected (n,)")
             ids = names.astype(np.int64)
             if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= self.num_nodes):
                 raise ConfigError(
@@ -203,7 +206,7 @@ class RunReader:
             ids = self.node_ids(names)
         distinct, inverse = np.unique(ids, return_inverse=True)
         rows = near_rows(self, distinct, self.dim, self.block_rows)
-        return rows[inverse.reshape(-1)]
+        return rows[inverse]
 
     @property
     def block_rows(self) -> int:
