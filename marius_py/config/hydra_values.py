@@ -151,6 +151,22 @@ def _is_plain(value: Any) -> bool:
     return value is None or (isinstance(value, str | int | float) and value != "???")
 
 
+def is_one_value(text: str) -> bool:
+    """Whether hydra's grammar reads a text as one value.
+
+    >>> is_one_value("runs/a"), is_one_value("1e3"), is_one_value("a, b"), is_one_value("it's")
+    (True, True, False, False)
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    with _HYDRA:
+        try:
+            return not OverridesParser.create().parse_override(f"key={text}").is_sweep_override()
+        except HydraException:
+            return False
+
+
 @contextmanager
 def _own_hydra(groups: Path | None) -> Iterator[None]:
     """Our hydra, by one thread at a time; `groups` as `own` of `values_of`."""

@@ -9,6 +9,7 @@ from os import PathLike
 from typing import Any
 
 from marius_py.config.fields import join
+from marius_py.config.hydra_values import is_one_value
 from marius_py.config.known_keys import OPEN
 from marius_py.config.overrides import NESTED, path_keys, quoted
 from marius_py.config.schema import TrainConfig
@@ -22,6 +23,9 @@ NOTES = ("training.regularizer.n3_automatic", "training.regularizer.n3_relation_
 _OF_CLASSES = (*OPEN, "trackers")
 """Keys whose values name classes."""
 
+_OF_ARGUMENTS = tuple(f"{key}." for key in OPEN)
+"""What keys of arguments of classes begin with."""
+
 
 def words_of(settings: Mapping[str, Any], kind: type[Any] = TrainConfig) -> list[str]:
     """Overrides for settings from Python: flat keys, nested mappings as in config.yaml, or a mix of both.
@@ -29,7 +33,8 @@ def words_of(settings: Mapping[str, Any], kind: type[Any] = TrainConfig) -> list
     Of a key that is given both ways the latter value counts, as on the command line.
 
     A mapping with `_target_` for a key of `OPEN` names a class and all of its arguments. Names of files and
-    folders stand for themselves, also "null" and what hydra would take for a quotation or interpolation.
+    folders stand for themselves, also "null" and what hydra would take for a quotation or interpolation; so
+    do texts in such a mapping and, as arguments by a key of their own, those that hydra cannot read.
 
     Args:
         settings: values by key.
@@ -60,6 +65,8 @@ def _words(prefix: str, settings: Mapping[str, Any], paths: set[str]) -> Iterato
             continue
         if key in paths and isinstance(value, (str, PathLike)):
             yield f"{key}={quoted(os.fsdecode(value))}"
+        elif isinstance(value, str) and key.startswith(_OF_ARGUMENTS) and not is_one_value(value):
+            yield f"{key}={quoted(value)}"
         elif not isinstance(value, Mapping):
             yield f"{key}={_word(value, key)}"
         elif key in NESTED and "_target_" in value:

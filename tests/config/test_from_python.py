@@ -149,6 +149,18 @@ def test_any_text_is_an_argument(text: str) -> None:
     assert load_config(words).model.decoder.arguments["text"] == text
 
 
+@pytest.mark.parametrize("text", ["a,b", "it's", "x=y", "(a)", "Übung.npy", "a#b", "choice(a,b)", "a b"])
+def test_a_text_is_an_argument_by_its_own_key(parts: str, text: str) -> None:
+    mine: dict[str, Any] = {"model.decoder": "userparts.MyDecoder", "model.decoder.gamma": text}
+    mine |= {"loss": {"_target_": "userparts.MyLoss", "alpha": text}}
+    mine |= {"optimizer": "userparts.MyOptimizer", "optimizer.momentum": text, "optimizer.lr": "0.5"}
+    config = load_config(words_of(mine))
+    assert config.model.decoder.arguments == {"gamma": text}
+    assert config.loss.arguments == {"alpha": text}
+    assert (config.optimizer.arguments, config.optimizer.lr) == ({"momentum": text}, 0.5)
+    assert load_config(words_of({**mine, "loss.alpha": "1e3"})).loss.arguments == {"alpha": 1000}
+
+
 def test_nested_and_flat_keys_mix() -> None:
     words = words_of({"model": {"decoder": {"norm": "l1"}}, "model.dim": 8, "training": {"patience": None}})
     assert words == ["model.decoder.norm=l1", "model.dim=8", "training.patience=null"]
