@@ -26,6 +26,9 @@ _OF_CLASSES = (*OPEN, "trackers")
 _OF_ARGUMENTS = tuple(f"{key}." for key in OPEN)
 """What keys of arguments of classes begin with."""
 
+_NO_TEXT: Any = object.__str__
+"""The method of types that have a repr alone."""
+
 
 def words_of(settings: Mapping[str, Any], kind: type[Any] = TrainConfig) -> list[str]:
     """Overrides for settings from Python: flat keys, nested mappings as in config.yaml, or a mix of both.
@@ -41,7 +44,7 @@ def words_of(settings: Mapping[str, Any], kind: type[Any] = TrainConfig) -> list
         kind: configuration class.
 
     Raises:
-        ConfigError: no mapping, or a key that is no text.
+        ConfigError: no mapping, a key that is no text, or a value that no setting can have.
 
     >>> words_of({"model": {"dim": 16, "decoder": {"_target_": "transe", "norm": "l1"}}, "resume": True})
     ['model.dim=16', 'model.decoder={_target_:"transe",norm:"l1"}', 'resume=true']
@@ -92,7 +95,19 @@ def _word(value: Any, key: str) -> str:
         return str(value).lower()
     if isinstance(value, type):  # named by its path, as on the command line
         return f"{_module_of(value)}.{value.__qualname__}"
-    return _inside(value, key) if isinstance(value, (list, tuple)) else str(value)
+    if isinstance(value, (list, tuple)):
+        return _inside(value, key)
+    _check_text(value, key)
+    return str(value)
+
+
+def _check_text(value: Any, key: str) -> None:
+    """Refuse what has no text of its own, as functions, generators and most objects have none; bytes, too."""
+    has_text = isinstance(value, (str, int, float)) or type(value).__str__ is not _NO_TEXT
+    if not has_text or isinstance(value, bytes):
+        raise ConfigError(
+            f"{key} is {_shown(value)}; allowed: a text, a number, True, False, None, a list or a mapping"
+        )
 
 
 def _module_of(kind: type[Any]) -> str:

@@ -149,6 +149,17 @@ def test_any_text_is_an_argument(text: str) -> None:
     assert load_config(words).model.decoder.arguments["text"] == text
 
 
+@pytest.mark.parametrize("value", [b"adam", len, (one for one in [1]), object(), 3 + 1j, ...])
+def test_what_no_setting_can_be_is_refused_by_its_key(value: Any) -> None:
+    said = f" is {type(value).__name__} .*; allowed: a text, a number, True, False, None, a list or a mapping"
+    for key in ("evaluation.ks", "training.epochs"):
+        for asked in ({key: value}, {key: [1, value]}):
+            with pytest.raises(ConfigError, match=f"^{re.escape(key)}{said}"):
+                words_of(asked)
+    with pytest.raises(ConfigError, match=f"^model.decoder.weight{said}"):
+        words_of({"model": {"decoder": {"_target_": "transe", "weight": value}}})
+
+
 @pytest.mark.parametrize("text", ["a,b", "it's", "x=y", "(a)", "Übung.npy", "a#b", "choice(a,b)", "a b"])
 def test_a_text_is_an_argument_by_its_own_key(parts: str, text: str) -> None:
     mine: dict[str, Any] = {"model.decoder": "userparts.MyDecoder", "model.decoder.gamma": text}
