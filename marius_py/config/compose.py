@@ -8,7 +8,7 @@ functions: `--help` and the library work without waiting for it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,7 +46,14 @@ def load_config(overrides: Sequence[str] = (), *, config_dir: str | Path | None 
     Raises:
         ConfigError: unknown key, wrong type, value out of range, unreadable override.
     """
-    return compose(TrainConfig, overrides, config_dir=config_dir)
+    is_list = isinstance(overrides, Iterable) and not isinstance(overrides, (str, bytes, Mapping))
+    words = list(overrides) if is_list else []
+    if not is_list or not all(isinstance(word, str) for word in words):
+        raise ConfigError(
+            f'overrides is {overrides!r}; allowed: a list of words, ["model.dim=64"]; marius_py.train takes '
+            '{"model.dim": 64} for settings'
+        )
+    return compose(TrainConfig, words, config_dir=config_dir)
 
 
 def compose(kind: type[T], overrides: Sequence[str] = (), *, config_dir: str | Path | None = None) -> T:

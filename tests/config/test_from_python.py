@@ -194,6 +194,16 @@ def test_python_values_are_checked_too() -> None:
         ModelConfig().dim = 3  # type: ignore[misc]
 
 
+def test_words_are_a_list_of_texts() -> None:
+    wrong: Any
+    for wrong in ({"model.dim": 8}, "model.dim=8", b"model.dim=8", None, 3, ["model.dim=8", 3]):
+        with pytest.raises(
+            ConfigError, match=f"^overrides is {re.escape(repr(wrong))}; allowed: a list of words"
+        ):
+            load_config(wrong)
+    assert load_config(iter(["model.dim=8"])).model.dim == 8  # type: ignore[arg-type]
+
+
 def test_ranges_and_arrays_are_lists():
     for ks in (range(1, 4), np.array([1, 2, 3]), torch.tensor([1, 2, 3]), [1, np.int64(2), 3]):
         words = words_of({"evaluation": {"ks": ks}, "model.dim": np.int32(8), "model.reciprocal": np.True_})
