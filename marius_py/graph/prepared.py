@@ -169,7 +169,10 @@ def open_graph(path: Path | str) -> Graph:
         MissingPathError (a StorageError): there is no such folder, or it holds no graph.
         StorageError: one of its files is missing or has the wrong size, or the folder may not be entered.
         FormatError: graph.json is damaged, no graph's, or of another format version.
+        ConfigError: `path` is no path.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise ConfigError(f"path is {path!r}, {type(path).__name__}; allowed: a prepared graph's folder")
     with os_errors_as_storage("open the graph", Path(path)):
         return _open(Path(path))
 

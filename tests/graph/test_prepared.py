@@ -164,6 +164,11 @@ def test_missing_folder_and_files(tmp_path: Path) -> None:
     with pytest.raises(MissingPathError, match=r"it has no graph\.json; prepare one there first$"):
         open_graph(tmp_path)
     make(tmp_path / "g")
+    for wrong in (open_graph(tmp_path / "g"), None, b"g"):
+        with pytest.raises(
+            ConfigError, match=rf", {type(wrong).__name__}; allowed: a prepared graph's folder$"
+        ):
+            open_graph(wrong)  # type: ignore[arg-type]
     with pytest.raises(MissingPathError, match=r"graph\.json; give the folder that marius-prepare wrote$"):
         open_graph(tmp_path)
     with pytest.raises(MissingPathError, match=f"a file in the folder of a .* give graph={tmp_path}/g$"):
