@@ -22,6 +22,25 @@ _LAZY = {
 }
 """Name → module that holds it."""
 
+_MODULES = (
+    "assembly",
+    "errors",
+    "export",
+    "generate",
+    "graph",
+    "importing",
+    "nn",
+    "ordering",
+    "predict",
+    "prepare",
+    "report",
+    "testing",
+    "tracking",
+    "types",
+    "verify",
+)
+"""Modules that are found, like names, without an import of their own: those that users need."""
+
 __all__ = [
     "TrainConfig",
     "__version__",
@@ -34,6 +53,21 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from marius_py import assembly as assembly
+    from marius_py import errors as errors
+    from marius_py import export as export
+    from marius_py import generate as generate
+    from marius_py import graph as graph
+    from marius_py import importing as importing
+    from marius_py import nn as nn
+    from marius_py import ordering as ordering
+    from marius_py import predict as predict
+    from marius_py import prepare as prepare
+    from marius_py import report as report
+    from marius_py import testing as testing
+    from marius_py import tracking as tracking
+    from marius_py import types as types
+    from marius_py import verify as verify
     from marius_py.api import evaluate, train
     from marius_py.config import TrainConfig, load_config
     from marius_py.convert import graph_from
@@ -44,7 +78,9 @@ if TYPE_CHECKING:
 if not TYPE_CHECKING:  # where a name that is none is to be found by those who check types
 
     def __getattr__(name: str) -> Any:
-        """Import a name of `__all__` on first use."""
+        """Import a name of `__all__` or a module of `_MODULES` on first use."""
+        if name in _MODULES:
+            return importlib.import_module(f"{__name__}.{name}")
         if name in _LAZY:
             value = getattr(importlib.import_module(_LAZY[name]), name)
             globals()[name] = value
@@ -54,4 +90,4 @@ if not TYPE_CHECKING:  # where a name that is none is to be found by those who c
 
 def __dir__() -> list[str]:
     """Names without importing what they stand for."""
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULES})

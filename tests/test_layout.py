@@ -204,6 +204,19 @@ def test_lazy_names_are_found() -> None:
         marius_py.nonsense  # noqa: B018
 
 
+def test_modules_are_found_without_an_import_of_their_own() -> None:
+    for use in ("errors.ConfigError", "assembly.Watcher", "nn.Decoder"):
+        _loaded(f"import marius_py; marius_py.{use}")
+    reference = (ROOT.parent / "docs" / "reference.md").read_text(encoding="utf-8")
+    source = (ROOT / "__init__.py").read_text(encoding="utf-8")
+    for name in marius_py._MODULES:
+        assert getattr(marius_py, name).__name__ == f"marius_py.{name}"
+        assert name in dir(marius_py)
+        assert f":: marius_py.{name}" in reference
+        assert f"    from marius_py import {name} as {name}\n" in source  # for those who check types
+    assert not _loaded("import marius_py; marius_py.ordering.beta") & {"torch", "h5py", "numpy", "hydra"}
+
+
 def test_ordering_works_without_torch_and_h5py() -> None:
     code = """
 import sys

@@ -138,6 +138,14 @@ def handled() -> str:
         return str(error)
 
 
+def named() -> tuple[int, str]:
+    """Modules are found after `import marius_py`."""
+    try:
+        return marius_py.ordering.beta(8, 4).loads, marius_py.verify.__name__
+    except marius_py.errors.ScheduleError as error:
+        return 0, str(error)
+
+
 def misspelt() -> None:
     """What is no name of a package that imports its names on first use is found."""
     marius_py.laod("runs/mine")  # type: ignore[attr-defined]
