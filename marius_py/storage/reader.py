@@ -205,9 +205,13 @@ class NodeReader:
         if seen != self._newest[0]:  # parsed once a commit, not once a read: it holds all relations
             self._newest = seen, open_checkpoint(self._path).manifest
         newest = self._newest[1]
+        if newest.store_id != self._manifest.store_id:
+            raise ReplacedError(
+                f"{self.folder} is of another run by now than when it was opened: open it anew (in Python "
+                "with marius_py.load), or give the command again"
+            )
         same = (
-            newest.store_id == self._manifest.store_id
-            and newest.slots[part] == self._manifest.slots[part]
+            newest.slots[part] == self._manifest.slots[part]
             and (newest.hashes[part] == self._manifest.hashes[part]).all()
         )
         if not same:

@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import pickle
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -95,6 +96,22 @@ def test_replaced_partition_is_refused_others_go_on(writer: Hdf5PartitionStore) 
     with open_node_reader(writer.folder) as reader:
         np.testing.assert_array_equal(reader.read_rows(0, 10), rows(0, 1)[:10])
     assert verify_node_store(writer.folder) == []
+
+
+def test_a_run_in_the_place_of_another_is_told_from_further_training(tmp_path: Path) -> None:
+    """It may have as many generations, and fewer partitions."""
+    for table in (TABLE, NodeTable(Partitioning(2503, 1), dim=3, state_dim=2)):
+        with create_node_store(tmp_path / "new", table, spare_slots=0) as store:
+            for part in range(table.partitioning.num_partitions):
+                store.write(part, *version(table, part, 0))
+            store.commit(Checkpoint())
+        if table is TABLE:
+            (tmp_path / "new").rename(tmp_path / "s")
+            reader = open_node_reader(tmp_path / "s")
+    shutil.rmtree(tmp_path / "s")
+    (tmp_path / "new").rename(tmp_path / "s")
+    with reader, pytest.raises(StorageError, match=r"/s is of another run by now .*: open it anew"):
+        reader.read_rows(2000, 2010)
 
 
 @pytest.mark.parametrize(("times", "found"), [(4, 0), (99, 1)])
