@@ -1,6 +1,7 @@
 """Objects of other libraries become the graphs that they are, and runs can be trained on them directly."""
 
 import warnings
+from functools import partial
 from types import SimpleNamespace
 
 import networkx as nx
@@ -87,6 +88,19 @@ def test_columns_that_are_chosen_twice(tmp_path):
     with pytest.raises(ConfigError, match="data is None"):
         graph_from(None, tmp_path / "g", valid=frame)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "columns", [{"s", "p", "o"}, frozenset("spo"), {"o": "tail", "s": "head", "p": "relation"}]
+)
+def test_columns_without_an_order_are_refused(tmp_path, columns):
+    frame = pd.DataFrame({"s": ["a", "b"], "p": ["r", "r"], "o": ["b", "c"]})
+    frame.to_csv(tmp_path / "edges.csv", index=False)
+    said = rf"columns is .*, of type {type(columns).__name__}; allowed: a list, in the order head"
+    for make in (partial(graph_from, frame), partial(prepare, tmp_path / "edges.csv")):
+        with pytest.raises(ConfigError, match=said):
+            make(tmp_path / "g", columns=columns, overwrite=True)
+        assert make(tmp_path / "g", columns=dict.fromkeys("spo").keys(), overwrite=True).num_relations == 1
 
 
 @pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])

@@ -20,6 +20,7 @@ from marius_py.errors import ConfigError, FormatError
 from marius_py.prepare.blocks import name_fault, pandas_index
 from marius_py.prepare.column_names import (
     UnclearColumnsError,
+    check_order,
     doubt_ids,
     first_of,
     is_word,
@@ -159,6 +160,7 @@ def from_frame(
             f"{type(frame).__name__} is lazy, its rows are not in memory yet: give what .collect() returns, "
             "or write a Parquet file for marius_py.prepare.prepare where memory is short"
         )
+    check_order(columns)
     present = list(frame.schema.names if _is_arrow(frame) else frame.columns)
     weights = None
     if weight is not None and (weighted or weight in present):

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from marius_py.errors import FormatError
+from marius_py.errors import ConfigError, FormatError
 
 WORDS = {
     "head": (
@@ -91,6 +91,15 @@ class UnclearColumnsError(FormatError):
         self.problem = problem
         self.with_relation = with_relation
         self.without = without
+
+
+def check_order(columns: object) -> None:
+    """Refuse columns in a set, whose order is none, and in a mapping, whose order nobody means."""
+    if isinstance(columns, (set, frozenset, Mapping)):
+        raise ConfigError(
+            f"columns is {columns!r}, of type {type(columns).__name__}; allowed: a list, in the order head, "
+            "(relation,) tail"
+        )
 
 
 def tells_ends(names: Sequence[str]) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from marius_py.errors import ConfigError, MissingPathError
 from marius_py.prepare.advice import elsewhere
 from marius_py.prepare.blocks import EdgeSource
+from marius_py.prepare.column_names import check_order
 from marius_py.prepare.columns import ColumnKey, Header, WeightKey
 from marius_py.prepare.text import TextSource
 from marius_py.prepare.typed import NumpySource, ParquetSource
@@ -87,6 +88,7 @@ def open_source(
             + (f"; {twice}" if other == PIPE else "")
         )
     kind = format_of(path, format)
+    check_order(columns)
     keys = None if columns is None else list(columns)
     if kind in _DELIMITERS:
         return TextSource(
