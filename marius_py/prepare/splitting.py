@@ -14,7 +14,7 @@ the edges of those few, whatever the number of rows.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -249,7 +249,8 @@ def random_counts(num_edges: int, split: Sequence[float], path: object) -> tuple
 
 def check_shares(split: Sequence[float]) -> list[float]:
     """The shares of a random split; ConfigError unless they are three that add up to 1, train above 0."""
-    shares = list(split)
+    has_order = isinstance(split, Iterable) and not isinstance(split, (set, frozenset))
+    shares = list(split) if has_order else []
     valid = len(shares) == 3 and all(isinstance(s, (int, float)) and 0 <= s <= 1 for s in shares)
     if not valid or abs(sum(shares) - 1) > 1e-6 or shares[0] <= 0:
         raise ConfigError(

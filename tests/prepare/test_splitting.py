@@ -4,6 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -186,12 +187,14 @@ def test_edges_that_are_missing_to_a_split_are_said(
         ((0.9, 0.1), "give three shares"),
         ((0.8, 0.1, 0.05, 0.05), "give three shares"),
         ((1, -0.1, 0.1), "give three shares"),
+        (0.8, r"split is 0\.8; give three shares"),
+        ({0.8, 0.15, 0.05}, "give three shares"),
         ((0.9, 0.05, 0.06), "add up to 1"),
         ((0, 0.5, 0.5), "train above 0"),
         ((0.1, 0.9, 0), "leaves none for train"),
     ],
 )
-def test_wrong_shares_are_refused(split: tuple[float, ...], message: str) -> None:
+def test_wrong_shares_are_refused(split: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         random_counts(2, split, "x")
 
