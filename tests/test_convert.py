@@ -667,6 +667,9 @@ def test_weights_of_a_frame(tmp_path, make):
     assert graph.num_edges["test"] == 2
     for options, message in (
         ({"weight": "amounts"}, "weight is 'amounts'; allowed: one of the frame's"),
+        ({"weight": pd.Series([1.0])}, "weight is of type Series; allowed: the name of what holds"),
+        ({"weight": np.ones(3)}, "weight is of type ndarray; allowed: the name of what holds"),
+        ({"weight": pl.Series([1.0])}, "weight is of type Series; allowed: the name of what holds"),
         ({"weight": "source", "columns": ["source", "target"]}, "is no part of the edges"),
         ({"weight": "target", "columns": ["source", "amount"]}, "column 'target' is for weights"),
     ):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -113,6 +113,11 @@ def graph_from(
             f"weight= has no effect on {type(data).__name__}: it belongs to a frame, a NetworkX graph, a PyG "
             "Data or HeteroData; for arrays, give weights= of marius_py.prepare.prepare_arrays, or leave it "
             "out"
+        )
+    if not isinstance(weight, Hashable):
+        raise ConfigError(
+            f"weight is of type {type(weight).__name__}; allowed: the name of what holds the weights in "
+            f"{type(data).__name__}"
         )
     if kinds == {"hetero"}:
         arrays, names = number_hetero(parts, weight)
