@@ -303,6 +303,8 @@ def test_pyg(tmp_path):
     graph = graph_from(data, tmp_path / "g", split=(1, 0, 0))
     assert graph.num_nodes == 5
     assert named_edges(graph) == [("0", "0", "1"), ("1", "1", "2"), ("2", "0", "0")]
+    with pytest.raises(ConfigError, match="node_names is of type dict; allowed: a list of names"):
+        graph_from(data, tmp_path / "m", node_names={"b": 1, "a": 0})
     graph = graph_from(data, tmp_path / "n", split=(1, 0, 0), node_names=list("abcde"))
     assert named_edges(graph) == [("a", "0", "b"), ("b", "1", "c"), ("c", "0", "a")]
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from marius_py.convert.cells import check_weights
 from marius_py.errors import ConfigError, FormatError
-from marius_py.prepare.arrays import most_numbers
+from marius_py.prepare.arrays import listed_names, most_numbers
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def number_pyg(
     stated = [count for count in map(_stated_nodes, parts.values()) if count is not None]
     if node_names is None:
         return arrays, {"num_nodes": max(stated, default=None), **weights}
-    names = list(node_names)
+    names = listed_names(node_names, "node_names")
     if max(stated, default=0) > len(names):
         raise ConfigError(
             f"num_nodes is {max(stated)}, but node_names has {len(names)}: every node needs one"

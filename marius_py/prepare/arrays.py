@@ -6,7 +6,7 @@ No dictionary is built: beyond a block, memory is about 30 bytes a node. Names, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -274,11 +274,21 @@ def _blocks(blocks: EdgeBlocks | None) -> Iterator[tuple[Any, Any]]:
             yield block[span], None if weights is None else weights[span]
 
 
+def listed_names(names: Iterable[str], key: str) -> list[str]:
+    """Names by number; ConfigError for one text, and for a set or a mapping, where no place is a number."""
+    if isinstance(names, (str, bytes, set, frozenset, Mapping)):
+        raise ConfigError(
+            f"{key} is of type {type(names).__name__}; allowed: a list of names, in the order of their "
+            "numbers"
+        )
+    return list(names)
+
+
 def _names(names: Sequence[str] | None, key: str) -> Any | None:
     if names is None:
         return None
     try:
-        array = pa.array(list(names), pa.large_string())
+        array = pa.array(listed_names(names, key), pa.large_string())
     except UnicodeEncodeError as error:
         raise ConfigError(f"{key} holds {error.object!r}, which {name_fault(error.object)}") from error
     except (pa.ArrowException, TypeError) as error:
