@@ -217,9 +217,15 @@ class _Reader:
         return values.astype(np.float32)
 
     def _check(self, split: str, block: Any, before: int) -> None:
-        if not isinstance(block, np.ndarray) or block.ndim != 2 or block.shape[1] not in (2, 3):
-            shape = getattr(block, "shape", type(block).__name__)
-            raise FormatError(f"{split} has a block of shape {shape}; edges need an array (E, 3) or (E, 2)")
+        if not isinstance(block, np.ndarray):
+            raise FormatError(
+                f"{split} has a block that is a {type(block).__name__}; edges need a NumPy array (E, 3) or "
+                "(E, 2), or several: numpy.asarray makes one, and marius_py.graph_from takes lists and frames"
+            )
+        if block.ndim != 2 or block.shape[1] not in (2, 3):
+            raise FormatError(
+                f"{split} has a block of shape {block.shape}; edges need an array (E, 3) or (E, 2)"
+            )
         if block.dtype.kind not in "iu":
             raise FormatError(f"{split} has a block of type {block.dtype}; edges need an integer type")
         if self.width not in (None, block.shape[1]):

@@ -77,7 +77,8 @@ def test_wide_ids_near_the_limit_of_int32(tmp_path: Path) -> None:
         (np.zeros((5, 4), int), {}, FormatError, r"shape \(5, 4\)"),
         (np.zeros(5, int), {}, FormatError, r"shape \(5,\)"),
         (np.zeros((5, 3)), {}, FormatError, "type float64"),
-        ([[1, 2, 3]], {}, FormatError, "shape list"),
+        ([[1, 2, 3]], {}, FormatError, "train has a block that is a list; .*graph_from takes lists"),
+        ([(1, 2, 3), (2, 2, 4)], {}, FormatError, "a block that is a tuple; edges need a NumPy array"),
         (np.array([[0, 0, 1], [0, 0, -1]]), {}, FormatError, "row 1: node number -1; allowed"),
         (
             np.array([[0, 0, 1], [0, 0, 9]]),
