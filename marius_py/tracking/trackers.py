@@ -14,6 +14,7 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any
@@ -261,7 +262,7 @@ class Trackers:
     def _each(self, method: str, *arguments: Any, **named: Any) -> None:
         for tracker in list(self._trackers):
             try:
-                getattr(tracker, method)(*arguments, **named)
+                getattr(tracker, method)(*deepcopy(arguments), **named)  # to change, and keep, as it likes
             except Exception as error:
                 self._trackers.remove(tracker)
                 logger.warning(

@@ -52,6 +52,19 @@ class Failing(Recorder):
         raise OSError("still no space")
 
 
+class Greedy(Tracker):
+    """Takes what it is told out of it."""
+
+    def start(self, folder, settings):
+        settings.clear()
+
+    def log(self, epoch, values):
+        values.pop("loss")
+
+    def finish(self, epoch, values, *, success):
+        values.clear()
+
+
 class Unlucky(Recorder):
     def __init__(self):
         raise KeyError("WHERE_TO")
@@ -65,7 +78,7 @@ class Needy(Recorder):
 def test_a_run(tmp_path, caplog):
     Recorder.calls.clear()
     Failing.calls.clear()
-    names = [f"{__name__}.Recorder", "csv", f"{__name__}.Failing"]
+    names = [f"{__name__}.Greedy", f"{__name__}.Recorder", "csv", f"{__name__}.Failing"]
     with marius_py.train(EDGES, tmp_path / "run", {**SETTINGS, "trackers": names}) as run:
         history, result = run.history, run.result
     start, *logs, end = Recorder.calls
