@@ -9,6 +9,7 @@ import signal
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -132,6 +133,10 @@ class _Heeding(Passing):
         """Take over the signal once there is something to commit."""
         super().on_start(trainer, num_edges, epochs_done)
         self.interrupts.begin(trainer)
+
+    def on_epoch(self, line: Mapping[str, Any]) -> None:
+        """Pass on a copy: the line itself is committed, and later epochs are compared with it."""
+        super().on_epoch(deepcopy(line))
 
     def on_progress(self, edges: int) -> None:
         """Pass on, and note what is raised."""

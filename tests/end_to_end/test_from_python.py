@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -282,6 +282,21 @@ def test_what_is_no_watcher_is_refused(watcher: Any, graph: Path, tmp_path: Path
     with pytest.raises(ConfigError, match=message):
         marius_py.evaluate(tmp_path / "run", watcher=watcher)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_watcher_may_change_the_lines_that_it_is_told(graph: Path, tmp_path: Path) -> None:
+    class Table(Watcher):
+        rows: ClassVar[list[Any]] = []
+
+        def on_epoch(self, line: Any) -> None:
+            line["mrr"] = line.pop("valid").pop("mrr")
+            line["when"] = object()
+            self.rows.append(line)
+
+    settings = {**SMALL, "training": {"epochs": 2, "valid_every": 1, "patience": 2}}
+    with marius_py.train(graph, tmp_path / "run", settings, watcher=Table()) as run:
+        assert [line["valid"]["mrr"] for line in run.history] == [row["mrr"] for row in Table.rows]
+        assert "when" not in run.history[0]
 
 
 @pytest.mark.parametrize("mode", ["inline", "threaded"])
