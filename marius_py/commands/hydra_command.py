@@ -74,7 +74,8 @@ def configured(command: HydraCommand, argv: Sequence[str] | None) -> int:
 
 def _compose_and_run(command: HydraCommand, kind: type[Any], words: Sequence[str]) -> None:
     from marius_py import config as configs
-    from marius_py.config.overrides import keys_in
+    from marius_py.config.compose import naming_files
+    from marius_py.config.overrides import keys_in, prepare_overrides
     from marius_py.config.saved import yaml_text
 
     flags = _parse_flags(words, command.name)
@@ -85,7 +86,10 @@ def _compose_and_run(command: HydraCommand, kind: type[Any], words: Sequence[str
     elif flags.hydra or flags.sweep:
         _through_hydra(command, kind, flags)
     else:
-        command.run(configs.compose(kind, flags.overrides, config_dir=flags.config_dir))
+        config = configs.compose(kind, flags.overrides, config_dir=flags.config_dir)
+        given = prepare_overrides(kind, flags.overrides, config_dir=flags.config_dir)
+        with naming_files(kind, given, flags.config_dir):
+            command.run(config)
 
 
 def _parse_flags(words: Sequence[str], command: str) -> _Flags:
@@ -128,7 +132,7 @@ def _through_hydra(command: HydraCommand, kind: type[Any], flags: _Flags) -> Non
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     from marius_py.config import EvaluateConfig
-    from marius_py.config.compose import NAMES, config_from
+    from marius_py.config.compose import NAMES, config_from, naming_files
     from marius_py.config.groups import own_groups
     from marius_py.config.overrides import (
         job_words,
@@ -162,7 +166,8 @@ def _through_hydra(command: HydraCommand, kind: type[Any], flags: _Flags) -> Non
             resumes = getattr(config, "resume", False)  # it may go on with the run of a job before
             places = {} if resumes else {key: getattr(config, key) for key in command.places}
             jobs.check(places)
-            found = command.run(config)
+            with naming_files(kind, given, flags.config_dir):
+                found = command.run(config)
             jobs.written |= {os.path.realpath(name): number for name in places.values() if name is not None}
             return found
 

@@ -7,14 +7,16 @@ functions: `--help` and the library work without waiting for it.
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from marius_py.config.evaluate_schema import EvaluateConfig
 from marius_py.config.groups import conf_dir, own_groups, refused
-from marius_py.config.hydra_values import files_of, plain_of, values_of
+from marius_py.config.hydra_values import files_of, is_choice, plain_of, values_of
 from marius_py.config.near import UnknownKeyError
 from marius_py.config.overrides import (
     keys_in,
@@ -27,7 +29,7 @@ from marius_py.config.prepare_schema import PrepareConfig
 from marius_py.config.saved import as_given, keys_of_file, overlay, saved_settings
 from marius_py.config.schema import TrainConfig
 from marius_py.config.sections import build
-from marius_py.errors import ConfigError
+from marius_py.errors import ConfigError, MariusError
 from marius_py.storage.targets import check_working_directory
 
 T = TypeVar("T", TrainConfig, EvaluateConfig, PrepareConfig)
@@ -114,13 +116,8 @@ def config_from(
             defaults = _compose_plain(NAMES[kind], [], config_dir)
             keys = keys_in(overrides) | _chosen_keys(NAMES[kind], overrides, config_dir)
             composed = overlay(as_given(saved), composed, defaults, keys)
-    try:
+    with naming_files(kind, overrides or (), config_dir):
         config = build(kind, composed)
-    except UnknownKeyError as error:
-        file = None if overrides is None else _file_with(error.key, NAMES[kind], overrides, config_dir)
-        if file is None:
-            raise
-        raise ConfigError(f"{file}: {error}") from error
     if overrides is not None and isinstance(config, TrainConfig):
         warn_of_idle(config, overrides)
     return config
@@ -162,17 +159,49 @@ def _check_packages(name: str, overrides: Sequence[str], config_dir: str | Path 
             )
 
 
-def _file_with(key: str, name: str, overrides: Sequence[str], config_dir: str | Path | None) -> Path | None:
-    """The file of a user's own groups, of those composed, that sets a key; the rest as for `_chosen_keys`."""
+@contextmanager
+def naming_files(kind: type[Any], overrides: Sequence[str], config_dir: str | Path | None) -> Iterator[None]:
+    """Put before a ConfigError about a key the file of a user's own groups that set it, if one did.
+
+    Args:
+        kind, overrides, config_dir: what was composed; a key that one of `overrides` sets is no file's.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        file = None
+        with suppress(MariusError, OSError):  # the folder may have gone since
+            file = (
+                None if config_dir is None else _file_with(_key_of(error), NAMES[kind], overrides, config_dir)
+            )
+        if file is None:
+            raise
+        raise type(error)(f"{file}: {error}") from error
+
+
+def _key_of(error: ConfigError) -> str:
+    """The key that an error is about, which its message begins with; "" if it begins with none."""
+    begins = re.match(r"[a-z]\w*(\.\w+)*(?=[= ])", str(error))
+    return error.key if isinstance(error, UnknownKeyError) else begins[0] if begins else ""
+
+
+def _file_with(key: str, name: str, overrides: Sequence[str], config_dir: str | Path) -> Path | None:
+    """The file of a user's own groups, the last of those composed, that sets a key which no word does."""
     own = own_groups(name, config_dir)
-    if own is None:
+    given = keys_in([word for word in overrides if not is_choice(word)])
+    if own is None or not key or any(_holds(one.removesuffix("._target_"), key) for one in given):
         return None
-    for one in files_of(name, overrides, own).defaults:
+    for one in reversed(files_of(name, overrides, own).defaults):
         path = own / f"{one.config_path}.yaml"
         keys = keys_of_file(path, one.package or "") if path.is_file() else ()
-        if any(f"{found}.".startswith(f"{key}.") for found in keys):
+        if any(_holds(found, key) or _holds(key, found) for found in keys):
             return path
     return None
+
+
+def _holds(section: str, key: str) -> bool:
+    """Whether `key` is `section` or lies in it."""
+    return f"{key}.".startswith(f"{section}.")
 
 
 def _chosen(

@@ -98,7 +98,7 @@ def _groups() -> frozenset[str]:
     return frozenset(one.name for one in conf_dir().iterdir() if one.is_dir())
 
 
-def _is_choice(word: str) -> bool:
+def is_choice(word: str) -> bool:
     """Whether a word chooses a file of one of the package's groups."""
     match = _PLAIN.match(word)
     return match is not None and match["key"] in _groups()
@@ -106,7 +106,7 @@ def _is_choice(word: str) -> bool:
 
 def _is_value(word: str) -> bool:
     """Whether a word gives a setting a value in which nothing is interpolated."""
-    return _PLAIN.match(word) is not None and not _is_choice(word)
+    return _PLAIN.match(word) is not None and not is_choice(word)
 
 
 def _upon_files(name: str, words: Sequence[str]) -> dict[str, Any] | None:
@@ -114,8 +114,8 @@ def _upon_files(name: str, words: Sequence[str]) -> dict[str, Any] | None:
 
     hydra's grammar reads the values; they take the place of those of the files, in the order given.
     """
-    choices = tuple(filter(_is_choice, words))
-    given = _read([word for word in words if not _is_choice(word)])
+    choices = tuple(filter(is_choice, words))
+    given = _read([word for word in words if not is_choice(word)])
     if given is None:
         return None
     values = deepcopy(_composed_once(name, choices))

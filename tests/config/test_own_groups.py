@@ -6,11 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from marius_py.config import (
-    EvaluateConfig,
-    compose,
-    load_config,
-)
+from marius_py import cli
+from marius_py.config import EvaluateConfig, compose, load_config
 from marius_py.errors import ConfigError
 from tests.config.composing import error_of
 
@@ -66,6 +63,56 @@ def test_a_file_of_ones_own_with_an_unknown_key_is_named(
     with pytest.raises(ConfigError) as caught:
         load_config(["graph=g", "training.epochs=2", *words], config_dir=tmp_path)
     assert str(caught.value).startswith(f"{file}: unknown key model.dimm; did you mean model.dim?")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words", "message"),
+    [
+        (
+            "experiment/mine",
+            "training: {epochs: 0}",
+            ["experiment=mine"],
+            "training.epochs=0 is out of range",
+        ),
+        ("experiment/mine", "training: 5", ["experiment=mine"], "training=5 has the wrong type"),
+        ("training/mine", "epochs: many", ["training=mine"], "training.epochs='many' has the wrong type"),
+        ("model/mine", "dim: 3", ["model=mine", "training.seed=1"], "model.dim=3 is odd"),
+        ("loss/mine", "{_target_: softmax, x: 1}", ["loss=mine"], "loss.x is no argument of softmax"),
+        ("loss/mine", "_target_: absent.Loss", ["loss=mine"], "loss=absent.Loss: no module named absent"),
+        (
+            "experiment/mine",
+            "graph: /absent/graph",
+            ["experiment=mine"],
+            "graph folder /absent/graph does not exist",
+        ),
+    ],
+)
+def test_a_file_of_ones_own_with_a_wrong_value_is_named(
+    name: str,
+    content: str,
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where a class refuses it, after composing, and in a sweep; not where a word gives the value."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "own" / f"{name}.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"{'# @package _global_' if 'experiment' in name else ''}\n{content}\n")
+    words = ["--config-dir", "own", "output=run", *words, *([] if "graph" in content else ["graph=g"])]
+    for sweep in ([], ["-m"]):
+        assert cli.train([*words, *sweep]) == 2
+        assert capsys.readouterr().err.splitlines()[-1].startswith(f"error: {file}: {message}")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_wrong_value_of_a_word_is_not_put_down_to_a_file(tmp_path: Path) -> None:
+    _written(tmp_path, "# @package _global_\nmodel: {dim: 16}\ntraining: {epochs: 0}\n")
+    for word in ("training.epochs=-1", "model.dim=7", "loss=nopkg"):
+        with pytest.raises(ConfigError, match=f"^{word}"):
+            load_config(["graph=g", "training.epochs=1", "experiment=mine", word], config_dir=tmp_path)
 
 
 @pytest.mark.parametrize("content", ["model: {dim: 16}\n", "", "# mine\n# @package _global_\ndevice: cpu\n"])
