@@ -9,14 +9,16 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from marius_py.config import EvaluateConfig
 from marius_py.errors import ConfigError, MissingPathError, StorageError
 from marius_py.evaluation.edge_files import read_edges
+from marius_py.evaluation.evaluator import none_among
 from marius_py.evaluation.metrics import Metrics
 from marius_py.evaluation.rank_files import check_ranks_file
-from marius_py.evaluation.ranking.candidates import Ids
+from marius_py.evaluation.ranking.candidates import Ids, position_in
 from marius_py.evaluation.ranking.scorer import ModelScorer
 from marius_py.graph import Graph
 from marius_py.machine import available_cores, resolve_device
@@ -34,6 +36,9 @@ from marius_py.types import StageProgress
 
 log = logging.getLogger(__name__)
 
+_BLOCK_EDGES = 1 << 20
+"""Edges that are looked at at once."""
+
 
 def evaluate(config: EvaluateConfig, on_stage: StageProgress | None = None) -> dict[str, Any]:
     """Link-prediction metrics of a run's last commit, or of several runs side by side.
@@ -48,10 +53,10 @@ def evaluate(config: EvaluateConfig, on_stage: StageProgress | None = None) -> d
 
     Raises:
         ConfigError: a folder is no run's, its graph has no edges of the split, a file of edges or names has
-        what the graph lacks, no end of an edge is among the named nodes, the precision is not for a run's
-        decoder, two of `edges`, `among`, `ranks` and `output` are one file, or `ranks` or `output` is one of
-        a run or its graph. StorageError, FormatError: a file is
-        missing or damaged. Of several runs each is opened and checked before the first is ranked.
+        what the graph lacks, no end of an edge is among the named nodes (of a sample by `max_edges`, found
+        once it is ranked), the precision is not for a run's decoder, two of `edges`, `among`, `ranks` and
+        `output` are one file, or `ranks` or `output` is one of a run or its graph. StorageError, FormatError:
+        a file is missing or damaged. Of several runs each is opened and checked before the first is ranked.
     """
     _check_files(config)
     device = resolve_device(config.device)
@@ -78,7 +83,8 @@ def evaluate(config: EvaluateConfig, on_stage: StageProgress | None = None) -> d
         for run, name in zip(runs, names, strict=True):
             if names_among is not None and run.graph.fingerprint not in among:
                 with _named(name):
-                    among[run.graph.fingerprint] = chosen_ids(run, names_among)
+                    chosen = among[run.graph.fingerprint] = chosen_ids(run, names_among)
+                    _check_among(config, run.graph, given.get(run.graph.fingerprint), chosen)
         for run, name in zip(runs, names, strict=True):
             with _named(name):
                 ModelScorer(run.model, run.dim, config.precision)  # refuses a precision for its decoder
@@ -141,6 +147,16 @@ def _check_edges(config: EvaluateConfig, graph: Graph, name: str, given: dict[st
     elif graph.fingerprint not in given:
         with _named(name):
             given[graph.fingerprint] = read_edges(config.edges, graph, **config.input.reading)
+
+
+def _check_among(config: EvaluateConfig, graph: Graph, given: Edges | None, among: Ids) -> None:
+    """Refuse edges none of which has an end among the nodes to rank among. (Of a sample, ranking tells.)"""
+    with graph.edges() as store:
+        blocks = iter([given]) if given is not None else store.blocks(config.split, _BLOCK_EDGES)
+        if any((position_in(among, block[:, ::2].astype(np.int64)) >= 0).any() for block in blocks):
+            return
+    of, count = (config.split, graph.num_edges[config.split]) if given is None else ("given", len(given))
+    raise none_among(count, of, among.size)
 
 
 @contextmanager

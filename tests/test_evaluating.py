@@ -394,6 +394,34 @@ def test_control_characters_in_relations_are_escaped_in_the_table(tmp_path, caps
     assert "\x1b" not in out
 
 
+def test_nothing_to_rank_among_the_named_nodes_is_told_before_a_run_is_ranked(tmp_path, monkeypatch):
+    """Also of the second of two runs, whose graphs have other test edges."""
+    for name, names in (("a", NAMES), ("b", NAMES[::-1])):
+        (tmp_path / name).mkdir()
+        write_run(tmp_path / name, names=names)
+    first, second = (open_graph(tmp_path / name / "graph") for name in ("a", "b"))
+    ends = []
+    for graph in (first, second):
+        with graph.edges() as edges:
+            ids = np.unique(edges.read("test")[:, ::2])
+        ends.append({graph.node_names()[place] for place in ids})
+    (tmp_path / "names.txt").write_text("\n".join(ends[0] - ends[1]), encoding="utf-8")
+    config = settings(
+        tmp_path / "a" / "run", compare=(str(tmp_path / "b" / "run"),), among=str(tmp_path / "names.txt")
+    )
+    _no_ranking(monkeypatch)
+    with pytest.raises(ConfigError) as caught:
+        evaluate(config)
+    assert str(caught.value).startswith(
+        f"compare={tmp_path / 'b' / 'run'}: among: no head and no tail of 5 test"
+    )
+    rows = [f"{name}\tlikes\t{name}" for name in ends[1]]
+    (tmp_path / "given.tsv").write_text("\n".join(rows), encoding="utf-8")
+    (tmp_path / "names.txt").write_text("\n".join(set(NAMES) - ends[1]), encoding="utf-8")
+    with pytest.raises(ConfigError, match=f"^run=.*: among: no head and no tail of {len(rows)} given edges"):
+        evaluate(dataclasses.replace(config, edges=str(tmp_path / "given.tsv")))
+
+
 def _no_ranking(monkeypatch):
     def rank_nothing(*arguments, **named):
         raise AssertionError("ranked before everything was checked")

@@ -279,10 +279,7 @@ class Evaluator:
         asked = position_in(among, edges[:, ::2].astype(np.int64)) >= 0
         heads, tails = asked.sum(axis=0).tolist()
         if not heads + tails:
-            raise ConfigError(
-                f"among: no head and no tail of {len(edges)} {of} edges is one of the {among.size} nodes to "
-                "rank among, so there is nothing to rank; name the nodes that are answers, such as all items"
-            )
+            raise none_among(len(edges), of, among.size)
         logger.info(
             "of %d %s edges, %d heads and %d tails are none of the %d nodes to rank among: they are left out",
             len(edges),
@@ -386,3 +383,11 @@ def degrees_of(
         if first < last:
             found[first:last] = degrees.degrees(start, stop)[ids[first:last] - start]
     return found[inverse].reshape(nodes.shape)
+
+
+def none_among(num_edges: int, of: str, num_nodes: int) -> ConfigError:
+    """The error for so many edges of a split, or "given", without an end among so many nodes."""
+    return ConfigError(
+        f"among: no head and no tail of {num_edges} {of} edges is one of the {num_nodes} nodes to rank "
+        "among, so there is nothing to rank; name the nodes that are answers, such as all items"
+    )
