@@ -231,14 +231,16 @@ def reserve(path: Path, size: int) -> None:
     Where the file system cannot, a later write may.
     """
     descriptor = open_file(path, os.O_RDWR)
+    action = "reserve space for"
     try:
         _enter("fallocate", path, size)
         if not allocate(descriptor, size):
             logger.info("%s: this file system reserves no space, so that writing may find it full", path)
+        action = "flush"
         _enter("fsync", path)
         os.fsync(descriptor)
     except OSError as error:
-        raise storage_error("reserve space for", path, error, size) from error
+        raise storage_error(action, path, error, size) from error
     finally:
         os.close(descriptor)
 

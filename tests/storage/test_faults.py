@@ -385,6 +385,15 @@ def test_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.parametrize(("number", "action"), [(2, "reserve space for"), (3, "flush")])
+def test_the_call_that_fails_when_space_is_reserved_is_told(tmp_path: Path, number: int, action: str) -> None:
+    (tmp_path / "f").touch()
+    with SystemCallFaults(number, errno.EIO) as faults, pytest.raises(StorageError) as caught:
+        files.reserve(tmp_path / "f", 4096)
+    assert [call.name for call in faults.calls] == ["open", "fallocate", "fsync"][:number]
+    assert str(caught.value) == f"cannot {action} {tmp_path / 'f'}: Input/output error"
+
+
 @pytest.mark.parametrize("operation", ["write", "read"])
 def test_direct_transfers_that_are_refused_late(store: Hdf5PartitionStore, operation: str) -> None:
     if store._nodes._direct is None:  # refused at the opening: any descriptor may refuse a transfer
