@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from marius_py.assembly.own_parts import check_loss, check_parts
+from marius_py.assembly.own_sampler import check_sampler
 from marius_py.config import Components, TrainConfig, check_buffer, check_order, make_components
 from marius_py.data.batch_settings import check_answers
 from marius_py.data.importance import group_shares
@@ -53,14 +54,15 @@ def check_room(config: TrainConfig, graph: Graph, table: NodeTable, capacity: in
         capacity: c, partitions in the buffer.
 
     Raises:
-        ConfigError: no schedule exists for it, memory does not hold it and a batch, or more known edges than
-        are held lie between its partitions.
+        ConfigError: no schedule exists for it, memory does not hold it and a batch, more known edges than are
+        held lie between its partitions, or a loss or sampler of the user's own cannot be used with it.
     """
     check_capacity(config, table.partitioning.num_partitions, capacity)
     check_memory(table, capacity, config.storage.device)
     check_batch(config, table, capacity)
     check_questions(config, graph, table.partitioning, capacity)
     check_weights(config, table.partitioning.num_partitions, capacity)
+    check_sampler(config, graph, table.partitioning, capacity)
 
 
 def check_weights(config: TrainConfig, partitions: int, capacity: int) -> None:

@@ -86,7 +86,7 @@ def check_rows(config: TrainConfig, components: Components) -> None:
                 f"{with_unit(needed)}, and {with_unit(free)} of memory are free; set a smaller one"
             )
         rows = np.full((3, width), np.nan, np.float32)
-        with _failing(f"{name}: {fill.__name__} of rows {rows.shape}"):
+        with failing(f"{name}: {fill.__name__} of rows {rows.shape}"):
             fill(rows, np.random.default_rng(0), components.initializer)
         if not np.isfinite(rows).all():
             raise ConfigError(
@@ -117,7 +117,7 @@ def check_loss(config: TrainConfig, loss: Loss, device: torch.device, *, weighs:
     with torch_threads(1):
         for (mask, with_mask), (weight, with_weight) in product(masks, weights):
             what = f"the loss of scores ({edges},) and ({edges}, {count}){with_mask}{with_weight}"
-            with _failing(f"{name}: {what}"):
+            with failing(f"{name}: {what}"):
                 given = scores(edges), scores(edges, count), mask
                 try:
                     found: Any = loss(*given) if weight is None else loss.weighted(*given, weight)
@@ -148,7 +148,7 @@ def check_step(config: TrainConfig, optimizer: SparseOptimizer, dim: int, device
     optimizer.init_state(state)
     rows, states = torch.ones(3, dim, device=device), torch.from_numpy(state).to(device)
     name = f"optimizer.name={config.optimizer.name}: delta of rows {tuple(rows.shape)}"
-    with torch_threads(1), torch.no_grad(), _failing(name):
+    with torch_threads(1), torch.no_grad(), failing(name):
         passed = states.clone()
         found: Any = optimizer.delta(rows.clone(), passed, torch.full_like(rows, 0.5))
         given = [found] if isinstance(found, Tensor) else list(found)
@@ -258,12 +258,12 @@ def _check_scores(
 
     def rows(number: int, width: int, fill: Callable[..., None]) -> Tensor:
         table = np.empty((number, width), np.float32)
-        with _failing(f"{name}: {fill.__name__} of rows {table.shape}"):
+        with failing(f"{name}: {fill.__name__} of rows {table.shape}"):
             fill(table, rng, initializer)
         return torch.from_numpy(table).to(device).requires_grad_()
 
     def ask(what: str, shape: tuple[int, ...], call: Callable[..., Any], *given: Tensor) -> Tensor:
-        with _failing(f"{name}: {what}"):
+        with failing(f"{name}: {what}"):
             found = call(*(one.clone() for one in given))  # a leaf of the graph could not be written to
         if not fits(found, shape):
             raise misfit(f"{name}: {what}", found, shape)
@@ -317,7 +317,7 @@ def _without_gradient(what: str, found: Tensor, given: Mapping[str, Tensor]) -> 
     """Those of the given tensors that nothing leads back to from what was found."""
     if not found.requires_grad:
         return list(given)
-    with _failing(f"{what}: its gradient"):
+    with failing(f"{what}: its gradient"):
         gradients = torch.autograd.grad(
             found.sum(), list(given.values()), retain_graph=True, allow_unused=True
         )
@@ -340,7 +340,7 @@ def _check_alone(what: str, found: Tensor, alone: Tensor) -> None:
 
 
 @contextmanager
-def _failing(what: str) -> Iterator[None]:
+def failing(what: str) -> Iterator[None]:
     """Say with a ConfigError what fails, whatever a user's class raises."""
     try:
         yield
@@ -358,7 +358,7 @@ def check_state(config: TrainConfig, components: Components) -> None:
         not write all of its rows; names `optimizer.name`.
     """
     for dim in (components.decoder.dim, components.decoder.relation_dim):
-        with _failing(f"optimizer.name={config.optimizer.name}: state_dim({dim})"):
+        with failing(f"optimizer.name={config.optimizer.name}: state_dim({dim})"):
             width = components.optimizer.state_dim(dim)
         if not is_whole(width, 0):
             raise ConfigError(
@@ -367,7 +367,7 @@ def check_state(config: TrainConfig, components: Components) -> None:
             )
         what = f"optimizer.name={config.optimizer.name}: init_state of rows (2, {width})"
         state = np.full((2, width), np.nan, np.float32)
-        with _failing(what):
+        with failing(what):
             components.optimizer.init_state(state)
         if np.isnan(state).any():
             raise ConfigError(f"{what} leaves some NaN or not written")
