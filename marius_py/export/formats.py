@@ -53,6 +53,8 @@ _UNWRITTEN = {
     "could hold them"
 }
 """Decoder → why its relations are not exported though there is an operator for them."""
+_VERB = "exporting"
+
 _WRITTEN = (
     (
         {"projector_config.pbtxt"},
@@ -262,7 +264,7 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
     check = partial(_check_target, target, overwrite)
     check()
     try:
-        with folders.new_folder(target, "exporting", check, replace=overwrite) as temporary:
+        with folders.new_folder(target, _VERB, check, replace=overwrite) as temporary:
             yield temporary
             for path in temporary.iterdir():
                 sync_path(path)
@@ -274,6 +276,7 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
 
 def _check_target(target: Path, overwrite: bool) -> None:
     """Refuse with a ConfigError what no folder can take the place of, or none should."""
+    folders.check_folder_name(target, _VERB, f"output={target}")
     with os_errors_as_storage("look at output", target):
         if not target.parent.is_dir():
             raise ConfigError(f"output={target}: there is no folder {target.parent}; create it first")

@@ -12,7 +12,7 @@ from marius_py.errors import ConfigError
 from marius_py.graph.manifest import EDGES_FILE, GRAPH_FILE, NODES_FILE, RELATIONS_FILE
 from marius_py.storage.file_io import os_errors_as_storage
 from marius_py.storage.files import TEMPORARY_SUFFIX
-from marius_py.storage.folders import left_folders, new_folder, temporary_prefix
+from marius_py.storage.folders import check_folder_name, left_folders, new_folder, temporary_prefix
 
 _OWN = (GRAPH_FILE, NODES_FILE, RELATIONS_FILE, EDGES_FILE)
 """All files of a prepared graph."""
@@ -27,7 +27,7 @@ def check_output(output: Path, overwrite: bool) -> None:
     Raises:
         ConfigError: it is a file or below one, a mount point, the current folder or one around it, a prepared
         graph without `overwrite`, read-only or with other things beside its files, or a folder of others; or
-        its path is not UTF-8.
+        its path is not UTF-8, or its name too long.
         StorageError: it lies in a folder that may not be entered.
     """
     try:
@@ -36,6 +36,7 @@ def check_output(output: Path, overwrite: bool) -> None:
         raise ConfigError(
             f"output {output} is not UTF-8, as the path of a Parquet file must be: choose another folder"
         ) from None
+    check_folder_name(Path(os.path.realpath(output)), _VERB, f"output {output}")
     with os_errors_as_storage("look at output", output):
         if not output.exists():
             above = next(one for one in output.absolute().parents if one.exists())

@@ -43,6 +43,7 @@ from marius_py.storage.lock import (
     lock_owner,
 )
 from marius_py.storage.protocols import Checkpoint
+from marius_py.storage.targets import check_length
 
 log = logging.getLogger(__name__)
 
@@ -93,8 +94,9 @@ def check_free(folder: Path, *, resume: bool, trains: bool = False) -> None:
         trains: the caller trains, so that it could resume; others only make new run folders.
 
     Raises:
-        ConfigError, StorageError: as `check_content`, and if it is in use.
+        ConfigError, StorageError: as `check_content`, and if it is in use or its name too long.
     """
+    check_length(folder, folder.name, f"output={folder}")
     if folder.is_dir() and is_locked(folder):
         raise StorageError(
             f"output={folder} is in use: {describe_owner(lock_owner(folder))} trains there; wait for it or "

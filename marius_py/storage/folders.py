@@ -22,6 +22,7 @@ from marius_py.errors import StorageError
 from marius_py.storage.file_io import os_errors_as_storage
 from marius_py.storage.files import made_folders, sync_folder
 from marius_py.storage.lock import if_it_is_gone, is_abandoned, try_flock
+from marius_py.storage.targets import check_length
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ def locked_folder(parent: Path, prefix: str, doing: str) -> Iterator[Path]:
         StorageError: another process that is `doing` so has taken it for left over.
         OSError: it cannot be made.
     """
-    folder = parent / f"{prefix}{os.getpid()}-{secrets.token_hex(4)}"
+    folder = parent / _unused_name(prefix)
     folder.mkdir()
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -96,6 +97,19 @@ def remove_left(parent: Path, prefix: str, *, older_s: float = 0.0) -> Path | No
 def temporary_prefix(output: Path, verb: str) -> str:
     """What names of temporary folders beside an output begin with."""
     return f".{output.name}.{verb}-"
+
+
+def _unused_name(prefix: str) -> str:
+    return f"{prefix}{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def check_folder_name(output: Path, verb: str, named: str) -> None:
+    """Refuse a folder, as for `new_folder` and with its key as `named`, for whose name there is no room.
+
+    Raises:
+        ConfigError: it is too long.
+    """
+    check_length(output, _unused_name(temporary_prefix(output, verb)), named)
 
 
 @contextmanager

@@ -30,8 +30,7 @@ class Replacing:
     def __init__(self, targets: Sequence[Path]) -> None:
         self._places = {target: Path(os.path.realpath(target)) for target in targets}
         self._temporary = {
-            target: place.with_name(f".{place.name}.{os.getpid()}.tmp")
-            for target, place in self._places.items()
+            target: place.with_name(temporary_name(place)) for target, place in self._places.items()
         }
         self._locks: dict[Path, int] = {}
         self._replaced: list[Path] = []
@@ -86,6 +85,11 @@ class Replacing:
         done = " and ".join(map(str, self._replaced))
         said = f"{done} had been replaced already" if done else "nothing was replaced"
         return StorageError(f"writing {written} failed: {reason_of(error)}; {said}")
+
+
+def temporary_name(place: Path) -> str:
+    """Name of the file beside a place without links that this process writes instead."""
+    return f".{place.name}.{os.getpid()}.tmp"
 
 
 def _remove_stale(target: Path) -> None:

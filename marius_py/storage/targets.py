@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from marius_py.errors import ConfigError, MissingPathError, StorageError
+from marius_py.storage.replacing import temporary_name
 
 
 def check_working_directory() -> None:
@@ -39,6 +40,28 @@ def check_file_name(target: Path | str, named: str) -> None:
         raise ConfigError(f"{named} is the current folder, or empty; give the name of a file")
 
 
+def check_length(place: Path, beside: str, named: str) -> None:
+    """Refuse a file or folder whose name, or that of what is written `beside` it first, is too long.
+
+    Args:
+        place: of it, without links.
+        beside: the other name.
+        named: as for `check_file_name`.
+
+    Raises:
+        ConfigError: it is.
+    """
+    for name in (place.name, beside):
+        try:
+            os.lstat(place.with_name(name))
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                raise ConfigError(
+                    f"{named}: {place.name[:40]}… is too long for the name of a file or folder, beside which "
+                    "another is written first: give a shorter one"
+                ) from error
+
+
 def check_target(target: Path | str, named: str) -> None:
     """Refuse a file that cannot be written, before the work whose result it is for.
 
@@ -52,7 +75,9 @@ def check_target(target: Path | str, named: str) -> None:
     """
     check_file_name(target, named)
     target = Path(target)
-    folder = Path(os.path.realpath(target)).parent
+    place = Path(os.path.realpath(target))
+    folder = place.parent
+    check_length(place, temporary_name(place), named)
     try:
         if not folder.is_dir():
             missing = folder if target.is_symlink() else target.parent
@@ -62,8 +87,6 @@ def check_target(target: Path | str, named: str) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            raise ConfigError(f"{named}: {target.name[:40]}… is too long for the name of a file") from error
         raise StorageError(
             f"{named}: the folder {folder} cannot be written to ({error.strerror or error}); "
             "give a file in another folder"
