@@ -14,6 +14,7 @@ from marius_py.config.prepare_schema import PrepareConfig
 from marius_py.config.saved import read_yaml
 from marius_py.config.schema import TrainConfig
 from marius_py.errors import ConfigError, FormatError
+from marius_py.storage.targets import check_no_nul
 
 OWN = "custom"
 """File of a group that stands for a class of the user's; who names the class need not choose it."""
@@ -62,6 +63,7 @@ def own_groups(name: str, config_dir: str | Path | None) -> Path | None:
     """
     if config_dir is None:
         return None
+    check_no_nul(config_dir, f"--config-dir {config_dir}")
     folder = Path(os.path.realpath(config_dir))
     if not folder.is_dir():
         raise ConfigError(f"--config-dir {config_dir} is not a folder")

@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args, get_origin
 from marius_py.config.fields import Component
 from marius_py.config.near import suggest
 from marius_py.errors import ConfigError
+from marius_py.storage.targets import check_no_nul
 from marius_py.whole import MAX_INT64
 
 
@@ -109,8 +110,8 @@ def _scalar(value: Any, kind: Any, key: str, hint: Any, item: Field[Any], whole:
         # An unquoted name of digits arrives as an integer; its text is the same.
         if isinstance(value, int) and not isinstance(value, bool):
             value = str(value)
-        if item.metadata["path"] and isinstance(value, PathLike):
-            value = os.fsdecode(value)
+        if item.metadata["path"]:
+            value = _path(value, key)
         if not isinstance(value, str):
             raise wrong
         choices = _choices(hint, item)
@@ -129,6 +130,14 @@ def _scalar(value: Any, kind: Any, key: str, hint: Any, item: Field[Any], whole:
     if kind is int and number > MAX_INT64:
         raise ConfigError(f"{key}={shown(whole)} is out of range: it takes {allowed(hint, item)}, below 2^63")
     return number
+
+
+def _path(value: Any, key: str) -> Any:
+    """The text of a path, if `value` is one, in any type; ConfigError if no file can have it."""
+    value = os.fsdecode(value) if isinstance(value, PathLike) else value
+    if isinstance(value, str):
+        check_no_nul(value, f"{key}={value}")
+    return value
 
 
 def _as_float(value: float) -> float:

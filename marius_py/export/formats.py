@@ -29,6 +29,7 @@ from marius_py.run_files.reader import RunReader
 from marius_py.storage import folders
 from marius_py.storage.file_io import os_errors_as_storage, sync_path
 from marius_py.storage.files import allocate, reason_of
+from marius_py.storage.targets import check_no_nul
 
 Float32 = NDArray[np.float32]
 Blocks = Iterable[tuple[Sequence[str], Float32]]
@@ -260,6 +261,7 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
         StorageError: writing failed, and nothing was replaced unless it says so; or another process exports
             to it.
     """
+    check_no_nul(target, f"output={target}")
     target = Path(os.path.realpath(target))
     check = partial(_check_target, target, overwrite)
     check()

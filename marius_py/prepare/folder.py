@@ -13,6 +13,7 @@ from marius_py.graph.manifest import EDGES_FILE, GRAPH_FILE, NODES_FILE, RELATIO
 from marius_py.storage.file_io import os_errors_as_storage
 from marius_py.storage.files import TEMPORARY_SUFFIX
 from marius_py.storage.folders import check_folder_name, left_folders, new_folder, temporary_prefix
+from marius_py.storage.targets import check_no_nul
 
 _OWN = (GRAPH_FILE, NODES_FILE, RELATIONS_FILE, EDGES_FILE)
 """All files of a prepared graph."""
@@ -30,6 +31,7 @@ def check_output(output: Path, overwrite: bool) -> None:
         its path is not UTF-8, or its name too long.
         StorageError: it lies in a folder that may not be entered.
     """
+    check_no_nul(output, f"output {output}")
     try:
         os.fspath(output.absolute()).encode()
     except UnicodeEncodeError:

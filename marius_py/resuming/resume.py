@@ -43,7 +43,7 @@ from marius_py.storage.lock import (
     lock_owner,
 )
 from marius_py.storage.protocols import Checkpoint
-from marius_py.storage.targets import check_length
+from marius_py.storage.targets import check_length, check_no_nul
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +96,7 @@ def check_free(folder: Path, *, resume: bool, trains: bool = False) -> None:
     Raises:
         ConfigError, StorageError: as `check_content`, and if it is in use or its name too long.
     """
+    check_no_nul(folder, f"output={folder}")
     check_length(folder, folder.name, f"output={folder}")
     if folder.is_dir() and is_locked(folder):
         raise StorageError(

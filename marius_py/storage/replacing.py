@@ -11,6 +11,7 @@ from marius_py.errors import StorageError
 from marius_py.storage.file_io import sync_path
 from marius_py.storage.files import reason_of
 from marius_py.storage.lock import is_abandoned, try_flock
+from marius_py.storage.targets import temporary_name
 
 
 class Replacing:
@@ -85,11 +86,6 @@ class Replacing:
         done = " and ".join(map(str, self._replaced))
         said = f"{done} had been replaced already" if done else "nothing was replaced"
         return StorageError(f"writing {written} failed: {reason_of(error)}; {said}")
-
-
-def temporary_name(place: Path) -> str:
-    """Name of the file beside a place without links that this process writes instead."""
-    return f".{place.name}.{os.getpid()}.tmp"
 
 
 def _remove_stale(target: Path) -> None:

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from marius_py.errors import ConfigError, MissingPathError, StorageError
-from marius_py.storage.replacing import temporary_name
+from marius_py.readable import readable
 
 
 def check_working_directory() -> None:
@@ -22,6 +22,12 @@ def check_working_directory() -> None:
         raise MissingPathError(
             f"the working directory cannot be used ({error.strerror}): change to a folder that exists"
         ) from error
+
+
+def check_no_nul(path: Path | str, named: str) -> None:
+    """Refuse with a ConfigError a path with a NUL, which no system takes; `named` as below."""
+    if "\0" in os.fspath(path):
+        raise ConfigError(f"{readable(named)} holds a NUL character, which no path may: leave it out")
 
 
 def check_file_name(target: Path | str, named: str) -> None:
@@ -38,6 +44,11 @@ def check_file_name(target: Path | str, named: str) -> None:
         raise ConfigError(f"{named} ends in a slash, as a folder does; give the name of a file")
     if not Path(target).name:  # of which no file beside it could be named
         raise ConfigError(f"{named} is the current folder, or empty; give the name of a file")
+
+
+def temporary_name(place: Path) -> str:
+    """Name of the file beside a place without links that this process writes instead."""
+    return f".{place.name}.{os.getpid()}.tmp"
 
 
 def check_length(place: Path, beside: str, named: str) -> None:
@@ -75,6 +86,7 @@ def check_target(target: Path | str, named: str) -> None:
     """
     check_file_name(target, named)
     target = Path(target)
+    check_no_nul(target, named)
     place = Path(os.path.realpath(target))
     folder = place.parent
     check_length(place, temporary_name(place), named)

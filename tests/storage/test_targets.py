@@ -1,4 +1,4 @@
-"""Names for which a folder's file system has no room, or none for the temporary one beside them."""
+"""Places that cannot be written to: names that are too long, be it for what is written first, and NULs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from marius_py.config import EvaluateConfig, load_config
 from marius_py.errors import ConfigError
 from marius_py.export import formats
 from marius_py.prepare.folder import check_output
@@ -39,6 +40,23 @@ def test_a_name_that_is_too_long_is_refused(check: Callable[[Path], None], most:
         with pytest.raises(ConfigError, match=r"bbb… is too long for the name of a file or folder"):
             check(link)
     assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda path: check_target(path, f"output={path}"),
+        lambda path: check_output(Path(path), overwrite=False),
+        lambda path: export(Path(path)),
+        lambda path: check_free(Path(path), resume=False),
+        lambda path: load_config([], config_dir=path),
+        lambda path: EvaluateConfig(run=path),
+        lambda path: EvaluateConfig(run="r", among=Path(path)),
+    ],
+)
+def test_a_path_with_a_nul_is_refused(use: Callable[[str], object]) -> None:
+    with pytest.raises(ConfigError, match=r"a\\x00b holds a NUL character, which no path may: leave it out"):
+        use("a\0b")
 
 
 def test_the_longest_name_can_be_written(tmp_path: Path) -> None:
