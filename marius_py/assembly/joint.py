@@ -244,6 +244,7 @@ class Joint:
         first = earlier.trainer(store, began.capacity)
         first.train(epoch + 1)
         trainer = self.trainer(store, capacity)
+        trainer.follow(first)
         if first.is_interrupted:  # between its end and the watcher's hearing of the next
             trainer.interrupt()
         return trainer.train(epochs)

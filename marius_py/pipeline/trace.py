@@ -47,6 +47,11 @@ class Trace:
         self.current: dict[str, tuple[float, str]] = {} if current is None else current
         """Name of the thread → (start, span) of what it is doing now; the watchdog reads it."""
 
+    def follow(self, earlier: Trace) -> None:
+        """Begin with the spans of another trace of this process, which has ended; before any of its own."""
+        self._events, self._left_out = list(earlier._events), earlier._left_out
+        self._origin = earlier._origin
+
     @contextmanager
     def span(self, name: str, here: Position | None = None) -> Iterator[None]:
         """Time a block under `name`; of which batch it is stands with the event, counted from 1."""

@@ -188,6 +188,10 @@ class Trainer:
         """Seconds so far in each stage of the pipeline and in each wait, by name; stages overlap."""
         return self._trace.seconds
 
+    def follow(self, earlier: Trainer) -> None:
+        """Write the trace of a trainer that has ended, and began the epoch under way, with one's own."""
+        self._trace.follow(earlier._trace)
+
     @property
     def is_interrupted(self) -> bool:
         """Whether `interrupt` has been called, be it too late for `train` to heed it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import re
 from dataclasses import replace
 from functools import partial
@@ -269,9 +270,12 @@ def test_an_epoch_that_began_in_chunks_ends_under_a_sampler_without_any(graph: G
 
     with pytest.raises(InterruptedRunError):
         train(load_config(words), Stop())
-    resumed = [f"output={tmp_path / 'run'}", "resume=true", "negatives=all"]
+    resumed = [f"output={tmp_path / 'run'}", "resume=true", "negatives=all", "pipeline.trace=true"]
     result = train(load_config([*resumed, "training.epochs=2"]))
     assert result["train"]["epochs"] == 2
+    events = json.loads((tmp_path / "run" / "trace.json").read_text())["traceEvents"]
+    begun = {n: [one["ts"] for one in events if one["args"].get("epoch") == n] for n in (1, 2)}
+    assert 0 <= min(begun[1]) <= max(begun[1]) < min(begun[2])  # of both trainers, in one timeline
 
 
 def test_triton_kernels_are_refused_where_a_run_would_train_without_them(
