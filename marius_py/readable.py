@@ -20,6 +20,15 @@ def readable(text: str) -> str:
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+def so_many(count: int, one: str, more: str) -> str:
+    """A count and what is counted, with the words that go on with it.
+
+    >>> so_many(1, "name is", "names are"), so_many(2, "name is", "names are")
+    ('1 name is', '2 names are')
+    """
+    return f"{count} {one if count == 1 else more}"
+
+
 def width_of(text: str) -> int:
     """Cells of a terminal that a text takes: two for a wide letter, none for a mark above or below one.
 

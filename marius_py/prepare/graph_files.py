@@ -36,6 +36,7 @@ from marius_py.prepare.progress import ProgressHook
 from marius_py.prepare.records import cut
 from marius_py.prepare.spellings import PaddedNames, PointedNumbers, RoundedNumbers
 from marius_py.prepare.survey import Survey
+from marius_py.readable import so_many
 from marius_py.storage.edge_writer import EdgeWriter
 from marius_py.storage.file_io import file_checksum, replace_file
 from marius_py.storage.hdf5_edges import Hdf5EdgeStore
@@ -49,6 +50,7 @@ MIRRORED = "mirrored"
 """Entry of the report of a graph to whose edges their reverses were added."""
 
 _EXAMPLES = 5
+_THEY = ("it is", "they are")
 _EASY = ": their ranks will look better than those of pairs that are new"
 _SEEN = ": they measure what the model was trained on, and make it look better than it is"
 _UNDIRECTED = (
@@ -229,19 +231,25 @@ def _log_report(report: dict[str, Any], parts_reverses: bool) -> None:
     for what in ("nodes", "relations"):
         for split, found in report[f"unknown_{what}"].items():
             if found["count"]:
+                count = so_many(found["count"], f"{what[:-1]} of {split} occurs", f"{what} of {split} occur")
                 logger.warning(
-                    "%d %s of %s occur in no train edge (%s); they are kept and will be ranked untrained",
-                    found["count"], what, split, _some(found),
+                    "%s in no train edge (%s); %s kept and will be ranked untrained",
+                    count, _some(found), _THEY[found["count"] != 1],
                 )  # fmt: skip
         found = report[f"unused_{what}"]
         if found["count"]:
-            logger.info("%d %s occur in no edge (%s); they are kept", found["count"], what, _some(found))
+            count = so_many(found["count"], f"{what[:-1]} occurs", f"{what} occur")
+            logger.info("%s in no edge (%s); %s kept", count, _some(found), _THEY[found["count"] != 1])
         _log_blanks(what, report[f"padded_{what}"], report[f"spellings_of_{what}"])
-    for key, what in (("duplicate_edges", "edges that repeat another"), ("self_loops", "self-loops")):
-        for split, count in report[key].items():
-            if count:
+    for key, words in (
+        ("duplicate_edges", ("edge that repeats another", "edges that repeat another")),
+        ("self_loops", ("self-loop", "self-loops")),
+    ):
+        for split, number in report[key].items():
+            if number:
                 again = _TWICE if key == "duplicate_edges" and report.get(MIRRORED) else ""
-                logger.info("%s has %d %s; they are kept%s", split, count, what, again)
+                found = so_many(number, *words)
+                logger.info("%s has %s; %s kept%s", split, found, _THEY[number != 1], again)
     for split, found in report["edges_in_train"].items():
         if found["in_train"]:
             much = 100 * found["in_train"] >= found["sampled"]
@@ -283,15 +291,17 @@ def _log_blanks(what: str, padded: Mapping[str, Any], spellings: Mapping[str, An
     if spellings["count"]:
         first, second = spellings["examples"][0]
         logger.warning(
-            "%d names of %s occur with and without blanks around them, or with several (such as %r and %r); "
+            "%s with and without blanks around them, or with several (such as %r and %r); "
             "blanks are part of a name, so each spelling is another one: remove the blanks from the data if "
             "they are not meant, such as those after the commas of a CSV file",
-            spellings["count"], what, cut(first), cut(second),
+            so_many(spellings["count"], f"name of {what} occurs", f"names of {what} occur"),
+            cut(first), cut(second),
         )  # fmt: skip
     elif padded["count"]:
         logger.info(
-            "%d names of %s have blanks around them (such as %r); they are kept",
-            padded["count"], what, cut(padded["examples"][0]),
+            "%s blanks around them (such as %r); %s kept",
+            so_many(padded["count"], f"name of {what} has", f"names of {what} have"),
+            cut(padded["examples"][0]), _THEY[padded["count"] != 1],
         )  # fmt: skip
 
 
@@ -301,10 +311,11 @@ def _log_numbers(spellings: Mapping[str, Mapping[str, Any]]) -> None:
         if found["count"]:
             pointed, plain = found["examples"][0]
             logger.warning(
-                "%d numbers are names of %s in two spellings (such as %r and %r), and each spelling is "
+                "%s of %s in two spellings (such as %r and %r), and each spelling is "
                 "another one: pandas writes whole numbers so in a column that had gaps; if they are not "
                 "meant, convert that column with .astype('Int64') first",
-                found["count"], what, cut(plain), cut(pointed),
+                so_many(found["count"], "number is a name", "numbers are names"), what,
+                cut(plain), cut(pointed),
             )  # fmt: skip
 
 
@@ -312,10 +323,11 @@ def _log_floats(found: Mapping[str, Any]) -> None:
     """Warn of nodes whose names are large numbers that a float has rounded."""
     if found["count"]:
         logger.warning(
-            "%d names of nodes are floats (such as %r), which hold 16 digits: pandas makes them of large "
+            "%s (such as %r), which hold 16 digits: pandas makes them of large "
             "whole numbers beside a gap, and those that differ later have become one; if they are ids, read "
             "that column as text, with dtype=str",
-            found["count"], found["examples"][0],
+            so_many(found["count"], "name of a node is a float", "names of nodes are floats"),
+            found["examples"][0],
         )  # fmt: skip
 
 

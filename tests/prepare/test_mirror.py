@@ -116,7 +116,7 @@ def test_edges_that_were_listed_both_ways_are_told(tmp_path: Path, caplog: pytes
         prepare(
             write_rows(tmp_path / "c.tsv", [("a", "b")] * 2), tmp_path / "h", split=(1, 0, 0), partitions=1
         )
-    assert "1 edges that repeat another" in caplog.text
+    assert "1 edge that repeats another; it is kept" in caplog.text
     assert "mirror" not in caplog.text
 
 

@@ -166,7 +166,7 @@ def test_unknown_names_duplicates_and_loops_are_kept_and_reported(
     assert graph.report["unknown_nodes"]["valid"] == {"count": 1, "examples": ["new"]}
     assert graph.report["unknown_relations"]["valid"] == {"count": 1, "examples": ["s"]}
     assert named_edges(graph)["valid"] == Counter([("a", "r", "new"), ("a", "s", "b")])
-    assert "1 nodes of valid occur in no train edge (new)" in caplog.text
+    assert "1 node of valid occurs in no train edge (new); it is kept" in caplog.text
     assert "train has 2 edges that repeat another" in caplog.text
 
 

@@ -20,7 +20,7 @@ from marius_py.prepare.extend import extend_graph
 from marius_py.prepare.spellings import PaddedNames
 from tests.prepare.graphs import all_edges
 
-PARTED = "names of nodes occur with and without blanks"
+PARTED = "with and without blanks"
 NONE = {"count": 0, "examples": []}
 
 
@@ -44,7 +44,7 @@ def test_a_blank_after_each_comma_is_warned_of(tmp_path: Path, caplog: pytest.Lo
         "another one: remove them from the file if they are not meant"
     )
     assert names == (
-        "1 names of nodes occur with and without blanks around them, or with several (such as ' Norway' and "
+        "1 name of nodes occurs with and without blanks around them, or with several (such as ' Norway' and "
         "'Norway'); blanks are part of a name, so each spelling is another one: remove the blanks from the "
         "data if they are not meant, such as those after the commas of a CSV file"
     )
@@ -69,9 +69,10 @@ def test_a_trailing_blank_is_warned_of_in_tsv(tmp_path: Path, caplog: pytest.Log
     graph = prepare(train, tmp_path / "g", split=(1, 0, 0), partitions=1)
     nodes, relations = warnings_of(caplog)
     assert (
-        "names of nodes occur with and without blanks around them, or with several (such as 'b ' and" in nodes
+        "1 name of nodes occurs with and without blanks around them, or with several (such as 'b ' and"
+        in nodes
     )
-    assert "names of relations occur with and" in relations
+    assert "1 name of relations occurs with and" in relations
     assert graph.report["spellings_of_relations"] == {"count": 1, "examples": [["r ", "r"]]}
 
 
@@ -82,7 +83,7 @@ def test_blanks_that_part_no_names_are_told_without_a_warning(
     with caplog.at_level(logging.INFO):
         graph = prepare(train, tmp_path / "g", split=(1, 0, 0), partitions=1)
     assert [m for m in warnings_of(caplog) if "stand around ' tail'" not in m] == []
-    assert "1 names of nodes have blanks around them (such as 'x '); they are kept" in caplog.text
+    assert "1 name of nodes has blanks around them (such as 'x '); it is kept" in caplog.text
     assert graph.report["padded_nodes"] == {"count": 1, "examples": ["x "]}
     caplog.clear()
     with caplog.at_level(logging.INFO):
@@ -157,12 +158,12 @@ def test_numbers_that_pandas_made_floats_are_warned_of(
     new = extend_graph(old, week, tmp_path / "new")
     assert {"12", "12.0", "14.0"} <= set(new.node_names())
     (told,) = [message for message in warnings_of(caplog) if "spelling" in message]
-    assert told.startswith("1 numbers are names of nodes in two spellings (such as '12' and '12.0')")
+    assert told.startswith("1 number is a name of nodes in two spellings (such as '12' and '12.0')")
     assert "convert that column with .astype('Int64') first" in told
     caplog.clear()
     rated = written(tmp_path / "r.csv", "u1,3.0,i1", "u1,3,i2", "u2,4.0,i1")
     prepare(rated, tmp_path / "rated", split=(1, 0, 0))
-    assert "1 numbers are names of relations in two spellings (such as '3' and '3.0')" in caplog.text
+    assert "1 number is a name of relations in two spellings (such as '3' and '3.0')" in caplog.text
 
 
 def test_large_numbers_that_pandas_rounded_are_warned_of(
@@ -174,7 +175,7 @@ def test_large_numbers_that_pandas_rounded_are_warned_of(
     graph = prepare(tmp_path / "e.csv", tmp_path / "g", split=(1, 0, 0))
     assert graph.num_nodes == 3
     (told,) = warnings_of(caplog)
-    assert told.startswith("1 names of nodes are floats (such as '1.2345678901234568e+18'), which hold")
+    assert told.startswith("1 name of a node is a float (such as '1.2345678901234568e+18'), which hold")
     caplog.clear()
     prepare(written(tmp_path / "w.csv", "e+1,b", "2e+1,c", "x1.5e+3,d"), tmp_path / "w", split=(1, 0, 0))
     assert warnings_of(caplog) == []
