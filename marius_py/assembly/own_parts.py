@@ -36,6 +36,8 @@ _NEGATIVES = 512
 """Of the scores that a loss is tried with, where their number is the buffer's."""
 _MOST_NEGATIVES = 1 << 20
 """That a loss is tried with, at most: whether memory holds more is not known yet."""
+_WIDE = 1 << 20
+"""Floats of a row above which the package's own classes are not tried."""
 _FLOAT_BYTES = 16
 """That a float of a row takes while it is made: it may be drawn in float64, and summed on the way."""
 _ROUNDING = 0.01
@@ -74,7 +76,11 @@ def check_rows(config: TrainConfig, components: Components) -> None:
         package.
     """
     decoder, name = components.decoder, f"model.init={config.model.init.target}"
-    if type(components.initializer) in INITIALIZERS.values() and type(decoder) not in DECODERS.values():
+    is_own = [
+        type(components.initializer) not in INITIALIZERS.values(),
+        type(decoder) not in DECODERS.values(),
+    ]
+    if is_own == [False, True]:
         name = f"model.decoder={config.model.decoder.target}"
     for fill, width in ((decoder.init_rows, decoder.dim), (decoder.init_relations, decoder.relation_dim)):
         if not is_whole(width, 0):
@@ -85,6 +91,8 @@ def check_rows(config: TrainConfig, components: Components) -> None:
                 f"model.dim={config.model.dim} makes rows of {width} floats: to make three takes "
                 f"{with_unit(needed)}, and {with_unit(free)} of memory are free; set a smaller one"
             )
+        if width > _WIDE and not any(is_own):
+            continue  # as when narrower; seconds pass until a buffer of such rows would be refused
         rows = np.full((3, width), np.nan, np.float32)
         with failing(f"{name}: {fill.__name__} of rows {rows.shape}"):
             fill(rows, np.random.default_rng(0), components.initializer)

@@ -118,6 +118,19 @@ def test_what_memory_does_not_hold_is_refused_before_a_run_is_begun(
     assert not (tmp_path / "run").exists()
 
 
+def test_wide_rows_of_the_packages_own_classes_are_not_made_before_the_buffer_is_refused(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "memory_with_swap", lambda device: 1 << 30)
+    monkeypatch.setattr(XavierNormal, "fill", None)
+    with pytest.raises(ConfigError, match="the buffer needs"):
+        train(
+            load_config([f"graph={graph.path}", f"output={tmp_path / 'run'}", *SMALL, "model.dim=10000000"])
+        )
+    with pytest.raises(ConfigError, match="init_rows of rows"):
+        build.check(load_config([*SMALL, "model.dim=100"]))
+
+
 def test_a_buffer_that_memory_does_not_hold_is_refused_before_relations_are_made(
     graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
