@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import re
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -195,6 +196,7 @@ def open_index(
         index, left_out = saved
         _set_probes(faiss, index, probes)
     else:
+        _check_place(place)
         index = empty
         with _naming(described):
             left_out = _fill(index, run, metric, memory_bytes, progress)
@@ -312,11 +314,27 @@ def _saved(faiss: Any, path: Path, facts: Mapping[str, Any]) -> tuple[Any, Ids] 
             logger.warning("%s is damaged or half-written: it is built again", path)
             return None
         return faiss.read_index(str(path)), np.array(known["left_out"], dtype=np.int64)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, TypeError, LookupError, RuntimeError) as error:
         logger.warning("%s cannot be used (%s): it is built again", path, error)
         return None
+
+
+def _check_place(folder: Path) -> None:
+    """Refuse a folder in which no index can be written, before one is built; a new one is not kept."""
+    other = "give another --index-folder (in Python folder=)"
+    try:
+        above = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+        if not above.is_dir():
+            where = "is a file" if above == folder else f"lies below {above}, which is a file"
+            raise ConfigError(f"the folder {folder} of the index {where}: {other}")
+        with made_folders(folder), tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise StorageError(
+            f"the folder {folder} of the index cannot be written to ({error.strerror}): {other}"
+        ) from error
 
 
 def _save(faiss: Any, index: Any, path: Path, facts: Mapping[str, Any]) -> None:

@@ -202,9 +202,6 @@ def test_what_is_wrong(run, tmp_path, monkeypatch):
         run.neighbors("node 1", metric="dot", index=open_index(run, "l2", folder=tmp_path))
     with pytest.raises(ConfigError, match=r"index is 'x\.faiss' \(str\); allowed: what open_index returns"):
         run.neighbors("node 1", metric="dot", index="x.faiss")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="writing the index"):
-        open_index(run, "l2", folder=tmp_path / "file")
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(ConfigError, match=r"pip install 'marius_py\[faiss\]'"):
         open_index(run, "l2", folder=tmp_path)
@@ -256,6 +253,24 @@ def test_probes_are_refused_before_the_table_is_read(run, tmp_path, monkeypatch,
     with pytest.raises(ConfigError, match="probes is"):
         open_index(run, "l2", folder=tmp_path, factory=factory, probes=probes)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["file", "file/below", "read-only"])
+def test_a_folder_that_takes_no_index_is_refused_before_the_table_is_read(run, tmp_path, monkeypatch, name):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(run, "to_numpy", lambda: pytest.fail("read"))
+    monkeypatch.setattr(run, "read_rows", lambda start, stop: pytest.fail("read"))
+    if name == "read-only":
+        monkeypatch.setattr(index_module.tempfile, "TemporaryFile", _refused)
+    with pytest.raises(
+        (ConfigError, StorageError), match=rf"the folder \S+{name} of the index .* give another"
+    ):
+        open_index(run, "l2", folder=tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def _refused(dir):
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
 
 def test_the_command(written, tmp_path, capsys):
