@@ -191,8 +191,10 @@ def _run_evaluate(config: Any) -> float | None:
 
 def _run_prepare(config: Any) -> float | None:
     from marius_py.prepare import prepare as run
+    from marius_py.prepare.folder import check_output
 
     source = config.input
+    check_output(Path(config.output), config.overwrite)  # before anything is fetched
     with Bars() as bars:
         if config.dataset.name is not None:
             source = _fetch(config.dataset, source, bars)

@@ -21,6 +21,7 @@ from marius_py.evaluation.rank_files import check_ranks_file
 from marius_py.evaluation.ranking.candidates import Ids, position_in
 from marius_py.evaluation.ranking.scorer import ModelScorer
 from marius_py.graph import Graph
+from marius_py.graph.manifest import GRAPH_FILE
 from marius_py.machine import available_cores, resolve_device
 from marius_py.pipeline.execution import torch_threads
 from marius_py.predict.chosen import chosen_ids
@@ -127,9 +128,10 @@ def _opened(folder: Path, name: str, graph: str | None, device: torch.device, ha
     with os_errors_as_storage("open", folder):
         is_run = (folder / CHECKPOINT_FOLDER).is_dir() or (folder / CONFIG_FILE).is_file()
     if not is_run:
-        raise MissingPathError(
-            f"{name} is no run folder: it holds no {CHECKPOINT_FOLDER}/; marius-train writes one"
-        )
+        hint = "marius-train writes one"
+        if (folder / GRAPH_FILE).is_file():
+            hint = "this is a prepared graph: give the run that was trained on it"
+        raise MissingPathError(f"{name} is no run folder: it holds no {CHECKPOINT_FOLDER}/; {hint}")
     if graph is not None and has_own:
         with suppress(ConfigError, StorageError):  # moved as well
             return load(folder, device=str(device))

@@ -422,6 +422,12 @@ def test_nothing_to_rank_among_the_named_nodes_is_told_before_a_run_is_ranked(tm
         evaluate(dataclasses.replace(config, edges=str(tmp_path / "given.tsv")))
 
 
+def test_a_graph_in_the_place_of_a_run_is_told(tmp_path):
+    graph = write_run(tmp_path)[1].path
+    with pytest.raises(MissingPathError, match=r"^run=.* this is a prepared graph: give the run that was"):
+        evaluate(settings(graph))
+
+
 def _no_ranking(monkeypatch):
     def rank_nothing(*arguments, **named):
         raise AssertionError("ranked before everything was checked")

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from marius_py.errors import FormatError, MissingPathError, StorageError
 from marius_py.predict.queries import PARTS
 from marius_py.prepare.column_names import WORDS
-from marius_py.storage.regular import DEVICE, irregular_kind
+from marius_py.storage.regular import PIPE, irregular_kind
 
 Column = list[str | None] | None
 
@@ -117,11 +117,12 @@ def read_names(path: Path | str, given: str = "names ") -> list[str]:
 
 
 def _check_end(file: Path, given: str) -> None:
-    """Refuse what is not there, or may have no end, as a device; a pipe is read."""
+    """Refuse what is not there, is a folder, or may have no end, as a device; a pipe is read."""
     if not file.exists():
         raise MissingPathError(f"{given}{file} does not exist")
-    if irregular_kind(file) == DEVICE:
-        raise MissingPathError(f"{given}{file} is no file but a device; give a file, or a pipe")
+    kind = irregular_kind(file)
+    if kind not in (None, PIPE):
+        raise MissingPathError(f"{given}{file} is no file but {kind}; give a file, or a pipe")
 
 
 def _text_names(file: Path) -> list[str]:

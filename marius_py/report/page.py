@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from marius_py.errors import StorageError
+from marius_py.errors import ConfigError, StorageError
 from marius_py.evaluation.metrics import check_whole
 from marius_py.report.figures import (
     bands_figure,
@@ -176,6 +176,8 @@ def write_report(
 @contextmanager
 def _made(folder: Path | None) -> Iterator[None]:
     """Make a folder before anything else is done; a new one goes again if nothing comes into it."""
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise ConfigError(f"figures={folder} is a file; give the name of a folder")
     with ExitStack() as held:
         try:
             if folder is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from marius_py import cli
 from marius_py.datasets import Dataset, fetch
 from marius_py.errors import (
     FormatError,
@@ -44,6 +45,17 @@ def test_data_set_is_fetched_unpacked_and_checked(tmp_path: Path) -> None:
     paths["test"].write_text("b\tr\ta\n")
     with pytest.raises(FormatError, match="not the published test file"):
         fetch(dataset)
+
+
+def test_an_output_that_is_taken_is_refused_before_anything_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("marius_py.datasets.fetch", lambda *given: pytest.fail("fetched"))
+    (tmp_path / "file").touch()
+    words = ["dataset=wn18rr", f"dataset.folder={tmp_path / 'data'}", f"output={tmp_path / 'file'}"]
+    assert cli.prepare(words) == 2
+    assert "file is a file; choose a folder" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
 
 
 def test_data_set_without_a_network_says_where_to_put_the_file(tmp_path: Path) -> None:

@@ -177,6 +177,8 @@ def test_files_of_names(tmp_path: Path) -> None:
 def test_what_may_have_no_end_is_refused_and_a_pipe_read(read: Any) -> None:
     with pytest.raises(MissingPathError, match=r"/dev/zero is no file but a device"):
         read("/dev/zero")
+    with pytest.raises(MissingPathError, match=r"/dev is no file but a folder"):
+        read("/dev")
     reading, writing = os.pipe()
     os.write(writing, b"a\tr\t?\n")
     os.close(writing)

@@ -320,7 +320,7 @@ def test_a_full_disk_leaves_what_was_there(is_new, trained, tmp_path, monkeypatc
 
 def test_a_folder_for_figures_that_cannot_be_made_is_said_at_once(trained, tmp_path):
     (tmp_path / "file").write_text("")
-    with marius_py.load(trained) as run, pytest.raises(StorageError, match=r"figures=.*file.*File exists"):
+    with marius_py.load(trained) as run, pytest.raises(ConfigError, match=r"^figures=.*file is a file; give"):
         write_report(run, tmp_path / "r.html", figures=tmp_path / "file")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
