@@ -124,13 +124,13 @@ def _checked_and_trained(config: TrainConfig, watcher: Watcher) -> dict[str, Any
 
 
 def _check_graph(graph: str, resumed: Path | None) -> None:
-    """Open and close a graph before the folder of a run is made, or before a run goes on with it.
+    """Open and close a graph and its edges before a run's folder is made, or before it goes on with them.
 
     Raises:
-        MissingPathError: it is not there. Other errors of `open_graph`.
+        MissingPathError: it is not there. Other errors of `open_graph` and of its edges.
     """
     try:
-        open_graph(graph)
+        open_graph(graph).edges().close()
     except MissingPathError as error:
         if resumed is None or (saved_settings(resumed) or {}).get("graph") != graph:
             raise

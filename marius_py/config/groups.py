@@ -13,7 +13,7 @@ from marius_py.config.near import suggest
 from marius_py.config.prepare_schema import PrepareConfig
 from marius_py.config.saved import read_yaml
 from marius_py.config.schema import TrainConfig
-from marius_py.errors import ConfigError, FormatError
+from marius_py.errors import ConfigError, FormatError, StorageError
 from marius_py.storage.targets import check_no_nul
 
 OWN = "custom"
@@ -60,14 +60,19 @@ def own_groups(name: str, config_dir: str | Path | None) -> Path | None:
 
     Raises:
         ConfigError: it is no folder, or holds a file that would take the place of the primary one.
+        StorageError: it may not be entered.
     """
     if config_dir is None:
         return None
     check_no_nul(config_dir, f"--config-dir {config_dir}")
     folder = Path(os.path.realpath(config_dir))
-    if not folder.is_dir():
-        raise ConfigError(f"--config-dir {config_dir} is not a folder")
-    if (folder / f"{name}.yaml").exists():
+    try:
+        if not folder.is_dir():
+            raise ConfigError(f"--config-dir {config_dir} is not a folder")
+        hides = (folder / f"{name}.yaml").exists()
+    except OSError as error:
+        raise StorageError(f"--config-dir {config_dir} cannot be read: {error.strerror}") from error
+    if hides:
         raise ConfigError(
             f"--config-dir {config_dir} holds {name}.yaml, which would take the place of the command's own; "
             "the folder is for groups, as experiment/mine.yaml in it: move the file elsewhere"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -98,7 +98,10 @@ def check_free(folder: Path, *, resume: bool, trains: bool = False) -> None:
     """
     check_no_nul(folder, f"output={folder}")
     check_length(folder, folder.name, f"output={folder}")
-    if folder.is_dir() and is_locked(folder):
+    is_there = False
+    with suppress(OSError):  # of which `check_content` tells
+        is_there = folder.is_dir()
+    if is_there and is_locked(folder):
         raise StorageError(
             f"output={folder} is in use: {describe_owner(lock_owner(folder))} trains there; wait for it or "
             f"stop it, or give another output{if_it_is_gone(folder / LOCK_NAME)}"

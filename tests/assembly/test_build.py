@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import datetime
@@ -22,6 +22,7 @@ from marius_py.errors import ConfigError, StorageError
 from marius_py.evaluating import evaluate
 from marius_py.parts import check_resumable
 from marius_py.prepare import prepare, prepare_arrays
+from marius_py.resuming.resume import check_free
 from marius_py.storage.reader import open_node_reader
 
 
@@ -39,6 +40,37 @@ def test_a_missing_graph_leaves_no_run_folder(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="does not exist"):
         train(config)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_graph_whose_edges_cannot_be_opened_leaves_no_run_folder(tmp_path: Path) -> None:
+    (tmp_path / "e.tsv").write_text("".join(f"a{i}\tr\tb{i}\n" for i in range(50)), encoding="utf-8")
+    graph = prepare(tmp_path / "e.tsv", tmp_path / "graph").path
+    with (graph / "edges.h5").open("r+b") as file:
+        file.write(bytes(8))
+    with pytest.raises(StorageError, match=r"edges\.h5"):
+        train(load_config([f"output={tmp_path / 'run'}", f"graph={graph}", "device=cpu"]))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("named", "enter"),
+    [
+        ("the run folder {}", lambda path: check_free(path, resume=False)),
+        ("--config-dir {}", lambda path: load_config([], config_dir=path)),
+    ],
+)
+def test_a_folder_that_may_not_be_entered_is_told(
+    named: str, enter: Callable[[Path], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "is_dir", refuse)
+        patch.setattr(Path, "iterdir", refuse)
+        with pytest.raises(StorageError) as caught:
+            enter(tmp_path)
+    assert str(caught.value) == f"{named.format(tmp_path)} cannot be read: Permission denied"
 
 
 def test_a_refused_run_without_a_name_leaves_no_folder(
