@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -98,10 +99,7 @@ def check_free(folder: Path, *, resume: bool, trains: bool = False) -> None:
     """
     check_no_nul(folder, f"output={folder}")
     check_length(folder, folder.name, f"output={folder}")
-    is_there = False
-    with suppress(OSError):  # of which `check_content` tells
-        is_there = folder.is_dir()
-    if is_there and is_locked(folder):
+    if os.path.isdir(folder) and is_locked(folder):  # of what may not be entered `check_content` tells
         raise StorageError(
             f"output={folder} is in use: {describe_owner(lock_owner(folder))} trains there; wait for it or "
             f"stop it, or give another output{if_it_is_gone(folder / LOCK_NAME)}"
@@ -113,12 +111,18 @@ def check_content(folder: Path, *, resume: bool, trains: bool = False) -> None:
     """Refuse a run folder that has content unless the run is resumed; arguments as for `check_free`.
 
     Raises:
-        ConfigError: it is not empty, is a file or below one, or to be trained in and a snapshot.
+        ConfigError: it is not empty, is a file or below one, a link that leads nowhere, or to be trained in
+        and a snapshot.
         StorageError: it cannot be read.
     """
     try:
         others = _content(folder)
     except FileNotFoundError:
+        if folder.is_symlink():
+            raise ConfigError(
+                f"output={folder} is a link to {folder.readlink()}, which is not there: make that folder, or "
+                "give another output"
+            ) from None
         return
     except NotADirectoryError:
         file = next(one for one in (folder, *folder.parents) if one.exists())

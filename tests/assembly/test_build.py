@@ -73,6 +73,15 @@ def test_a_folder_that_may_not_be_entered_is_told(
     assert str(caught.value) == f"{named.format(tmp_path)} cannot be read: Permission denied"
 
 
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_link_that_leads_nowhere_is_refused(resume: bool, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("gone")
+    with pytest.raises(ConfigError, match=r"^output=\S+/link is a link to gone, which is not there: make"):
+        check_free(tmp_path / "link", resume=resume, trains=True)
+    (tmp_path / "gone").mkdir()
+    check_free(tmp_path / "link", resume=resume, trains=True)
+
+
 def test_a_refused_run_without_a_name_leaves_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
