@@ -64,7 +64,7 @@ def check_length(place: Path, beside: str, named: str) -> None:
     """
     for name in (place.name, beside):
         try:
-            os.lstat(place.with_name(name))
+            os.lstat(place.parent / name)
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
                 raise ConfigError(
