@@ -28,10 +28,13 @@ class Workers:
     Args:
         most: number of threads, at least 1. name: how their names begin.
         begin: what each does first; it must not fail.
+
+    Attributes:
+        most: as given.
     """
 
     def __init__(self, most: int, name: str, begin: Callable[[], object] = lambda: None) -> None:
-        self._most, self._name, self._begin = most, name, begin
+        self.most, self._name, self._begin = most, name, begin
         self._works: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._free, self._lock, self._ended = Semaphore(0), Lock(), False
         self._threads: list[Thread] = []
@@ -50,7 +53,7 @@ class Workers:
         with self._lock:
             if self._ended:
                 raise RuntimeError(f"the threads {self._name!r} were shut down")
-            if not self._free.acquire(blocking=False) and len(self._threads) < self._most:
+            if not self._free.acquire(blocking=False) and len(self._threads) < self.most:
                 name = f"{self._name}_{len(self._threads)}"
                 thread = Thread(target=self._serve, name=name, daemon=True)
                 start_thread(thread)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from marius_py.errors import ConfigError
 from marius_py.evaluation import evaluator as evaluator_module
 from marius_py.evaluation.evaluator import Evaluator
-from marius_py.evaluation.ranking import counting
+from marius_py.evaluation.ranking import counting, ranker
 from marius_py.evaluation.ranking.scorer import ModelScorer
 from marius_py.evaluation.ranking.trained import TrainedModel
 from marius_py.nn.decoders import RESCAL, ComplEx, DistMult, Dot, RotatE, TransE
@@ -150,15 +150,16 @@ def make_model(kind, relations):
     return DotModel(relations) if kind == "dot" else DistanceModel(relations, 1 if kind == "l1" else 2)
 
 
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     kind=st.sampled_from(["dot", "l1", "l2"]),
     num_nodes=st.integers(2, 60),
     values=st.sampled_from(["normal", "integers", "duplicates"]),
     compiled=st.booleans(),
+    tile=st.sampled_from([(512, 1536), (4, 8), (64, 8), (1, 16)]),  # the last ones cut blocks into parts
 )
-def test_equals_brute_force(seed, kind, num_nodes, values, compiled):
+def test_equals_brute_force(seed, kind, num_nodes, values, compiled, tile):
     rng = np.random.default_rng(seed)
     train, valid, test = random_graph(rng, num_nodes, 3, 90)
     if values == "integers":
@@ -172,7 +173,10 @@ def test_equals_brute_force(seed, kind, num_nodes, values, compiled):
         return
     edges = ArrayEdges(num_nodes, train, valid, test)
     evaluator = Evaluator(make_model(kind, relations), ArrayReader(rows), edges, num_nodes, 3)
-    with patch.object(counting, "_COMPILED_SCORES", 0 if compiled else 1 << 62):
+    with (
+        patch.object(ranker, "COMPILED_SCORES", 0 if compiled else 1 << 62),
+        patch.object(ranker, "_CPU_TILE", tile),
+    ):
         metrics = evaluator.evaluate("test")
     expected = brute_force(float64_scores(kind, rows, relations), (train, valid, test), test)
     counts = metrics.counts
@@ -231,7 +235,7 @@ def test_bfloat16_is_for_dot_products():
 def test_ranks_do_not_depend_on_blocks_and_threads(kind, spread, compiled, monkeypatch):
     from marius_py.evaluation.ranking import ranker
 
-    monkeypatch.setattr(counting, "_COMPILED_SCORES", 0 if compiled else 1 << 62)
+    monkeypatch.setattr(ranker, "COMPILED_SCORES", 0 if compiled else 1 << 62)
     rng = np.random.default_rng(7)
     num_nodes, dim = 700, 24
     base = rng.normal(size=(1, dim))
@@ -264,7 +268,7 @@ def test_ranks_do_not_depend_on_blocks_and_threads(kind, spread, compiled, monke
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_nan_and_infinite_rows(compiled, monkeypatch):
-    monkeypatch.setattr(counting, "_COMPILED_SCORES", 0 if compiled else 1 << 62)
+    monkeypatch.setattr(ranker, "COMPILED_SCORES", 0 if compiled else 1 << 62)
     rng = np.random.default_rng(3)
     rows = rng.normal(size=(40, 4)).astype(np.float32)
     rows[5] = np.nan
@@ -295,7 +299,7 @@ def test_nan_and_infinite_rows(compiled, monkeypatch):
 @pytest.mark.parametrize("compiled", [False, True])
 def test_scores_that_float32_cannot_hold_beside_ordinary_blocks(what, compiled, monkeypatch):
     """A bound that is exact in float64 and becomes an infinity or 0 in float32 decides nothing."""
-    monkeypatch.setattr(counting, "_COMPILED_SCORES", 0 if compiled else 1 << 62)
+    monkeypatch.setattr(ranker, "COMPILED_SCORES", 0 if compiled else 1 << 62)
     rng = np.random.default_rng(0)
     count, dim = 3000, 64
     rows = rng.normal(size=(count, dim)) if what == "huge" else np.zeros((count, dim))

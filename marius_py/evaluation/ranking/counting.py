@@ -20,14 +20,13 @@ from marius_py.evaluation.ranking.known import KnownAnswers
 from marius_py.evaluation.ranking.norms import norm_bound
 from marius_py.evaluation.ranking.scorer import ModelScorer, Scorer, in_float64
 from marius_py.evaluation.ranking.tiles import LANE_BYTES, greater, greater_equal, where
-from marius_py.nn.kernels.host import numba_works
 
 _LANE_ROWS = 255
 _SPARSE_PAIRS = 8192
 """Pairs in the band of one tile up to which each gets an exact score of its own."""
 _MAX_ANSWERS = 512
-_COMPILED_SCORES = 1 << 27
-"""Scores of a block of candidates from which they are compared by compiled code, whose loading takes .5 s."""
+COMPILED_SCORES = 1 << 28
+"""Scores from which they are compared by compiled code, whose loading takes .5 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,13 +157,21 @@ class Counter:
         first: first query.
         last: one past the last query.
         block: the candidates.
+        compiled: let compiled code compare scores on the CPU.
 
     Attributes:
         num_nan: scores of candidates that a comparison of a user's own made NaN.
     """
 
     def __init__(
-        self, scorer: Scorer, questions: Questions, first: int, last: int, block: CandidateBlock
+        self,
+        scorer: Scorer,
+        questions: Questions,
+        first: int,
+        last: int,
+        block: CandidateBlock,
+        *,
+        compiled: bool,
     ) -> None:
         self._scorer = scorer
         self._questions = questions
@@ -177,8 +184,7 @@ class Counter:
         self._groups = _groups(scorer, questions, self._span, first, last, block.largest)
         self._better = torch.zeros(self._true.numel(), dtype=torch.int64, device=scorer.device)
         self._equal = torch.zeros_like(self._better)
-        is_worth_it = questions.rows.shape[0] * block.rows.shape[0] >= _COMPILED_SCORES
-        self._compiled = is_worth_it and scorer.device.type == "cpu" and numba_works()
+        self._compiled = compiled and scorer.device.type == "cpu"
         self._pending: list[tuple[Tensor, Tensor]] = []
         self._num_pending = 0
         self._is_watched = isinstance(scorer, ModelScorer) and not scorer.is_known

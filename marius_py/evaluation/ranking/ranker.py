@@ -6,6 +6,7 @@ pass over all candidates, which counts. Memory follows from a budget, not from t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from torch import Tensor
 from marius_py.buffer.numbers import NotFinite
 from marius_py.errors import ConfigError
 from marius_py.evaluation.ranking.candidates import CandidateSource, Ids, NodeReader, gather_rows
-from marius_py.evaluation.ranking.counting import CandidateBlock, Counter, Questions
+from marius_py.evaluation.ranking.counting import COMPILED_SCORES, CandidateBlock, Counter, Questions
 from marius_py.evaluation.ranking.known import (
     QUERY_SIDES,
     KnownAnswers,
@@ -27,7 +28,8 @@ from marius_py.evaluation.ranking.known import (
     group_queries,
 )
 from marius_py.evaluation.ranking.scorer import Scorer
-from marius_py.evaluation.ranking.tiles import finish, tile_workers
+from marius_py.evaluation.ranking.tiles import tile_workers
+from marius_py.nn.kernels.host import numba_works
 from marius_py.storage.protocols import Edges
 from marius_py.workers import Workers
 
@@ -37,6 +39,10 @@ _PAIR_BYTES = 48
 _ROWS_PER_QUERY = 3
 """Rows held for a query at the peak: its own, its anchor's, one of an answer."""
 _TRUE_SCORES = 2048
+_ENOUGH = 4
+"""Tiles of queries for each worker of which one more or less does not matter."""
+_EVEN = 16
+"""Queries of which a multiple is multiplied faster."""
 _CPU_TILE = (512, 1536)
 """Queries and candidates compared at a time: 3 MiB of scores stay in a cache, and what else a tile asks for
 takes little beside them."""
@@ -256,27 +262,49 @@ class Ranker:
         pool: Workers,
         counted: NDArray[np.int64],
     ) -> None:
-        """Add better and equal candidates to `counted` (2, t) in one pass; workers add to disjoint slices."""
-        height, width = self._tile
-        num_queries = questions.rows.shape[0]
-        undefined: list[int] = []
+        """Add better and equal candidates to `counted` (2, t) in one pass over blocks of candidates."""
+        num_queries, width = questions.rows.shape[0], self._tile[1]
+        height, num_parts = _works(num_queries, self._tile[0], pool.most)
+        compiled = num_queries * self._source.size >= COMPILED_SCORES and numba_works()
         odd = NotFinite()
 
-        def work(first: int, block: CandidateBlock) -> None:
+        def work(first: int, block: CandidateBlock) -> tuple[Counter, slice, NDArray[np.int64]]:
             with torch.no_grad():
                 last = min(first + height, num_queries)
-                counter = Counter(self._scorer, questions, first, last, block)
-                span, more = counter.count(known)
-                counted[:, span] += more
-                undefined.append(counter.num_nan)
+                counter = Counter(self._scorer, questions, first, last, block, compiled=compiled)
+                return counter, *counter.count(known)
 
-        running: list[Future[None]] = []
+        def collect() -> None:
+            for future in running:
+                counter, span, more = future.result()
+                counted[:, span] += more
+                self.nan_candidates += counter.num_nan
+
+        running: list[Future[tuple[Counter, slice, NDArray[np.int64]]]] = []
         for start, rows in self._source.blocks(self._block_rows):
             odd.see(rows, start)
             on_device = torch.from_numpy(rows).to(self._scorer.device, non_blocking=True)
-            block = CandidateBlock(on_device, start, width)
-            finish(running)
-            running = [pool.submit(work, first, block) for first in range(0, num_queries, height)]
-        finish(running)
-        self.nan_candidates += sum(undefined)
+            part_rows = math.ceil(len(rows) / width / num_parts) * width
+            parts = [
+                CandidateBlock(on_device[offset : offset + part_rows], start + offset, width)
+                for offset in range(0, len(rows), part_rows)
+            ]
+            collect()
+            running = [
+                pool.submit(work, first, part) for part in parts for first in range(0, num_queries, height)
+            ]
+        collect()
         self.odd_candidates = odd.count  # each pass sees all
+
+
+def _works(num_queries: int, most: int, workers: int) -> tuple[int, int]:
+    """Queries of a work, at most so many, and parts of a block of candidates that give all workers as much.
+
+    >>> _works(40_000, 512, 2), _works(600, 512, 2), _works(40, 512, 2), _works(1_000, 512, 16)
+    ((512, 1), (304, 1), (48, 2), (512, 8))
+    """
+    num_spans = math.ceil(num_queries / most)
+    if num_spans >= _ENOUGH * workers:
+        return most, 1
+    height = min(most, math.ceil(num_queries / num_spans / _EVEN) * _EVEN)
+    return height, math.lcm(num_spans, workers) // num_spans
