@@ -25,14 +25,16 @@ from marius_py.arrays import distinct
 from marius_py.evaluation.ranking.candidates import Float32, Ids
 from marius_py.evaluation.ranking.known import KnownAnswers
 from marius_py.evaluation.ranking.norms import norm_bound
-from marius_py.evaluation.ranking.scorer import Scorer, in_float64
-from marius_py.evaluation.ranking.tiles import finish, not_less, tile_workers, where
+from marius_py.evaluation.ranking.scorer import Scorer, in_float64, room_for, scored
+from marius_py.evaluation.ranking.tiles import ENOUGH, EVEN, finish, not_less, tile_workers, where
 from marius_py.nn.product_units import product_units
 
 Float64 = NDArray[np.float64]
 
 TILE_QUERIES = 256
 TILE_CANDIDATES = 4096
+_FEW = 128
+"""Queries that are not parted: what each tile asks of the interpreter takes as long as their products."""
 _PAIRS = 1 << 14
 """Pairs that are scored exactly at a time."""
 
@@ -83,12 +85,12 @@ def top_k(
     softmax = None if beta is None else Softmax(queries.shape[0], beta)
     dtype = torch.float32 if softmax is None else torch.float64
 
-    def work(first: int, tiles: list[_Tile]) -> None:
-        last = min(first + TILE_QUERIES, queries.shape[0])
+    def work(first: int, last: int, tiles: list[_Tile]) -> None:
+        room = room_for(scorer, (last - first) * TILE_CANDIDATES) if dtype is torch.float32 else None
         with torch.no_grad():
             for tile in tiles:
                 scores, left_out = tile_scores(
-                    scorer, queries[first:last], tile.rows, first, tile.number, known, dtype
+                    scorer, queries[first:last], tile.rows, first, tile.number, known, dtype, room
                 )
                 tile.update(best, scores, left_out, queries, norms, first, last, exact=softmax is not None)
                 if softmax is not None:
@@ -97,6 +99,10 @@ def top_k(
     # Each query belongs to one worker at a time. Scores and their bands are of one precision, whatever other
     # threads of this process compute meanwhile.
     with product_units("float32"), tile_workers(scorer.device) as pool:
+        height = _height(queries.shape[0], pool.most)
+        spans = [
+            (first, min(first + height, queries.shape[0])) for first in range(0, queries.shape[0], height)
+        ]
         running: list[Future[None]] = []
         for start, rows in blocks:
             block = torch.from_numpy(rows).to(scorer.device)
@@ -105,10 +111,23 @@ def top_k(
                 for offset in range(0, block.shape[0], TILE_CANDIDATES)
             ]
             finish(running)
-            running = [pool.submit(work, first, tiles) for first in range(0, queries.shape[0], TILE_QUERIES)]
+            running = [pool.submit(work, first, last, tiles) for first, last in spans]
         finish(running)
     shares = None if softmax is None else softmax.of(best.scores)
     return TopK(best.ids, best.scores, shares, best.undefined)
+
+
+def _height(num_queries: int, workers: int) -> int:
+    """Queries of a work, at most `TILE_QUERIES`, that give every worker as many as any, if not too few.
+
+    >>> _height(10_000, 2), _height(600, 2), _height(300, 2), _height(40, 2)
+    (256, 160, 160, 48)
+    """
+    number = math.ceil(num_queries / TILE_QUERIES)
+    if number >= ENOUGH * workers:
+        return TILE_QUERIES
+    number = min(math.ceil(number / workers) * workers, math.ceil(num_queries / _FEW))
+    return min(TILE_QUERIES, max(1, math.ceil(num_queries / number / EVEN)) * EVEN)
 
 
 def tile_scores(
@@ -119,6 +138,7 @@ def tile_scores(
     number: int,
     known: KnownAnswers | None,
     dtype: torch.dtype = torch.float32,
+    room: Tensor | None = None,
 ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
     """Fast scores of one tile, −inf at pairs to leave out.
 
@@ -131,13 +151,14 @@ def tile_scores(
         known: pairs to leave out.
         dtype: float32 or float64, to compute in; a decoder with float32 parameters of its own computes in
             float32 anyhow.
+        room: where to write float32 scores, as `room_for` has it; None: to new memory.
 
     Returns:
         Scores (q, n), and the places (query − first, column) that were left out.
     """
     scores = in_float64(scorer.scores, queries, tile) if dtype is torch.float64 else None
     if scores is None:
-        scores = scorer.scores(queries, tile)
+        scores = scored(scorer, queries, tile, room)
     if known is None:
         return scores, None
     rows, columns = known.in_tile(first, first + queries.shape[0], number)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from marius_py.evaluation.ranking.known import KnownAnswers
 from marius_py.evaluation.ranking.norms import norm_bound
-from marius_py.evaluation.ranking.scorer import ModelScorer, Scorer, in_float64
+from marius_py.evaluation.ranking.scorer import ModelScorer, Scorer, in_float64, room_for, scored
 from marius_py.evaluation.ranking.tiles import LANE_BYTES, greater, greater_equal, where
 
 _LANE_ROWS = 255
@@ -188,10 +188,7 @@ class Counter:
         self._pending: list[tuple[Tensor, Tensor]] = []
         self._num_pending = 0
         self._is_watched = isinstance(scorer, ModelScorer) and not scorer.is_known
-        self._room: Tensor | None = None
-        if isinstance(scorer, ModelScorer) and scorer.takes_room and scorer.device.type == "cpu":
-            widest = max(len(tile.rows) for tile in block.tiles)
-            self._room = questions.rows.new_empty((last - first) * widest)
+        self._room = room_for(scorer, (last - first) * max(len(tile.rows) for tile in block.tiles))
         self.num_nan = 0
 
     def count(self, known: KnownAnswers) -> tuple[slice, NDArray[np.int64]]:
@@ -205,7 +202,7 @@ class Counter:
         for number, tile in enumerate(self._block.tiles):
             pairs = known.in_tile(self._first, self._last, self._block.first_tile + number)
             left_out = (self._on_device(pairs[0]), self._on_device(pairs[1]))
-            scores = self._scores(queries, tile.rows)
+            scores = scored(self._scorer, queries, tile.rows, self._room)
             scores.index_put_(left_out, left_out_score)
             if self._is_watched:
                 self.num_nan += int(torch.isnan(scores).sum())
@@ -213,12 +210,6 @@ class Counter:
                 self._compare(group, scores, tile, left_out)
         self._settle()
         return self._span, torch.stack((self._better, self._equal)).cpu().numpy()
-
-    def _scores(self, queries: Tensor, rows: Tensor) -> Tensor:
-        """Scores (n, K) of a tile, to be written into; those of the tile before are gone."""
-        if self._room is not None and isinstance(self._scorer, ModelScorer):
-            return self._scorer.scores_into(queries, rows, self._room)
-        return self._scorer.scores(queries, rows)
 
     def _on_device(self, values: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(values).to(self._scorer.device)

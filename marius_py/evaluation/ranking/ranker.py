@@ -28,7 +28,7 @@ from marius_py.evaluation.ranking.known import (
     group_queries,
 )
 from marius_py.evaluation.ranking.scorer import Scorer
-from marius_py.evaluation.ranking.tiles import tile_workers
+from marius_py.evaluation.ranking.tiles import ENOUGH, EVEN, tile_workers
 from marius_py.nn.kernels.host import numba_works
 from marius_py.storage.protocols import Edges
 from marius_py.workers import Workers
@@ -39,10 +39,6 @@ _PAIR_BYTES = 48
 _ROWS_PER_QUERY = 3
 """Rows held for a query at the peak: its own, its anchor's, one of an answer."""
 _TRUE_SCORES = 2048
-_ENOUGH = 4
-"""Tiles of queries for each worker of which one more or less does not matter."""
-_EVEN = 16
-"""Queries of which a multiple is multiplied faster."""
 _CPU_TILE = (512, 1536)
 """Queries and candidates compared at a time: 3 MiB of scores stay in a cache, and what else a tile asks for
 takes little beside them."""
@@ -304,7 +300,7 @@ def _works(num_queries: int, most: int, workers: int) -> tuple[int, int]:
     ((512, 1), (304, 1), (48, 2), (512, 8))
     """
     num_spans = math.ceil(num_queries / most)
-    if num_spans >= _ENOUGH * workers:
+    if num_spans >= ENOUGH * workers:
         return most, 1
-    height = min(most, math.ceil(num_queries / num_spans / _EVEN) * _EVEN)
+    height = min(most, math.ceil(num_queries / num_spans / EVEN) * EVEN)
     return height, math.lcm(num_spans, workers) // num_spans

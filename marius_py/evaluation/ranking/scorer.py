@@ -126,7 +126,8 @@ class ModelScorer:
             self._similarity = "dot"
         elif similarity == "l2":
             self._similarity = "l2"
-        self.takes_room = self._similarity == "dot" and isinstance(decoder, Decoder)
+        is_plain = isinstance(decoder, Decoder) and type(self).scores is ModelScorer.scores
+        self.takes_room = self._similarity == "dot" and is_plain
         """Whether `scores_into` may be asked: its comparison is the package's own, and of dot products."""
         self._narrow = False
         """The decoder is known to take float32 alone."""
@@ -225,6 +226,20 @@ class ModelScorer:
         # Written so that a NaN scale counts as unbounded too. Nothing lies around an infinite score.
         bounded = (scale < OVERFLOW) & torch.isfinite(true)
         return low.masked_fill(~bounded, -math.inf), high.masked_fill(~bounded, math.inf)
+
+
+def room_for(scorer: Scorer, number: int) -> Tensor | None:
+    """Memory for so many float32 scores of a tile after the other; None where `scored` has no use for it."""
+    if isinstance(scorer, ModelScorer) and scorer.takes_room and scorer.device.type == "cpu":
+        return torch.empty(number)
+    return None
+
+
+def scored(scorer: Scorer, queries: Tensor, candidates: Tensor, room: Tensor | None) -> Tensor:
+    """Fast scores (Q, n) of a tile, to be written into, in `room` if there is some: those before are gone."""
+    if room is not None and isinstance(scorer, ModelScorer):
+        return scorer.scores_into(queries, candidates, room)
+    return scorer.scores(queries, candidates)
 
 
 def in_float64(

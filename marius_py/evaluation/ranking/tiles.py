@@ -18,6 +18,11 @@ from marius_py.workers import Workers
 LANE_BYTES = 8
 """Flags that are looked at together."""
 
+ENOUGH = 4
+"""Tiles of queries for each worker of which one more or less does not matter."""
+EVEN = 16
+"""Queries of which a multiple is multiplied faster."""
+
 
 @contextmanager
 def tile_workers(device: torch.device) -> Iterator[Workers]:
