@@ -120,13 +120,13 @@ def top_k(
 def _height(num_queries: int, workers: int) -> int:
     """Queries of a work, at most `TILE_QUERIES`, that give every worker as many as any, if not too few.
 
-    >>> _height(10_000, 2), _height(600, 2), _height(300, 2), _height(40, 2)
-    (256, 160, 160, 48)
+    >>> _height(10_000, 2), _height(600, 2), _height(300, 2), _height(40, 2), _height(0, 2)
+    (256, 160, 160, 48, 16)
     """
-    number = math.ceil(num_queries / TILE_QUERIES)
+    number = max(1, math.ceil(num_queries / TILE_QUERIES))
     if number >= ENOUGH * workers:
         return TILE_QUERIES
-    number = min(math.ceil(number / workers) * workers, math.ceil(num_queries / _FEW))
+    number = min(math.ceil(number / workers) * workers, max(1, math.ceil(num_queries / _FEW)))
     return min(TILE_QUERIES, max(1, math.ceil(num_queries / number / EVEN)) * EVEN)
 
 

@@ -231,7 +231,7 @@ class ModelScorer:
 def room_for(scorer: Scorer, number: int) -> Tensor | None:
     """Memory for so many float32 scores of a tile after the other; None where `scored` has no use for it."""
     if isinstance(scorer, ModelScorer) and scorer.takes_room and scorer.device.type == "cpu":
-        return torch.empty(number)
+        return torch.empty(number, dtype=torch.float32, device=scorer.device)
     return None
 
 

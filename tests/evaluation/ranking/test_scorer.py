@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marius_py.evaluation.ranking import scorer as scorer_module
-from marius_py.evaluation.ranking.scorer import ModelScorer, in_float64, ordered_sum, similarity_of
+from marius_py.evaluation.ranking.scorer import (
+    ModelScorer,
+    in_float64,
+    ordered_sum,
+    room_for,
+    scored,
+    similarity_of,
+)
 from marius_py.evaluation.ranking.trained import TrainedModel, make_decoder
 from marius_py.nn.decoders import ComplEx, Decoder, Dot, RotatE, TransE
 
@@ -213,3 +220,28 @@ def test_a_comparison_that_broadcasts_is_asked_for_few_queries_at_once(monkeypat
     rows = torch.randn(9, DIM)
     torch.testing.assert_close(scorer.scores(rows[:7], rows), -torch.cdist(rows[:7], rows, p=1))
     assert decoder.most == 27 * DIM
+
+
+def test_scores_of_a_room_are_float32_whatever_torch_makes_by_default() -> None:
+    scorer = ModelScorer(TrainedModel(ComplEx(8), torch.ones(3, 8), False), 8)
+    queries, rows = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+    torch.set_default_dtype(torch.float64)
+    try:
+        room = room_for(scorer, 100)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert room is not None
+    assert room.dtype == torch.float32
+    found = scored(scorer, queries, rows, room)
+    assert found.data_ptr() == room.data_ptr()
+    torch.testing.assert_close(found, scorer.scores(queries, rows))
+
+
+def test_who_scores_in_a_way_of_its_own_gets_no_room() -> None:
+    class Own(ModelScorer):
+        def scores(self, queries: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:
+            return -super().scores(queries, candidates)
+
+    scorer = Own(TrainedModel(ComplEx(8), torch.ones(3, 8), False), 8)
+    assert room_for(scorer, 100) is None
+    assert room_for(ModelScorer(TrainedModel(TransE(8), torch.ones(3, 8), False), 8), 100) is None
