@@ -87,6 +87,9 @@ def _compose_and_run(command: HydraCommand, kind: type[Any], words: Sequence[str
         _through_hydra(command, kind, flags)
     else:
         config = configs.compose(kind, flags.overrides, config_dir=flags.config_dir)
+        if flags.config_dir is None:
+            command.run(config)
+            return
         given = prepare_overrides(kind, flags.overrides, config_dir=flags.config_dir)
         with naming_files(kind, given, flags.config_dir):
             command.run(config)

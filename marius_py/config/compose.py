@@ -169,11 +169,11 @@ def naming_files(kind: type[Any], overrides: Sequence[str], config_dir: str | Pa
     try:
         yield
     except ConfigError as error:
+        if config_dir is None:
+            raise
         file = None
         with suppress(MariusError, OSError):  # the folder may have gone since
-            file = (
-                None if config_dir is None else _file_with(_key_of(error), NAMES[kind], overrides, config_dir)
-            )
+            file = _file_with(_key_of(error), NAMES[kind], overrides, config_dir)
         if file is None:
             raise
         raise type(error)(f"{file}: {error}") from error
