@@ -75,7 +75,12 @@ def test_a_text_that_fits_in_part_is_told_of(words: str, unbuffered: bool, tmp_p
     command = ["bash", "-c", 'ulimit -f 1; "$@" > file', "bash", sys.executable, "-m", *words.split()]
     done = subprocess.run(
         command,
-        env={**os.environ, "PYTHONUNBUFFERED": "1" if unbuffered else ""},
+        # Byte code that is written under the limit would be cut off, and kept.
+        env={
+            **os.environ,
+            "PYTHONUNBUFFERED": "1" if unbuffered else "",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
         cwd=tmp_path,
         capture_output=True,
         text=True,
