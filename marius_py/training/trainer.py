@@ -13,7 +13,6 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import asdict, replace
 from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any
@@ -37,11 +36,12 @@ from marius_py.pipeline.runner import stage_of
 from marius_py.pipeline.stages import Done, beyond_repair
 from marius_py.pipeline.trace import Trace
 from marius_py.pipeline.watchdog import Watchdog
-from marius_py.run_state import EpochMetrics, RunState, best_of
+from marius_py.run_state import RunState
 from marius_py.storage.protocols import EdgeStore, PartitionStore
 from marius_py.training.accounting import Accounting
 from marius_py.training.batch_path import BatchPath, finds_known_on_device
 from marius_py.training.commits import Commits
+from marius_py.training.epoch_ends import EpochEnds
 from marius_py.training.patience import is_exhausted
 from marius_py.training.settings import TrainerSettings
 from marius_py.types import Position, Schedule
@@ -111,10 +111,7 @@ class Trainer:
         self._store = store
         self._ordering = lru_cache(maxsize=1)(ordering)  # asked once before an epoch and once in its turn
         self._settings = settings
-        self._validate = validate
-        self._on_epoch = on_epoch
         self._on_progress = on_progress
-        self._on_boundary = on_boundary
         self._quiet = quiet
         self._seed = batches.seed
         self._num_edges = max(1, edges.num_edges("train"))
@@ -168,6 +165,15 @@ class Trainer:
             trace=self._trace,
             watchdog=self._watchdog,
             on_commit=on_commit,
+        )
+        self._ends = EpochEnds(
+            self._commits,
+            trace=self._trace,
+            watchdog=self._watchdog,
+            validate=validate,
+            on_epoch=on_epoch,
+            on_boundary=on_boundary,
+            quiet=quiet,
         )
         self.state = RunState()
 
@@ -223,9 +229,7 @@ class Trainer:
             try:
                 with self._watchdog.listening(self._give_up):
                     self._start()
-                    if self._validate_pending():
-                        self._on_epoch(self.state.history[-1])
-                    self._snapshot()
+                    self._ends.go_on(self.state)
                     patience = self._settings.patience
                     while self.state.position.epoch < epochs and not is_exhausted(self.state, patience):
                         self._run_epoch(epochs)
@@ -296,7 +300,9 @@ class Trainer:
                     f"interrupted in epoch {epoch + 1}, after {state.position.step} of "
                     f"{len(schedule.steps)} steps; the state is committed: go on with resume=true"
                 )
-        self._finish_epoch(epoch, schedule)
+        with self._accounting.segment(state):
+            self._flush()
+        self._ends.finish(state, schedule.final, self._rates()(0))
 
     def _commit_within(self) -> None:
         """Commit inside an epoch, to which what it moves and how long it takes belong.
@@ -381,62 +387,3 @@ class Trainer:
             return factor
 
         return rate
-
-    def _finish_epoch(self, epoch: int, schedule: Schedule) -> None:
-        state = self.state
-        with self._accounting.segment(state):
-            self._flush()
-        current = state.current
-        line = replace(
-            current,
-            loss=current.loss / max(current.edges, 1),
-            edges_per_second=current.edges / max(current.seconds, 1e-9),
-            rate=self._rates()(0),
-        )
-        state.position = Position(epoch + 1, 0, 0)
-        state.epoch_start = schedule.final
-        state.schedule = None
-        state.current = EpochMetrics(epoch + 1)
-        state.history.append(asdict(line))
-        self._commits.commit(state)
-        self._validate_pending()
-        self._on_epoch(state.history[-1])
-        self._snapshot()
-        if not self._quiet:
-            log.info(
-                "epoch %d: loss %.4f, %.0f edges/s, %.1f s, %d loads, %.2f s waiting on disk",
-                epoch + 1,
-                line.loss,
-                line.edges_per_second,
-                line.seconds,
-                line.loads,
-                line.wait_disk_s,
-            )
-
-    def _validate_pending(self) -> bool:
-        """Validate the epoch just finished, also where a run ended between its commit and its validation.
-
-        Returns:
-            Whether its line has a validation now that it did not have.
-        """
-        state = self.state
-        if not state.is_between_epochs or not state.history:
-            return False
-        if self._validate is None or state.history[-1].get("valid"):
-            return False
-        with stage_of("validate", self._watchdog, self._trace):
-            valid = self._validate(state.position.epoch)
-        if valid is None:
-            return False
-        line = state.history[-1]
-        line["valid"] = valid
-        if (best := best_of(state.validations())) is not None:
-            line["best_epoch"] = best[0]
-        self._commits.commit(state)
-        return True
-
-    def _snapshot(self) -> None:
-        """Give a chance to copy the last commit, where it is between epochs."""
-        if self.state.is_between_epochs and self.state.history:
-            with stage_of("snapshot", self._watchdog, self._trace):
-                self._on_boundary()
