@@ -2,6 +2,7 @@
 
 In: a folder. Out: an acquired lock, or a StorageError that names the process that has it. The kernel's
 flock decides, so the lock of a dead process is free however it died; the file's text only names its owner.
+A process that is forked from the owner lets go at once, else it would hold the lock as long as it lives.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class FolderLock:
         self.path = folder / LOCK_NAME
         self._descriptor: int | None = None
         self._folder: tuple[int, int] | None = None
+        self._is_left = False
 
     def acquire(self) -> None:
         """Take the lock without waiting; StorageError if another process or store has it."""
@@ -63,6 +65,8 @@ class FolderLock:
                     os.close(descriptor)
                 raise
             self._descriptor, self._folder = descriptor, _identity(self.path.parent)
+            self._is_left = False
+            _held.add(self)
 
     def check(self) -> None:
         """Make sure that the folder's path still leads to the folder that was locked.
@@ -71,8 +75,13 @@ class FolderLock:
 
         Raises:
             StorageError: the folder was moved, removed or replaced, another process has locked it since, or
-            it cannot be looked at.
+            it cannot be looked at; or this process was forked from the one that locked it.
         """
+        if self._is_left:
+            raise StorageError(
+                f"{self.path.parent} is written to by the process that this one was forked from: nothing is "
+                "written to it here"
+            )
         descriptor = self._descriptor
         try:
             if descriptor is not None and self._is_named(descriptor):
@@ -99,10 +108,18 @@ class FolderLock:
         if self._descriptor is None:
             return
         descriptor, self._descriptor = self._descriptor, None
+        _held.discard(self)
         with contextlib.suppress(OSError):
             if self._is_named(descriptor):
                 self.path.unlink()
         os.close(descriptor)
+
+    def leave(self) -> None:
+        """Let go in a forked process: the lock file, and the lock itself, stay with the one that forked."""
+        descriptor, self._descriptor = self._descriptor, None
+        self._is_left = True
+        if descriptor is not None:
+            os.close(descriptor)
 
     def _take(self, descriptor: int) -> None:
         for wait in _PAUSES:
@@ -129,6 +146,20 @@ class FolderLock:
         except OSError as error:
             # The lock holds without its text, say on a full disk.
             logger.warning("cannot write to %s: %s", self.path, error.strerror)
+
+
+_held: set[FolderLock] = set()
+"""The locks of this process."""
+
+
+def _leave_all() -> None:
+    """Leave the locks of before to the process that forked."""
+    for lock in _held:
+        lock.leave()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_leave_all)
 
 
 def _identity(place: Path | int) -> tuple[int, int] | None:

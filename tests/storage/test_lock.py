@@ -41,6 +41,23 @@ print("locked", flush=True)
 time.sleep(60)
 """
 
+FORKER = """
+import os, sys, time
+from pathlib import Path
+from marius_py.errors import StorageError
+from marius_py.storage.lock import FolderLock
+lock = FolderLock(Path(sys.argv[1]))
+lock.acquire()
+if os.fork() == 0:
+    try:
+        lock.check()
+    except StorageError as error:
+        assert "forked from" in str(error)
+        lock.release()
+        print(os.getpid(), flush=True)
+time.sleep(60)
+"""
+
 
 @pytest.fixture
 def holder(tmp_path: Path) -> subprocess.Popen[str]:
@@ -87,6 +104,23 @@ def test_lock_of_a_killed_process_is_taken_over(
     lock.release()
     lock.release()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_was_forked_does_not_hold_the_lock_of_one_that_is_killed(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        try:
+            assert is_locked(tmp_path)  # also once the child has let go of all that it has
+            process.kill()
+            process.wait()
+            FolderLock(tmp_path).acquire()
+            assert is_alive({"pid": child, "started": process_start(child), "host": socket.gethostname()})
+        finally:
+            process.kill()
+            os.kill(child, signal.SIGKILL)
 
 
 def test_the_lock_of_a_copied_folder_names_a_process_that_runs(
