@@ -6,9 +6,8 @@ import inspect
 import os
 import shutil
 import signal
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from copy import deepcopy
 from dataclasses import replace
 from os import PathLike
@@ -29,10 +28,15 @@ from marius_py.graph import Graph, open_graph
 from marius_py.graph.manifest import GRAPH_FILE
 from marius_py.run import Run, load
 from marius_py.run_files.results import write_output
+from marius_py.storage.file_io import os_errors_as_storage
+from marius_py.storage.folders import locked_folder, remove_left, temporary_prefix
 from marius_py.tracking import training
 from marius_py.training.trainer import Trainer
 
 GRAPH_SUFFIX = "-graph"
+
+_LEFT_S = 60.0
+"""Seconds after which a graph that was prepared to be compared, and that no process holds, is left over."""
 
 
 def train(
@@ -287,8 +291,12 @@ def _prepared(graph: Any, folder: Path) -> Iterator[Path]:
 def _check_same(graph: Any, prepared: Path) -> None:
     """Refuse an object from which another graph would come than the one that was prepared before."""
     known = open_graph(prepared).fingerprint
-    with tempfile.TemporaryDirectory(dir=prepared.parent, prefix=f".{prepared.name}.") as place:
-        found = graph_from(graph, Path(place) / "graph").fingerprint
+    prefix = temporary_prefix(prepared, "comparing")
+    with ExitStack() as held:
+        with os_errors_as_storage("write beside", prepared):
+            remove_left(prepared.parent, prefix, older_s=_LEFT_S)
+            place = held.enter_context(locked_folder(prepared.parent, prefix, f"comparing {prepared}"))
+        found = graph_from(graph, place / "graph").fingerprint
     if found != known:
         raise ConfigError(
             f"graph: these data are not those that {prepared} was prepared from (fingerprints {found} and "

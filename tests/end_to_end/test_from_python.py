@@ -140,6 +140,9 @@ def test_a_resumed_run_has_to_have_its_data(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"these data are not those that .*run-graph was prepared from"):
         marius_py.train(OTHERS, run, {"training.epochs": 2}, resume=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
+    left = tmp_path / ".run-graph.comparing-9-0"  # of a process that was killed while it compared
+    (left / "graph").mkdir(parents=True)
+    os.utime(left, (0, 0))
     with marius_py.train(TRIPLES, run, {"training.epochs": 2}, resume=True) as resumed:
         assert resumed.epochs == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == before
