@@ -322,14 +322,19 @@ def _saved(faiss: Any, path: Path, facts: Mapping[str, Any]) -> tuple[Any, Ids] 
 
 
 def _check_place(folder: Path) -> None:
-    """Refuse a folder in which no index can be written, before one is built; a new one is not kept."""
+    """Refuse a folder in which no index can be written, before one is built.
+
+    One that is not there is not made: who opens the index at the same time would find it, and then lose it.
+    """
     other = "give another --index-folder (in Python folder=)"
     try:
-        above = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+        around = (folder, *folder.absolute().parents)
+        above = next(one for one in around if one.exists() or one.is_symlink())
         if not above.is_dir():
-            where = "is a file" if above == folder else f"lies below {above}, which is a file"
+            kind = "a file" if above.exists() else "a link that leads nowhere"
+            where = f"is {kind}" if above == folder else f"lies below {above}, which is {kind}"
             raise ConfigError(f"the folder {folder} of the index {where}: {other}")
-        with made_folders(folder), tempfile.TemporaryFile(dir=folder):
+        with tempfile.TemporaryFile(dir=above):
             pass
     except OSError as error:
         raise StorageError(

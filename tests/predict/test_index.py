@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -255,9 +256,10 @@ def test_probes_are_refused_before_the_table_is_read(run, tmp_path, monkeypatch,
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["file", "file/below", "read-only"])
+@pytest.mark.parametrize("name", ["file", "file/below", "link", "link/below", "read-only"])
 def test_a_folder_that_takes_no_index_is_refused_before_the_table_is_read(run, tmp_path, monkeypatch, name):
     (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nowhere")
     monkeypatch.setattr(run, "to_numpy", lambda: pytest.fail("read"))
     monkeypatch.setattr(run, "read_rows", lambda start, stop: pytest.fail("read"))
     if name == "read-only":
@@ -266,7 +268,19 @@ def test_a_folder_that_takes_no_index_is_refused_before_the_table_is_read(run, t
         (ConfigError, StorageError), match=rf"the folder \S+{name} of the index .* give another"
     ):
         open_index(run, "l2", folder=tmp_path / name)
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
+
+
+def test_who_opens_an_index_at_the_same_time_does_not_take_its_folder_away(run, tmp_path, monkeypatch):
+    new, temporary_file = tmp_path / "new", index_module.tempfile.TemporaryFile
+
+    def after_the_other(dir):
+        with suppress(FileNotFoundError):
+            new.rmdir()  # as who has made it to look whether one can
+        return temporary_file(dir=dir)
+
+    monkeypatch.setattr(index_module.tempfile, "TemporaryFile", after_the_other)
+    assert open_index(run, "l2", folder=new).path.parent == new
 
 
 def _refused(dir):
