@@ -75,8 +75,8 @@ def claimed(folder: Path) -> Iterator[None]:
         except OSError as error:
             raise StorageError(f"the run folder {folder} cannot be made: {error.strerror}") from error
         lock = FolderLock(folder)
+        held.callback(lock.release)  # an interrupt may come once it is taken
         lock.acquire()
-        held.callback(lock.release)
         sync_names(made)
         for name in VIEWS:
             remove(folder / (name + TEMPORARY_SUFFIX))

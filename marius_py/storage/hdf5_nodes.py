@@ -141,8 +141,8 @@ def open_node_store(folder: str | os.PathLike[str]) -> Hdf5PartitionStore:
     if not path.is_dir():
         raise StorageError(f"{path} is missing")
     lock = FolderLock(path)
-    lock.acquire()
     try:
+        lock.acquire()
         has_commit(path)
         store = Hdf5PartitionStore(path, lock)
         _remove_strays(path)

@@ -225,9 +225,14 @@ class Hdf5PartitionStore:
             self._release()
 
     def _release(self) -> None:
-        self._hasher.shutdown()
-        self._nodes.close()
-        self._lock.release()
+        """Release all, the lock too where an interrupt comes: without it the process could not resume."""
+        try:
+            self._hasher.shutdown()
+        finally:
+            try:
+                self._nodes.close()
+            finally:
+                self._lock.release()
 
     @contextmanager
     def _transfer(self) -> Iterator[None]:

@@ -60,12 +60,12 @@ class FolderLock:
                     os.close(descriptor)
                     continue
                 self._sign(descriptor)
+                folder = _identity(self.path.parent)
             except BaseException:
                 with contextlib.suppress(OSError):
                     os.close(descriptor)
                 raise
-            self._descriptor, self._folder = descriptor, _identity(self.path.parent)
-            self._is_left = False
+            self._descriptor, self._folder, self._is_left = descriptor, folder, False
             _held.add(self)
 
     def check(self) -> None:
@@ -108,11 +108,13 @@ class FolderLock:
         if self._descriptor is None:
             return
         descriptor, self._descriptor = self._descriptor, None
-        _held.discard(self)
-        with contextlib.suppress(OSError):
-            if self._is_named(descriptor):
-                self.path.unlink()
-        os.close(descriptor)
+        try:
+            with contextlib.suppress(OSError):
+                if self._is_named(descriptor):
+                    self.path.unlink()
+        finally:
+            os.close(descriptor)
+            _held.discard(self)
 
     def leave(self) -> None:
         """Let go in a forked process: the lock file, and the lock itself, stay with the one that forked."""

@@ -322,6 +322,25 @@ def test_stores_hold_the_lock(tmp_path: Path) -> None:
     assert not (folder / LOCK_NAME).exists()
 
 
+def test_an_interrupt_leaves_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the process of a notebook, which goes on, could not resume the run."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FolderLock, "_is_named", lambda self, descriptor: True)
+        patch.setattr("marius_py.storage.lock._identity", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            FolderLock(tmp_path).acquire()
+    store = create_node_store(tmp_path, NodeTable(Partitioning(10, 2), 2, 0), spare_slots=0)
+    with monkeypatch.context() as patch:
+        patch.setattr("marius_py.workers.Workers.shutdown", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.close()
+    FolderLock(tmp_path).acquire()
+
+
 def test_folder_that_cannot_be_locked(tmp_path: Path) -> None:
     with pytest.raises(
         StorageError, match=r"missing cannot be written to: opening its writer\.lock failed \(No such file"
