@@ -56,8 +56,12 @@ class Workers:
             if not self._free.acquire(blocking=False) and len(self._threads) < self.most:
                 name = f"{self._name}_{len(self._threads)}"
                 thread = Thread(target=self._serve, name=name, daemon=True)
-                start_thread(thread)
-                self._threads.append(thread)
+                self._threads.append(thread)  # so that it is ended if an interrupt comes while it starts
+                try:
+                    start_thread(thread)
+                except Exception:
+                    self._threads.pop()
+                    raise
             self._works.put((done, partial(work, *given)))
         return done
 
@@ -79,7 +83,8 @@ class Workers:
             for _ in self._threads:
                 self._works.put(None)
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:  # it has started
+                thread.join()
 
     def _serve(self) -> None:
         self._begin()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from marius_py.errors import PipelineError
 from marius_py.workers import Workers, made_ahead
 
 
@@ -55,6 +56,34 @@ def test_an_error_is_raised_and_what_waits_is_dropped() -> None:
         failing.result()
     assert all(one.cancelled() for one in waiting)
     assert done == []
+
+
+def test_a_thread_that_an_interrupt_met_at_its_start_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, begun = threading.Thread.start, list[threading.Thread]()
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        begun.append(thread)
+        raise KeyboardInterrupt
+
+    workers = Workers(1, "some")
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        workers.submit(int)
+    workers.shutdown()
+    assert not begun[0].is_alive()
+
+
+def test_a_thread_for_which_there_is_no_room_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with Workers(1, "some") as workers:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refused)
+            with pytest.raises(PipelineError, match="cannot be started"):
+                workers.submit(int)
+        assert workers.submit(int).result(20) == 0
 
 
 def test_works_are_done_after_the_main_thread_has_ended() -> None:
