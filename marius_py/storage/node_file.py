@@ -22,7 +22,7 @@ from marius_py.errors import FormatError, MariusError, StorageError
 from marius_py.storage import files
 from marius_py.storage.aligned import PAGE, is_aligned
 from marius_py.storage.checks import FROM_A_COPY
-from marius_py.storage.file_io import hdf5_errors_as_storage
+from marius_py.storage.file_io import hdf5_errors_as_storage, os_errors_as_storage
 from marius_py.storage.protocols import Float32, NodeTable
 
 logger = logging.getLogger(__name__)
@@ -131,10 +131,10 @@ def read_facts(path: Path) -> NodeFileFacts:
         (offset + count * rows * w * 4 for offset, w in zip(offsets, (dim, width), strict=True) if offset),
         default=0,
     )
-    if path.stat().st_size < end:
-        raise StorageError(
-            f"{path} is truncated: it has {path.stat().st_size:,} bytes, {end:,} are needed; {FROM_A_COPY}"
-        )
+    with os_errors_as_storage("look at", path):  # it may be a snapshot's that training has just removed
+        size = path.stat().st_size
+    if size < end:
+        raise StorageError(f"{path} is truncated: it has {size:,} bytes, {end:,} are needed; {FROM_A_COPY}")
     return facts
 
 

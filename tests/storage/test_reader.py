@@ -21,6 +21,7 @@ from marius_py.partitioning import Partitioning
 from marius_py.storage.checkpoint_file import CheckpointFile, open_checkpoint
 from marius_py.storage.hdf5_nodes import create_node_store
 from marius_py.storage.hdf5_store import Hdf5PartitionStore
+from marius_py.storage.node_file import NODES_NAME, read_facts
 from marius_py.storage.protocols import Checkpoint, NodeTable
 from marius_py.storage.reader import NodeReader, open_node_reader
 from marius_py.storage.verify import verify_node_store
@@ -217,6 +218,22 @@ def test_never_a_mixture_beside_a_busy_writer(writer: Hdf5PartitionStore) -> Non
     finally:
         stop.set()
         thread.join()
+
+
+def test_a_snapshot_that_goes_while_it_is_opened_is_an_error_of_ours(
+    writer: Hdf5PartitionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As training removes snapshots that are not kept any more."""
+    nodes = writer.folder / NODES_NAME
+
+    class Removing(h5py.File):
+        def close(self) -> None:
+            super().close()
+            nodes.unlink(missing_ok=True)
+
+    monkeypatch.setattr(h5py, "File", Removing)
+    with pytest.raises(StorageError, match=r"cannot look at \S+nodes\.h5: No such file"):
+        read_facts(nodes)
 
 
 def test_a_reader_that_is_not_closed_warns_and_leaves_no_descriptor(writer: Hdf5PartitionStore) -> None:
