@@ -343,7 +343,10 @@ def _check_place(folder: Path) -> None:
 
 
 def _save(faiss: Any, index: Any, path: Path, facts: Mapping[str, Any]) -> None:
-    """Write the index, then what it is of: without the second file the first is not used."""
+    """Write the index, then what it is of: without the second file the first is not used.
+
+    Where another thread writes the same index at this moment, that is left to it.
+    """
     of = _facts_path(path)
     try:
         with made_folders(path.parent), Replacing([path, of]) as temporary:
@@ -356,6 +359,9 @@ def _save(faiss: Any, index: Any, path: Path, facts: Mapping[str, Any]) -> None:
             )
             of.unlink(missing_ok=True)
     except (OSError, RuntimeError) as error:
+        if isinstance(error.__cause__, BlockingIOError):
+            logger.info("%s is saved by another thread", path)
+            return
         if isinstance(error, MariusError):
             raise
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())

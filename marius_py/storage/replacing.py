@@ -26,6 +26,7 @@ class Replacing:
 
     Raises:
         StorageError: opening, writing or renaming failed; it names the targets that were replaced, if any.
+        Its cause is a BlockingIOError where somebody writes the same targets.
     """
 
     def __init__(self, targets: Sequence[Path]) -> None:
@@ -45,7 +46,7 @@ class Replacing:
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
                 if try_flock(descriptor) is False:
                     os.close(descriptor)
-                    raise OSError("another thread, or a process of the same number, writes it")
+                    raise BlockingIOError("another thread, or a process of the same number, writes it")
                 self._locks[path] = descriptor
         except OSError as error:
             self._remove()

@@ -19,6 +19,7 @@ from marius_py.errors import ConfigError, StorageError
 from marius_py.predict import find_neighbors, open_index
 from marius_py.predict import index as index_module
 from marius_py.storage.hdf5_nodes import open_node_store
+from marius_py.storage.replacing import Replacing
 from tests.small_runs import write_run
 
 faiss = pytest.importorskip("faiss", reason="faiss is not installed")
@@ -157,6 +158,15 @@ def test_an_index_of_other_rows_is_refused(run, tmp_path):
             with pytest.raises(ConfigError, match=r"another commit of it .*open_index\(run, 'dot'\)"):
                 ask()
         assert new.neighbors("Oslo", metric="dot", index=open_index(new, "dot"))
+
+
+def test_an_index_that_another_thread_saves_is_used(run, tmp_path):
+    ids, other = np.arange(5), Replacing([tmp_path / "dot-Flat.faiss"])
+    other.__enter__()
+    index = open_index(run, "dot", folder=tmp_path)
+    other.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    np.testing.assert_array_equal(index.neighbors(run, ids, 3).ids, find_neighbors(run, ids, 3, "dot").ids)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("damage", ["half", "facts", "no facts"])
