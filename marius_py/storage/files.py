@@ -105,6 +105,8 @@ def refused_by_hdf5(path: Path, error: Exception) -> StorageError | None:
         error: what h5py raised: OSError at the opening, later KeyError or RuntimeError too.
     """
     refusal = hdf5_error(error)
+    if refusal.errno == errno.ENOENT:  # gone since it was looked for
+        return StorageError(f"{path} is missing")
     if refusal.errno in REFUSALS:
         return storage_error("open", path, refusal)
     if "file locking flag values" in str(error):

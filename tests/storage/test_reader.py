@@ -220,19 +220,26 @@ def test_never_a_mixture_beside_a_busy_writer(writer: Hdf5PartitionStore) -> Non
         thread.join()
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
 def test_a_snapshot_that_goes_while_it_is_opened_is_an_error_of_ours(
-    writer: Hdf5PartitionStore, monkeypatch: pytest.MonkeyPatch
+    writer: Hdf5PartitionStore, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """As training removes snapshots that are not kept any more."""
     nodes = writer.folder / NODES_NAME
 
     class Removing(h5py.File):
+        def __init__(self, name: Path, mode: str, *, locking: bool) -> None:
+            if when == "before":
+                nodes.unlink()
+            super().__init__(name, mode, locking=locking)
+
         def close(self) -> None:
             super().close()
-            nodes.unlink(missing_ok=True)
+            nodes.unlink()
 
     monkeypatch.setattr(h5py, "File", Removing)
-    with pytest.raises(StorageError, match=r"cannot look at \S+nodes\.h5: No such file"):
+    told = {"before": "nodes.h5 is missing$", "after": r"cannot look at \S+nodes\.h5: No such file"}
+    with pytest.raises(StorageError, match=told[when]):
         read_facts(nodes)
 
 
