@@ -6,22 +6,22 @@ already in its folder is checked, not fetched, so a machine without a network ne
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import lzma
-import os
 import shutil
 import tarfile
 import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from marius_py.errors import FormatError, StorageError
+from marius_py.storage.replacing import Replacing
 
 log = logging.getLogger(__name__)
 
@@ -85,18 +85,25 @@ def fetch(dataset: Dataset, progress: Callable[[int, int | None], None] | None =
     return paths
 
 
-@contextlib.contextmanager
+@contextmanager
 def _appearing(path: Path) -> Iterator[IO[bytes]]:
-    """Give a file to write that appears at `path` whole or not at all."""
+    """Give a file to write that appears at `path` whole or not at all.
+
+    What is raised in the block is raised as it is.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    failure: OSError | None = None
     try:
-        with part.open("wb") as sink:
-            yield sink
-        os.replace(part, path)
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
+        with Replacing([path]) as temporary, temporary[path].open("wb") as sink:
+            try:
+                yield sink
+            except OSError as error:
+                failure = error
+                raise
+    except StorageError:
+        if failure is not None:
+            raise failure from None
+        raise
 
 
 def _download(dataset: Dataset, target: Path, progress: Callable[[int, int | None], None] | None) -> None:
@@ -136,7 +143,7 @@ def _unpack(dataset: Dataset, archive: Path, paths: Mapping[str, Path]) -> None:
                     shutil.copyfileobj(source, sink, BLOCK_BYTES)
                 del wanted[name]
     except _DAMAGE as error:
-        if isinstance(error, OSError) and error.errno:
+        if isinstance(error, StorageError) or (isinstance(error, OSError) and error.errno):
             raise StorageError(f"unpacking {archive} failed: {error}") from error
         reason = str(error).partition("\n")[0].rstrip(":")  # below it: what each compression said
         raise FormatError(f"{archive} cannot be unpacked ({reason}); remove it and run again") from error

@@ -9,6 +9,7 @@ import os
 import random
 import tarfile
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -30,7 +31,7 @@ def test_a_full_disk_is_no_damaged_archive(tmp_path: Path, monkeypatch: pytest.M
     plain = Path.open
 
     def full(path: Path, *arguments: str) -> object:
-        if path.suffix == ".part":
+        if path.suffix == ".tmp":
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         return plain(path, *arguments)
 
@@ -63,6 +64,30 @@ def test_two_that_fetch_at_once_write_files_of_their_own(
 
     assert fetch(dataset, other)["train"].read_bytes() == b""
     assert sorted(path.name for path in dataset.folder.iterdir()) == ["set.tar", "train.txt"]
+
+
+def test_what_a_killed_process_had_fetched_is_removed(tmp_path: Path) -> None:
+    left = tmp_path / f".set.tar.{2**22 + 1}.tmp"  # above the largest process number
+    left.write_bytes(b"half")
+    with tarfile.open(tmp_path / "origin.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("train.txt"), io.BytesIO())
+    url, sha256 = (tmp_path / "origin.tar").as_uri(), hashlib.sha256(b"").hexdigest()
+    fetch(Dataset("Set", url, "set.tar", tmp_path, {"train": "train.txt"}, {"train": sha256}))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["origin.tar", "set.tar", "train.txt"]
+
+
+def test_a_connection_that_breaks_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(io.BytesIO):
+        headers: ClassVar[dict[str, str]] = {}
+
+        def read(self, *_: object) -> bytes:
+            raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+
+    monkeypatch.setattr("urllib.request.urlopen", lambda url, timeout: Broken())
+    dataset = Dataset("Set", "http://set", "set.tar", tmp_path / "new", {"train": "t"}, {"train": ""})
+    with pytest.raises(StorageError, match=r"^Set could not be fetched from http://set \(.*reset by peer\)"):
+        fetch(dataset)
+    assert not list(dataset.folder.iterdir())
 
 
 def _archive(folder: Path, compression: str, files: dict[str, bytes]) -> Path:
