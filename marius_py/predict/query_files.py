@@ -19,6 +19,7 @@ Column = list[str | None] | None
 
 _SIGN = "?"
 _ASKED = (None, "", _SIGN)
+_PARQUET = (".parquet", ".pq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,7 @@ def _empty(file: Path) -> FormatError:
 
 
 def _is_parquet(file: Path) -> bool:
-    return file.suffix.casefold() == ".parquet"
+    return file.suffix.casefold() in _PARQUET
 
 
 def _is_csv(file: Path) -> bool:

@@ -168,6 +168,7 @@ def test_files_of_names(tmp_path: Path) -> None:
     table = tmp_path / "names.parquet"
     pq.write_table(pa.table({"node": pa.array([3, None, 1])}), table)
     assert read_names(table) == ["3", "1"]
+    assert read_names(table.rename(tmp_path / "names.PQ")) == ["3", "1"]
     pq.write_table(pa.table({"a": [1], "b": [2]}), table)
     with pytest.raises(FormatError, match="has no column name; it has a, b"):
         read_names(table)

@@ -799,18 +799,20 @@ def test_query_file_of_parquet_with_other_names(tmp_path):
         ("q.tsv", "head\trelation\n{0}\tlikes\n?\tlikes\n"),
         ("q.csv", "{0},likes,\n{0},?,{0}\n?,likes,\n"),
         ("q.parquet", "?"),
+        ("q.pq", "?"),
     ],
 )
 def test_a_sign_that_may_be_a_name_is_named(written, tmp_path, capsys, name, text):
     folder, first = str(written[0]), written[1].node_names(0, 1)[0]
     file = tmp_path / name
-    if name == "q.parquet":
+    is_table = text == "?"
+    if is_table:
         columns = {"head": [first, None, text], "relation": ["likes"] * 3, "tail": [text, first, None]}
         pq.write_table(pa.table(columns), file)
     else:
         file.write_text(text.format(first), encoding="utf-8")
     assert cli.predict([folder, "--queries", str(file)]) == 2
-    place = f"{file} {'row' if name == 'q.parquet' else 'line'} 3"
+    place = f"{file} {'row' if is_table else 'line'} 3"
     assert f"{place} ('?' stands for what is asked for) leaves out head and tail" in capsys.readouterr().err
     assert "stands for" not in read_queries(file).place(0)
 
