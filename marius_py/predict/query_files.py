@@ -20,6 +20,8 @@ Column = list[str | None] | None
 _SIGN = "?"
 _ASKED = (None, "", _SIGN)
 _PARQUET = (".parquet", ".pq")
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+"""What compressed files begin with, of the kinds that edges are read from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ def read_queries(path: Path | str) -> Queries:
     except OSError as error:
         raise StorageError(f"queries {file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise FormatError(f"{file} is not UTF-8 text: {error}") from error
+        raise _no_text(file, error) from error
     if not rows:
         raise _empty(file)
     columns: Sequence[str | None] = PARTS
@@ -109,7 +111,7 @@ def read_names(path: Path | str, given: str = "names ") -> list[str]:
     try:
         names = _parquet_names(file) if _is_parquet(file) else _text_names(file)
     except UnicodeDecodeError as error:
-        raise FormatError(f"{file} is not UTF-8 text: {error}") from error
+        raise _no_text(file, error) from error
     except (pa.ArrowException, OSError) as error:
         raise StorageError(f"{given}{file} cannot be read: {error}") from error
     if not names:
@@ -149,6 +151,15 @@ def _parquet_names(file: Path) -> list[str]:
 
 def _empty(file: Path) -> FormatError:
     return FormatError(f"{file} holds no queries")
+
+
+def _no_text(file: Path, error: UnicodeDecodeError) -> FormatError:
+    kind = next((name for magic, name in _COMPRESSED.items() if error.object.startswith(magic)), None)
+    if kind is not None:
+        return FormatError(
+            f"{file} is compressed by {kind}; unpack it first, only files of edges may be packed"
+        )
+    return FormatError(f"{file} is not UTF-8 text: {error}")
 
 
 def _is_parquet(file: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,17 @@ def test_files_of_names(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1], "b": [2]}), table)
     with pytest.raises(FormatError, match="has no column name; it has a, b"):
         read_names(table)
+
+
+@pytest.mark.parametrize("read", [read_names, read_queries])
+@pytest.mark.parametrize("name", ["a.txt", "a.tsv.gz", "a.csv"])
+@pytest.mark.parametrize(
+    ("kind", "packed"), [("gzip", gzip.compress(b"a")), ("zstd", pa.compress(b"a", "zstd"))]
+)
+def test_a_compressed_file_is_called_so(tmp_path: Path, read: Any, name: str, kind: str, packed: Any) -> None:
+    (tmp_path / name).write_bytes(bytes(packed))
+    with pytest.raises(FormatError, match=f"{name} is compressed by {kind}; unpack it first"):
+        read(tmp_path / name)
 
 
 @pytest.mark.parametrize("read", [read_names, read_queries])
