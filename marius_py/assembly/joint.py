@@ -161,7 +161,7 @@ class Joint:
     def best(
         self, history: Sequence[Mapping[str, Any]], test: dict[str, Any] | None
     ) -> dict[str, Any] | None:
-        """Metrics on the test edges of the epoch that was best on the validation edges, if it was kept.
+        """The epoch that was best on the validation edges, if it was kept, and its metrics on the test edges.
 
         Args:
             history: lines of all epochs.
@@ -169,7 +169,7 @@ class Joint:
                 are no test edges.
         """
         folder = best_snapshot(self.folder, history) if self.config.checkpoint.best else None
-        if folder is None or test is None:
+        if folder is None:
             return None
         try:
             with open_node_reader(folder / CHECKPOINT_FOLDER) as reader:
@@ -179,7 +179,7 @@ class Joint:
             if not valid or epoch > len(history) or valid != plain_json(history[epoch - 1].get("valid")):
                 raise FormatError(f"{folder} is a snapshot of another run")
             log.info("epoch %d was the best on the validation edges", epoch)
-            if epoch == len(history):
+            if epoch == len(history) or test is None:
                 return {"epoch": epoch, "valid": valid, "test": test}
             self.model.load_state_arrays(checkpoint.arrays)
             del checkpoint, reader  # each with all relations, and ranking opens its own

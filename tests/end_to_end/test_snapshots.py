@@ -182,6 +182,18 @@ def test_the_best_epoch_is_kept_and_tested(run_train: Train, tmp_path: Path) -> 
     assert not verify(tmp_path / "run")
 
 
+def test_the_best_epoch_is_told_where_there_are_no_test_edges(run_train: Train, tmp_path: Path) -> None:
+    edges = [(f"node {i % 30}", f"node {(i * i + 1) % 30}") for i in range(120)]
+    marius_py.graph_from(edges, tmp_path / "graph", split=(0.8, 0.2, 0), partitions=4)
+    learns = [f"graph={tmp_path / 'graph'}", "checkpoint.best=true", "training.epochs=4", "optimizer.lr=5"]
+    result = run_train(*learns)
+    history = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    wanted = history[-1]["best_epoch"]
+    assert result["test"] is None
+    assert result["best"] == {"epoch": wanted, "valid": history[wanted - 1]["valid"], "test": None}
+    assert names(tmp_path / "run") == [f"best-{wanted:04}"]
+
+
 def test_a_best_epoch_that_is_the_last_is_tested_once(
     run_train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
