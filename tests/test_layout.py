@@ -17,6 +17,7 @@ ROOT = Path(marius_py.__file__).resolve().parent
 
 FLOORS: dict[str, int] = {
     "errors": 0,
+    "given": 0,
     "types": 0,
     "streams": 0,
     "memory": 0,

@@ -169,7 +169,7 @@ def run(options: argparse.Namespace) -> None:
     from marius_py.importing.files import check_folder
 
     if values["checkpoint"] is not None:
-        check_folder(Path(values["checkpoint"]), "checkpoint", "the trained model")
+        check_folder(values["checkpoint"], "checkpoint", "the trained model")
     if values["output"] is not None:
         check_new_run(values, "output", "graph")
     made = Path(values["graph"])

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from marius_py.buffer.numbers import NotFinite
 from marius_py.errors import ConfigError
+from marius_py.evaluation.metrics import check_whole
 from marius_py.export.formats import (
     check_words,
     new_folder,
@@ -29,6 +30,7 @@ from marius_py.export.formats import (
     write_safetensors,
 )
 from marius_py.export.formats import one_line as _lines
+from marius_py.given import as_path
 from marius_py.run_files.outputs import check_output
 from marius_py.run_files.reader import RunReader, open_run
 from marius_py.storage.replacing import Replacing
@@ -89,16 +91,16 @@ def export(
         The files written, `output` first.
 
     Raises:
-        ConfigError: unknown format, a file exists, or is one of the run or its graph, no such folder, or a
-            folder to replace that holds what no export wrote.
+        ConfigError: unknown format, an argument of a wrong type, a file exists, or is one of the run or its
+            graph, no such folder, or a folder to replace that holds what no export wrote.
         FormatError: a name holds a tab or line break, which a text format cannot carry, or two names become
             the same word of word2vec.
         StorageError: reading or writing failed; no file was changed.
     """
     if format not in EXPORT_FORMATS:
         raise ConfigError(f"format is {format!r}; allowed: {', '.join(EXPORT_FORMATS)}")
-    if block_bytes < 1:
-        raise ConfigError(f"block_bytes is {block_bytes}; allowed: 1 or more")
+    check_whole("block_bytes", block_bytes, 1)
+    target = as_path(output, "output", "the file to write, or the folder")
     if format not in ("pbg", "projector"):
         check_file_name(output, f"output={output}")
     if not isinstance(run, RunReader):
@@ -112,7 +114,6 @@ def export(
                 block_bytes=block_bytes,
                 progress=progress,
             )
-    target = Path(output)
     names, rows = run.relations()
     with_relations = relations and rows.shape[1] > 0
     odd = np.flatnonzero(~np.isfinite(rows).all(axis=1)) if with_relations else np.empty(0, np.int64)

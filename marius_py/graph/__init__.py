@@ -3,6 +3,6 @@
 h5py and pyarrow are imported only by what reads edges or names.
 """
 
-from marius_py.graph.prepared import Graph, open_graph
+from marius_py.graph.prepared import Graph, check_graph, open_graph
 
-__all__ = ["Graph", "open_graph"]
+__all__ = ["Graph", "check_graph", "open_graph"]

@@ -8,7 +8,7 @@ range of ids reads only its own row groups.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, StorageError
+from marius_py.given import shown
 from marius_py.storage.file_io import os_errors_as_storage, sync_path
 from marius_py.storage.files import REFUSALS, storage_error
+from marius_py.whole import is_whole
 
 ROW_GROUP = 1 << 16
 
@@ -75,8 +77,8 @@ def read_names(path: Path, start: int, stop: int, count: int) -> list[str]:
         ConfigError: the range lies outside the table. StorageError: the file is missing, damaged or may not
             be read.
     """
-    if not 0 <= start <= stop <= count:
-        raise ConfigError(f"id range {start}:{stop} of {path.name}; allowed: within 0:{count}")
+    if not (is_whole(start, 0) and is_whole(stop, start, count)):
+        raise ConfigError(f"id range {start!r}:{stop!r} of {path.name}; allowed: within 0:{count}")
     if start == stop:
         return []
     table, first = _NameTable(path), start // ROW_GROUP
@@ -94,6 +96,8 @@ def find_names(path: Path, names: Sequence[str]) -> NDArray[np.int64]:
     """
     if isinstance(names, str):
         raise ConfigError(f"names is the single text {names!r}; pass a list of names")
+    if not isinstance(names, Sized) or not isinstance(names, Iterable):
+        raise ConfigError(f"names is {shown(names)}; pass a list of names")
     if not all(isinstance(name, str) for name in names):
         raise ConfigError("names holds something that is no text; pass a list of names (str)")
     ids = np.full(len(names), -1, dtype=np.int64)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, MariusError, MissingPathError, StorageError
+from marius_py.given import as_path, shown
 from marius_py.graph.manifest import (
     EDGES_FILE,
     GRAPH_FILE,
@@ -171,10 +172,17 @@ def open_graph(path: Path | str) -> Graph:
         FormatError: graph.json is damaged, no graph's, or of another format version.
         ConfigError: `path` is no path.
     """
-    if not isinstance(path, (str, os.PathLike)):
-        raise ConfigError(f"path is {path!r}, {type(path).__name__}; allowed: a prepared graph's folder")
-    with os_errors_as_storage("open the graph", Path(path)):
-        return _open(Path(path))
+    folder = as_path(path, "path", "a prepared graph's folder")
+    with os_errors_as_storage("open the graph", folder):
+        return _open(folder)
+
+
+def check_graph(graph: object) -> None:
+    """Refuse with a ConfigError what is no opened graph, a path among it."""
+    if not isinstance(graph, Graph):
+        raise ConfigError(
+            f"graph is {shown(graph)}; allowed: an opened graph, as marius_py.open_graph(folder) returns it"
+        )
 
 
 def _open(folder: Path) -> Graph:

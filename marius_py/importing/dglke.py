@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError
+from marius_py.given import as_path
 from marius_py.graph import Graph
 from marius_py.importing.dglke_triples import FORMATS, Triples
 from marius_py.importing.files import (
@@ -94,15 +95,16 @@ def dglke_graph(
     check_delimiter(delimiter)
     for key, path in (("input.train", train), ("input.valid", valid), ("input.test", test)):
         if path is not None:
-            check_file(Path(path), key, "triples")
-    beside = Path(train).parent
+            check_file(path, key, "triples")
+    train = as_path(train, "input.train", "the file of triples")
+    beside = train.parent
     names = {
         what: read_mapping(mapping_file(what, given, [beside]), delimiter)
         for what, given in (("entities", entities), ("relations", relations))
     }
     reader = Triples(names["entities"], names["relations"], format, delimiter)
     return prepare_arrays(
-        reader.blocks(Path(train), weighted=importance),
+        reader.blocks(train, weighted=importance),
         output,
         weighted=importance,
         valid=None if valid is None else reader.blocks(Path(valid)),
@@ -171,13 +173,13 @@ def dglke_model(
     Rows stay in their file until they are asked for.
     """
     check_delimiter(delimiter)
-    folder = check_folder(Path(checkpoint), "checkpoint", f"{CONFIG_NAME} and the tables of DGL-KE")
+    folder = check_folder(checkpoint, "checkpoint", f"{CONFIG_NAME} and the tables of DGL-KE")
     trained = read_config(folder / CONFIG_NAME)
     if trained.model not in _DECODERS:
         raise ConfigError(
             f"the model {trained.model} of DGL-KE has no equal here; allowed: {', '.join(_DECODERS)}"
         )
-    places = [folder] if data is None else [folder, Path(data)]
+    places = [folder] if data is None else [folder, as_path(data, "data", "a folder with mappings")]
     names = {
         what: read_mapping(mapping_file(what, given, places, named), delimiter)
         for what, given, named in (

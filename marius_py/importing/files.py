@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marius_py.errors import FormatError, MariusError, MissingPathError, StorageError
+from marius_py.given import as_path
 from marius_py.storage.regular import read_regular
 
 JSON_LIMIT = 1 << 36
@@ -61,15 +62,17 @@ def shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-def check_folder(path: Path, key: str, what: str) -> Path:
-    """The path back if it is a folder; MissingPathError names the setting otherwise."""
+def check_folder(given: Path | str, key: str, what: str) -> Path:
+    """The path of a folder; MissingPathError names the setting if it is none, ConfigError if no path."""
+    path = as_path(given, key, f"a folder that holds {what}")
     if not path.is_dir():
         raise MissingPathError(f"{key}={path} is no folder; it should hold {what}")
     return path
 
 
-def check_file(path: Path, key: str, what: str) -> Path:
-    """The path back if it is a file; MissingPathError names the setting otherwise."""
+def check_file(given: Path | str, key: str, what: str) -> Path:
+    """The path of a file; MissingPathError names the setting if it is none, ConfigError if no path."""
+    path = as_path(given, key, f"a file that holds {what}")
     if not path.is_file():
         raise MissingPathError(f"{key}={path} is no file; it should hold {what}")
     return path

@@ -32,7 +32,7 @@ def mapping_file(
         MissingPathError: there is none.
     """
     if given is not None:
-        return check_file(Path(given), what, _LINES)
+        return check_file(given, what, _LINES)
     names = _NAMES[what] if named is None else (Path(named).name, *_NAMES[what])
     for folder in folders:
         for name in names:

@@ -75,7 +75,7 @@ def pbg_graph(
         half-written, or contradicts another.
     """
     if config is not None:
-        check_file(Path(config), "config", f"the {CONFIG_NAME} of PyTorch-BigGraph")
+        check_file(config, "config", f"the {CONFIG_NAME} of PyTorch-BigGraph")
     schema, folder = schema_and_entities(config, entities)
     counts = read_entities(schema, folder)
     relations = relation_names(schema, folder)
@@ -150,9 +150,9 @@ def pbg_model(
 
     Rows stay in their files until they are asked for.
     """
-    source = check_folder(Path(checkpoint), "checkpoint", "a checkpoint of PyTorch-BigGraph")
+    source = check_folder(checkpoint, "checkpoint", "a checkpoint of PyTorch-BigGraph")
     if config is not None:
-        check_file(Path(config), "config", f"the {CONFIG_NAME} of PyTorch-BigGraph")
+        check_file(config, "config", f"the {CONFIG_NAME} of PyTorch-BigGraph")
     schema, folder = schema_and_entities(source / CONFIG_NAME if config is None else config, entities)
     assert schema.dimension is not None  # read_schema refuses a configuration without it
     number = _version(source) if version is None else version

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,11 @@ logger = logging.getLogger(__name__)
 Paths = Path | str | Sequence[Path | str]
 
 
-def _folders(paths: Paths) -> list[Path]:
-    return [Path(paths)] if isinstance(paths, (str, Path)) else [Path(path) for path in paths]
+def _folders(paths: Paths, key: str) -> list[Path]:
+    given: Iterable[Any] = [paths]
+    if isinstance(paths, Iterable) and not isinstance(paths, (str, bytes)):
+        given = paths
+    return [check_folder(path, key, "edges_I_J.h5") for path in given]
 
 
 def have_weights(paths: Paths, key: str) -> bool:
@@ -68,7 +71,7 @@ def edge_blocks(
     files have weights, which come along. So do those of the relations where they differ.
     """
     files = _bucket_files(paths, key)
-    for folder in _folders(paths):
+    for folder in _folders(paths, key):
         present = {(i, j) for i, j, path in files if path.parent == folder}
         _warn_of_absent(schema, present, f"{key}={folder}")
     return _read_edges(schema, counts, relations, files, weighted=weighted)
@@ -77,8 +80,7 @@ def edge_blocks(
 def _bucket_files(paths: Paths, key: str) -> list[tuple[int, int, Path]]:
     """Numbers and path of every bucket."""
     files = []
-    for folder in _folders(paths):
-        check_folder(folder, key, "edges_I_J.h5")
+    for folder in _folders(paths, key):
         found = [(entry, match) for entry in folder.iterdir() if (match := _EDGE_FILE.fullmatch(entry.name))]
         if not found:
             raise MissingPathError(f"{key}={folder} holds no edges_I_J.h5")

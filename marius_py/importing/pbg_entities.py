@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from marius_py.errors import ConfigError, FormatError, MissingPathError, StorageError
+from marius_py.given import as_path
 from marius_py.importing.files import check_folder, read_count
 from marius_py.importing.pbg_schema import Schema, dynamic_names, infer_schema, names_of, read_schema
 
@@ -83,10 +84,11 @@ def schema_and_entities(config: Path | str | None, entities: Path | str | None) 
     if config is None:
         if entities is None:
             raise ConfigError("give entities=DIR, the folder of entity_count_*, or config=FILE")
-        return infer_schema(Path(entities)), Path(entities)
+        folder = as_path(entities, "entities", "the folder of entity_count_*")
+        return infer_schema(folder), folder
     schema = read_schema(Path(config))
     if entities is not None:
-        return schema, check_folder(Path(entities), "entities", "entity_count_* and entity_names_*")
+        return schema, check_folder(entities, "entities", "entity_count_* and entity_names_*")
     beside = Path(config).parent
     named = [] if schema.entity_path is None else [beside / schema.entity_path, Path(schema.entity_path)]
     first = next(iter(schema.entities))

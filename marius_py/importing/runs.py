@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 from marius_py.buffer.numbers import NotFinite
 from marius_py.config import TrainConfig, config_from, make_components, plain, write_yaml
 from marius_py.errors import FormatError
-from marius_py.graph import Graph
+from marius_py.evaluation.metrics import check_whole
+from marius_py.given import as_path
+from marius_py.graph import Graph, check_graph
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.parts import identity, make_model
 from marius_py.prepare.folder import building, check_output
@@ -98,7 +100,9 @@ def write_run(
         StorageError: reading or writing failed, or another process makes a run there. Nothing is then left
         of this one, and what another made at `output` stays.
     """
-    folder = Path(output).absolute()
+    check_graph(graph)
+    check_whole("memory_bytes", memory_bytes, 1)
+    folder = as_path(output, "output", "the run folder to write").absolute()
     check_free(folder, resume=False)
     check_output(folder, overwrite=False)
     place = _places(model, graph)

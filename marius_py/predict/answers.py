@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -29,10 +29,8 @@ from marius_py.predict.queries import Place, Queries, names_of, numbered
 from marius_py.predict.relations import complete_relations
 from marius_py.predict.topk import TopK
 from marius_py.run_files.given_names import Name, Names
+from marius_py.run_files.reader import RunReader, check_open
 from marius_py.types import Progress
-
-if TYPE_CHECKING:
-    from marius_py.run_files.reader import RunReader
 
 logger = logging.getLogger(__name__)
 
@@ -143,6 +141,7 @@ def predict_in_blocks(
     Names and options are checked before a temperature is fitted and before the first block is answered.
     `place` says what messages call a query.
     """
+    check_open(run)
     queries = Queries(run, head, relation, tail, place)
     check_k(k)
     check_memory(memory_bytes)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -34,11 +33,9 @@ from marius_py.predict.completion import (
     score_edges,
 )
 from marius_py.predict.topk import TILE_CANDIDATES, TILE_QUERIES, Float64, tile_scores
+from marius_py.run_files.reader import RunReader, check_open
 from marius_py.streams import Purpose, stream
 from marius_py.types import SIDES, Progress
-
-if TYPE_CHECKING:
-    from marius_py.run_files.reader import RunReader
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +99,7 @@ def fit_temperature(
         ConfigError: no such split, or it has no edges, or their scores are not finite, memory is too small,
         or the seed is no whole number from 0. StorageError: reading failed.
     """
+    check_open(run)
     check_memory(memory_bytes)
     check_whole("seed", seed)
     allow_self = has_self(run) if allow_self is None else allow_self

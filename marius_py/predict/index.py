@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,20 +25,19 @@ from marius_py.errors import ConfigError, MariusError, StorageError
 from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES
 from marius_py.evaluation.metrics import check_whole
 from marius_py.evaluation.ranking.candidates import Float32, Ids
+from marius_py.given import as_path
 from marius_py.machine import available_cores
 from marius_py.predict.completion import check_k, check_memory
 from marius_py.predict.finite import only_numbers, tell_left_out
 from marius_py.predict.metric import Metric, check_metric, scorer_of
 from marius_py.predict.topk import Best, TopK
+from marius_py.run_files.reader import RunReader, check_open
 from marius_py.storage.file_io import file_checksum
 from marius_py.storage.files import made_folders
 from marius_py.storage.regular import read_regular
 from marius_py.storage.replacing import Replacing
 from marius_py.streams import Purpose, stream
 from marius_py.types import Progress
-
-if TYPE_CHECKING:
-    from marius_py.run_files.reader import RunReader
 
 logger = logging.getLogger(__name__)
 
@@ -164,10 +163,11 @@ def open_index(
         progress: called with (nodes added, N).
 
     Raises:
-        ConfigError: faiss is not installed, it does not know the metric or the description, or `probes` does
-            not fit the index.
+        ConfigError: `run` is no open run, faiss is not installed, it does not know the metric or the
+            description, or `probes` does not fit the index.
         StorageError: reading or writing failed.
     """
+    check_open(run)
     faiss = import_faiss()
     check_memory(memory_bytes)
     check_metric(metric)
@@ -176,7 +176,7 @@ def open_index(
     if probes is not None:
         probes = check_whole("probes", probes, 1)
     described = factory_for(run.num_nodes) if factory == AUTO else factory
-    place = default_folder(run) if folder is None else Path(folder)
+    place = default_folder(run) if folder is None else as_path(folder, "folder", "the folder of indexes")
     path = place / f"{metric}-{re.sub(r'[^A-Za-z0-9]+', '_', described)}.faiss"
     facts = {
         "format": _FORMAT,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,10 +21,8 @@ from marius_py.predict.metric import Metric, check_metric, scorer_of
 from marius_py.predict.queries import names_of
 from marius_py.predict.topk import TILE_CANDIDATES, TopK, top_k
 from marius_py.run_files.given_names import Name, is_name, name_texts
+from marius_py.run_files.reader import RunReader, check_open
 from marius_py.types import Progress
-
-if TYPE_CHECKING:
-    from marius_py.run_files.reader import RunReader
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +71,7 @@ def neighbors(
         ConfigError: an unknown name or metric, an index of another metric, run or commit, or one beside
         `among`, or a wrong k or bound. StorageError: reading failed.
     """
+    check_open(run)
     names = name_texts([nodes] if is_name(nodes) else nodes, "nodes")
     ids = run.node_ids(names)
     source = competitors(run, among)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +15,7 @@ from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES
 from marius_py.predict.completion import score_edges
 from marius_py.predict.queries import PARTS, Queries
 from marius_py.run_files.given_names import Name, is_name
-
-if TYPE_CHECKING:
-    from marius_py.run_files.reader import RunReader
+from marius_py.run_files.reader import RunReader, check_open
 
 _ALLOWED = (
     "a list of triples (head, relation, tail) of names, an array (n, 3) of ids, or a data frame of names"
@@ -42,6 +40,7 @@ def score(
         ConfigError: an unknown or missing name, another shape, what holds no triples, or a wrong bound.
         StorageError: reading failed.
     """
+    check_open(run)
     return score_edges(run, edge_ids(run, triples), memory_bytes=memory_bytes)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from marius_py.errors import ConfigError, FormatError
+from marius_py.given import as_path
 from marius_py.graph import Graph, open_graph
 from marius_py.partitioning import Partitioning
 from marius_py.prepare.assemble import UNNAMED_RELATION, NumberedGraph, assemble
@@ -100,8 +101,9 @@ def prepare(
     report = progress or silent
     partitions, seed = checked_arguments(partitions, seed)
     shares = DEFAULT_SPLIT if split is None else split
-    check_output(Path(output), overwrite)
-    output = Path(output).absolute()  # the current folder may be another one at the end
+    output = as_path(output, "output", "the folder to create")
+    check_output(output, overwrite)
+    output = output.absolute()  # the current folder may be another one at the end
     check_given_splits(split, undirected, valid, test)
     check_directions(undirected, mirror)
     options: dict[str, Any] = {

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError
+from marius_py.given import as_path
 from marius_py.graph import Graph, open_graph
 from marius_py.prepare.api import (
     DEFAULT_SPLIT,
@@ -107,8 +108,9 @@ def prepare_arrays(
     partitions, seed = checked_arguments(partitions, seed)
     shares = DEFAULT_SPLIT if split is None else split
     check_shares(shares)
-    check_output(Path(output), overwrite)
-    output = Path(output).absolute()  # the current folder may be another one at the end
+    output = as_path(output, "output", "the folder to create")
+    check_output(output, overwrite)
+    output = output.absolute()  # the current folder may be another one at the end
     check_given_splits(split, undirected, valid, test)
     check_directions(undirected, mirror)
     if weights is not None:
@@ -269,7 +271,10 @@ def _blocks(blocks: EdgeBlocks | None) -> Iterator[tuple[Any, Any]]:
     """Blocks of edges, and their weights or None."""
     if blocks is None:
         return
-    for one in [blocks] if isinstance(blocks, (np.ndarray, WeightedEdges)) else blocks:
+    several: Iterable[Any] = [blocks]
+    if isinstance(blocks, Iterable) and not isinstance(blocks, (np.ndarray, WeightedEdges)):
+        several = blocks
+    for one in several:
         block, weights = one if isinstance(one, WeightedEdges) else (one, None)
         fits = isinstance(block, np.ndarray) and block.ndim == 2
         if not fits or (weights is not None and np.shape(weights)[:1] != (len(block),)):

@@ -21,7 +21,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError
-from marius_py.graph import Graph, open_graph
+from marius_py.given import as_path
+from marius_py.graph import Graph, check_graph, open_graph
 from marius_py.graph.names import ROW_GROUP
 from marius_py.partitioning import Partitioning
 from marius_py.prepare.api import checked_arguments, read_edges
@@ -98,6 +99,7 @@ def shift_of(graph: Graph) -> tuple[str, IdShift, int]:
     Raises:
         ConfigError: the graph was not made by extending one.
     """
+    check_graph(graph)
     facts = graph.report.get(EXTENDED)
     if facts is None:
         raise ConfigError(f"the graph {graph.path} was not made by extending one")
@@ -150,10 +152,11 @@ def extend_graph(
             f"the edges of the graph {old.path} have {'' if weighted else 'no '}weights, and input.weight "
             f"(weight= in Python) is {reading.get('weight')}: {needs}, or prepare the graph anew"
         )
+    output = as_path(output, "output", "the folder of the new graph")
     if os.path.realpath(output) == os.path.realpath(old.path):
         raise ConfigError(f"output={output} is the graph that is extended; choose another folder")
-    check_output(Path(output), overwrite)
-    output = Path(output).absolute()  # the current folder may be another one at the end
+    check_output(output, overwrite)
+    output = output.absolute()  # the current folder may be another one at the end
     reading["numbered"] = partial(is_numbered, old)
     sources = open_splits(train, valid, test, **reading)
     for source in sources:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, StorageError
 from marius_py.evaluation.metrics import check_whole
+from marius_py.given import as_path
 from marius_py.report.figures import (
     bands_figure,
     bytes_figure,
@@ -37,6 +38,7 @@ from marius_py.report.timeline import stage_rows, timeline_figure, utilization_f
 from marius_py.run import Run
 from marius_py.run_files.names import TRACE_FILE
 from marius_py.run_files.outputs import check_output
+from marius_py.run_files.reader import check_open
 from marius_py.storage.files import made_folders
 from marius_py.storage.regular import read_regular
 from marius_py.storage.replacing import Replacing
@@ -145,18 +147,19 @@ def write_report(
         The files written, `output` first.
 
     Raises:
-        ConfigError: matplotlib or umap-learn is missing, `output` or a figure exists, `output` is a folder, a
-        device, or a file of the run or its graph, or a number is out of range. StorageError: reading or
-        writing failed.
+        ConfigError: `run` is no open run, matplotlib or umap-learn is missing, `output` or a figure exists,
+        `output` is a folder, a device, or a file of the run or its graph, or a number is out of range.
+        StorageError: reading or writing failed.
     """
+    check_open(run)
+    target = as_path(output, "output", "the HTML file to write")
+    folder = None if figures is None else as_path(figures, "figures", "a folder for figures")
     new_figure()  # says that matplotlib is missing before anything is read
     check_method(map)
     check_whole("max_edges", max_edges, 1)
     check_whole("max_nodes", max_nodes, 1)
     check_whole("seed", seed)
-    target = Path(output)
     check_output(run, output, f"output={output}", overwrite=overwrite)
-    folder = None if figures is None else Path(figures)
     with _made(folder):
         page = _Page(folder)
         _summary(page, run)

@@ -24,6 +24,8 @@ from marius_py.config import (
     write_yaml,
 )
 from marius_py.errors import ConfigError, StorageError
+from marius_py.evaluation.metrics import check_whole
+from marius_py.given import as_path
 from marius_py.graph import Graph, open_graph
 from marius_py.nn.model import LinkPredictionModel
 from marius_py.partitioning import Partitioning
@@ -84,8 +86,9 @@ def extend_run(
     """
     if init not in ("neighbors", "random"):
         raise ConfigError(f"init is {init!r}; allowed: neighbors, random")
+    check_whole("memory_bytes", memory_bytes, 1)
     made_from, shift, _ = shift_of(graph)
-    folder = Path(output).absolute()
+    folder = as_path(output, "output", "the new run folder").absolute()
     check_free(folder, resume=False)
     with load(run, graph=run_graph) as old:
         if old.graph.fingerprint != made_from:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from copy import deepcopy
 from functools import cached_property
-from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from marius_py.errors import ConfigError, FormatError, MissingPathError, StorageError
 from marius_py.evaluation.ranking.candidates import near_rows
 from marius_py.evaluation.ranking.trained import TrainedModel, make_decoder
+from marius_py.given import as_path, shown
 from marius_py.graph import Graph, open_graph
 from marius_py.graph.manifest import GRAPH_FILE
 from marius_py.graph.similar import similar_in
@@ -285,13 +285,11 @@ class RunReader:
 def open_run(kind: type[R], path: Path | str, graph: Path | str | None, device: str) -> R:
     """Open a run folder as a `RunReader` of some kind; see `marius_py.load` for arguments and errors."""
     resolved = resolve_device(str(device))
-    if not isinstance(path, (str, PathLike)):
-        raise ConfigError(f"path is {path!r}, {type(path).__name__}; allowed: the folder of a run")
-    if graph is not None and not isinstance(graph, (str, PathLike)):
-        raise ConfigError(f"graph is {graph!r}, {type(graph).__name__}; allowed: a prepared graph's folder")
-    if not all(Path(one).is_absolute() for one in (path, graph) if one is not None):
+    given = as_path(path, "path", "the folder of a run")
+    graph = None if graph is None else as_path(graph, "graph", "a prepared graph's folder")
+    if not all(one.is_absolute() for one in (given, graph) if one is not None):
         check_working_directory()
-    folder = Path(path).absolute()  # the current folder may be another one when a file is needed
+    folder = given.absolute()  # the current folder may be another one when a file is needed
     with os_errors_as_storage("open", folder):
         is_run = (folder / CHECKPOINT_FOLDER).is_dir()
     if not is_run:
@@ -307,12 +305,18 @@ def open_run(kind: type[R], path: Path | str, graph: Path | str | None, device: 
         raise MissingPathError(f"{said}train one with marius-train graph=GRAPH output=FOLDER")
     reader = open_node_reader(folder / CHECKPOINT_FOLDER)
     try:
-        trained_on = graph_folder(folder, reader.meta) if graph is None else Path(graph)
+        trained_on = graph_folder(folder, reader.meta) if graph is None else graph
         opened = open_graph(trained_on.absolute())
         return kind(folder, opened, reader, resolved)
     except BaseException:
         reader.close()
         raise
+
+
+def check_open(run: object) -> None:
+    """Refuse with a ConfigError what is no open run, a path among it."""
+    if not isinstance(run, RunReader):
+        raise ConfigError(f"run is {shown(run)}; allowed: an open run, as marius_py.load(folder) returns it")
 
 
 def _check_graph(checkpoint: Checkpoint, graph: Graph, path: Path) -> None:

@@ -10,6 +10,7 @@ import xxhash
 from marius_py.errors import ConfigError, StorageError
 from marius_py.partitioning import Partitioning
 from marius_py.storage.protocols import Float32, NodeTable
+from marius_py.whole import is_whole
 
 FROM_A_COPY = "restore the file from a copy of the same run, or train anew"
 """What can be done about a damaged file of a node store."""
@@ -46,8 +47,8 @@ def check_part(partitioning: Partitioning, part: int) -> None:
 
 def check_range(partitioning: Partitioning, start: int, stop: int) -> None:
     """Raise StorageError unless start:stop is a range of node ids."""
-    if not 0 <= start <= stop <= partitioning.num_nodes:
-        raise StorageError(f"node range {start}:{stop} lies outside 0:{partitioning.num_nodes}")
+    if not (is_whole(start, 0) and is_whole(stop, start, partitioning.num_nodes)):
+        raise StorageError(f"node range {start!r}:{stop!r} lies outside 0:{partitioning.num_nodes}")
 
 
 def hash_rows(array: Float32) -> int:

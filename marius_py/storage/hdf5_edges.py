@@ -24,6 +24,7 @@ from marius_py.storage.files import drop_cache, open_file
 from marius_py.storage.protocols import Edges
 from marius_py.storage.weighted import without_weights
 from marius_py.types import SPLITS, Bucket
+from marius_py.whole import is_whole
 
 VERIFY_ROWS = 1 << 20
 SORT_ANEW = "remove it; the next start sorts the graph's edges anew"
@@ -169,8 +170,8 @@ class Hdf5EdgeStore:
     def degrees(self, start: int, stop: int) -> NDArray[np.int64]:
         """Read the total train degree (a self-loop counts twice) of node ids start..stop: (n,) int64."""
         count = self._layout.partitioning.num_nodes
-        if not 0 <= start <= stop <= count:
-            raise ConfigError(f"node range {start}:{stop}; allowed: within 0:{count}")
+        if not (is_whole(start, 0) and is_whole(stop, start, count)):
+            raise ConfigError(f"node range {start!r}:{stop!r}; allowed: within 0:{count}")
         if "degrees" not in self._verified:
             self._verify_degrees()
             self._verified.add("degrees")

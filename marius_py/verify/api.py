@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from marius_py.errors import ConfigError, StorageError
+from marius_py.given import as_path
 from marius_py.graph.manifest import EDGES_FILE, GRAPH_FILE, NODES_FILE
 from marius_py.run_files.names import CHECKPOINT_FOLDER, CONFIG_FILE, METRICS_FILE, RESULT_FILE
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME
@@ -25,14 +26,16 @@ def verify(path: str | os.PathLike[str]) -> list[Finding]:
         Findings; empty if all is well, only harmless ones if the next start cleans up by itself.
 
     Raises:
-        ConfigError: the folder is none of these. StorageError: it, or a folder in it, may not be entered.
+        ConfigError: the folder is none of these, or `path` no path. StorageError: it, or a folder in it, may
+        not be entered.
     """
+    folder = as_path(path, "path", "the folder of a run, a prepared graph or a node store")
     try:
-        return _verify(Path(path))
+        return _verify(folder)
     except StorageError:
         raise
     except OSError as error:
-        raise storage_error("check", Path(error.filename or path), error) from error
+        raise storage_error("check", Path(error.filename or folder), error) from error
 
 
 def _verify(folder: Path) -> list[Finding]:
