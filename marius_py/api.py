@@ -14,8 +14,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from marius_py.assembly import build
 from marius_py.assembly.folder import named, run_folder
 from marius_py.assembly.interrupts import Interrupts
@@ -24,6 +22,7 @@ from marius_py.config import EvaluateConfig, TrainConfig, compose, load_config, 
 from marius_py.convert import graph_from, is_graph_data
 from marius_py.errors import ConfigError, InterruptedRunError, PipelineError
 from marius_py.evaluating import evaluate as evaluate_runs
+from marius_py.given import check_flags
 from marius_py.graph import Graph, open_graph
 from marius_py.graph.manifest import GRAPH_FILE
 from marius_py.run import Run, load
@@ -83,8 +82,7 @@ def train(
     ...     run.epochs, run.embedding("node 3").shape
     (2, (8,))
     """
-    if not isinstance(resume, (bool, np.bool_)):
-        raise ConfigError(f"resume is {resume!r}; it must be True or False")
+    check_flags(resume=resume)
     _check_watcher(watcher)
     if isinstance(graph, TrainConfig):
         if output is not None or settings or resume:

@@ -17,6 +17,7 @@ from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES, Evaluator, Mode
 from marius_py.evaluation.metrics import DEFAULT_KS, Metrics, check_whole
 from marius_py.evaluation.ranking.ranker import MIN_MEMORY_BYTES
 from marius_py.export import export
+from marius_py.given import check_flags
 from marius_py.predict import Metric, Neighbor, NeighborIndex, Prediction, neighbors, predict, score
 from marius_py.predict.chosen import chosen_ids
 from marius_py.predict.scores import are_names, edge_ids
@@ -93,6 +94,7 @@ class Run(RunReader):
             )
         if edges is not None and are_names(edges):
             edges = edge_ids(self, edges, what="edges")
+        check_flags(details=details)
         check_whole("candidates", candidates, 1)
         check_whole("memory_bytes", memory_bytes, MIN_MEMORY_BYTES)
         check_whole("seed", seed)

@@ -59,6 +59,40 @@ def test_a_path_is_a_text_or_a_path(name: str, run: Run) -> None:
             call(run, wrong)
 
 
+FLAGS: dict[str, Callable[[Run, Path, Any], object]] = {
+    "filter_known": lambda run, path, given: run.predict("東京", "likes", filter_known=given),
+    "allow_self": lambda run, path, given: run.predict("東京", "likes", allow_self=given),
+    "probabilities": lambda run, path, given: run.predict("東京", "likes", probabilities=given),
+    "filter_known of fit": lambda run, path, given: fit_temperature(run, filter_known=given),
+    "allow_self of fit": lambda run, path, given: fit_temperature(run, allow_self=given),
+    "inverse": lambda run, path, given: run.relation("likes", inverse=given),
+    "details": lambda run, path, given: run.evaluate(details=given),
+    "overwrite of export": lambda run, path, given: export(run, path / "e.npy", overwrite=given),
+    "relations": lambda run, path, given: export(run, path / "e.npy", relations=given),
+    "overwrite of report": lambda run, path, given: write_report(run, path / "r.html", overwrite=given),
+    "overwrite of ranks": lambda run, path, given: check_ranks_file(path / "r.csv", overwrite=given),
+    "overwrite": lambda run, path, given: prepare_arrays(EDGES, path / "g", overwrite=given),
+    "undirected": lambda run, path, given: prepare_arrays(EDGES, path / "g", undirected=given),
+    "mirror": lambda run, path, given: marius_py.graph_from(EDGES, path / "g", mirror=given),
+    "weighted": lambda run, path, given: prepare_arrays(EDGES, path / "g", weighted=given),
+    "quoting": lambda run, path, given: prepare(_edge_list(path), path / "g", quoting=given),
+    "importance": lambda run, path, given: dglke_graph("e.tsv", path / "g", importance=given),
+}
+
+
+def _edge_list(folder: Path) -> Path:
+    file = folder / "e.tsv"
+    file.write_text("a\tlikes\tb\nb\tlikes\ta\n")
+    return file
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_a_flag_is_true_or_false(name: str, run: Run, tmp_path: Path) -> None:
+    for wrong, told in (("no", "'no', str"), (1, "1, int")):
+        with pytest.raises(ConfigError, match=f"^{name.split()[0]} is {told}; allowed: True or False$"):
+            FLAGS[name](run, tmp_path, wrong)
+
+
 RUNS: dict[str, Callable[[Any], object]] = {
     "predict": lambda given: predict(given, "東京", "likes"),
     "neighbors": lambda given: neighbors(given, "東京"),

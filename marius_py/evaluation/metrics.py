@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from marius_py.errors import ConfigError
 from marius_py.evaluation.rank_files import Names, write_ranks
 from marius_py.evaluation.ranking.ranker import Counts
+from marius_py.given import check_flags
 from marius_py.types import SIDES
 from marius_py.whole import MAX_INT64, is_whole
 
@@ -180,6 +181,7 @@ class Metrics:
             details: add the figures by category, relation and degree band.
             relation_names: (R,) names by id, under which the relations stand; None: their ids.
         """
+        check_flags(details=details)
         result = self.both.to_json()
         result.update(head=self.head.to_json(), tail=self.tail.to_json(), protocol=self.protocol)
         result["sampled"] = self.sampled

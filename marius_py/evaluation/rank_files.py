@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError
 from marius_py.evaluation.ranking.ranker import Counts
-from marius_py.given import as_path
+from marius_py.given import as_path, check_flags
 from marius_py.storage.replacing import Replacing
 from marius_py.storage.targets import check_target
 from marius_py.types import SIDES
@@ -36,6 +36,7 @@ def check_ranks_file(path: Path | str, *, overwrite: bool = False) -> Path:
         ConfigError: another ending than .csv or .parquet, no such folder, or it exists. StorageError: the
         folder cannot be written to.
     """
+    check_flags(overwrite=overwrite)
     target = as_path(path, "ranks", "the file to write")
     if target.suffix.casefold() not in ENDINGS:
         raise ConfigError(

@@ -30,7 +30,7 @@ from marius_py.export.formats import (
     write_safetensors,
 )
 from marius_py.export.formats import one_line as _lines
-from marius_py.given import as_path
+from marius_py.given import as_path, check_flags
 from marius_py.run_files.outputs import check_output
 from marius_py.run_files.reader import RunReader, open_run
 from marius_py.storage.replacing import Replacing
@@ -99,6 +99,7 @@ def export(
     """
     if format not in EXPORT_FORMATS:
         raise ConfigError(f"format is {format!r}; allowed: {', '.join(EXPORT_FORMATS)}")
+    check_flags(overwrite=overwrite, relations=relations)
     check_whole("block_bytes", block_bytes, 1)
     target = as_path(output, "output", "the file to write, or the folder")
     if format not in ("pbg", "projector"):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError
-from marius_py.given import as_path
+from marius_py.given import as_path, check_flags
 from marius_py.graph import Graph
 from marius_py.importing.dglke_triples import FORMATS, Triples
 from marius_py.importing.files import (
@@ -93,6 +93,7 @@ def dglke_graph(
     if format not in FORMATS:
         raise ConfigError(f"format is {format!r}; allowed: built_in, raw_udd_hrt, udd_hrt, or another order")
     check_delimiter(delimiter)
+    check_flags(importance=importance)
     for key, path in (("input.train", train), ("input.valid", valid), ("input.test", test)):
         if path is not None:
             check_file(path, key, "triples")

@@ -15,6 +15,7 @@ from marius_py.errors import ConfigError
 from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES
 from marius_py.evaluation.ranking.candidates import Ids
 from marius_py.evaluation.ranking.scorer import similarity_of
+from marius_py.given import check_flags
 from marius_py.predict.calibration import fit_temperature
 from marius_py.predict.chosen import Competitors, competitors
 from marius_py.predict.completion import (
@@ -142,6 +143,9 @@ def predict_in_blocks(
     `place` says what messages call a query.
     """
     check_open(run)
+    check_flags(filter_known=filter_known, probabilities=probabilities)
+    if allow_self is not None:
+        check_flags(allow_self=allow_self)
     queries = Queries(run, head, relation, tail, place)
     check_k(k)
     check_memory(memory_bytes)

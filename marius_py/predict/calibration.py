@@ -21,6 +21,7 @@ from marius_py.evaluation.metrics import check_whole
 from marius_py.evaluation.ranking.candidates import Ids
 from marius_py.evaluation.ranking.known import KnownAnswers, QueryBlock
 from marius_py.evaluation.ranking.scorer import ModelScorer
+from marius_py.given import check_flags
 from marius_py.predict.chosen import EveryNode
 from marius_py.predict.completion import (
     check_memory,
@@ -100,6 +101,9 @@ def fit_temperature(
         or the seed is no whole number from 0. StorageError: reading failed.
     """
     check_open(run)
+    check_flags(filter_known=filter_known)
+    if allow_self is not None:
+        check_flags(allow_self=allow_self)
     check_memory(memory_bytes)
     check_whole("seed", seed)
     allow_self = has_self(run) if allow_self is None else allow_self

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from marius_py.errors import ConfigError, FormatError
-from marius_py.given import as_path
+from marius_py.given import as_path, check_flags
 from marius_py.graph import Graph, open_graph
 from marius_py.partitioning import Partitioning
 from marius_py.prepare.assemble import UNNAMED_RELATION, NumberedGraph, assemble
@@ -104,8 +104,8 @@ def prepare(
     output = as_path(output, "output", "the folder to create")
     check_output(output, overwrite)
     output = output.absolute()  # the current folder may be another one at the end
-    check_given_splits(split, undirected, valid, test)
     check_directions(undirected, mirror)
+    check_given_splits(split, undirected, valid, test)
     options: dict[str, Any] = {
         "format": format,
         "delimiter": delimiter,
@@ -178,6 +178,7 @@ def check_given_splits(split: object, undirected: bool, valid: object, test: obj
 
 def check_directions(undirected: bool, mirror: bool) -> None:
     """Refuse with a ConfigError edges that are both listed in both directions and to be mirrored."""
+    check_flags(undirected=undirected, mirror=mirror)
     if undirected and mirror:
         raise ConfigError(
             "undirected is for edges that are listed in both directions, and mirror adds the other direction "

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, FormatError
-from marius_py.given import as_path
+from marius_py.given import as_path, check_flags
 from marius_py.graph import Graph, open_graph
 from marius_py.prepare.api import (
     DEFAULT_SPLIT,
@@ -111,8 +111,9 @@ def prepare_arrays(
     output = as_path(output, "output", "the folder to create")
     check_output(output, overwrite)
     output = output.absolute()  # the current folder may be another one at the end
-    check_given_splits(split, undirected, valid, test)
     check_directions(undirected, mirror)
+    check_given_splits(split, undirected, valid, test)
+    check_flags(weighted=weighted)
     if weights is not None:
         train = _with_weights(train, weights)
     weighted = weighted or isinstance(train, WeightedEdges)

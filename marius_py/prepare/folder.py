@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from marius_py.errors import ConfigError
+from marius_py.given import check_flags
 from marius_py.graph.manifest import EDGES_FILE, GRAPH_FILE, NODES_FILE, RELATIONS_FILE
 from marius_py.storage.file_io import os_errors_as_storage
 from marius_py.storage.files import TEMPORARY_SUFFIX
@@ -31,6 +32,7 @@ def check_output(output: Path, overwrite: bool) -> None:
         its path is not UTF-8, or its name too long.
         StorageError: it lies in a folder that may not be entered.
     """
+    check_flags(overwrite=overwrite)
     check_no_nul(output, f"output {output}")
     try:
         os.fspath(output.absolute()).encode()

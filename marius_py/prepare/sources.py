@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from marius_py.errors import ConfigError, MissingPathError
+from marius_py.given import check_flags
 from marius_py.prepare.advice import elsewhere
 from marius_py.prepare.blocks import EdgeSource
 from marius_py.prepare.column_names import check_order
@@ -87,6 +88,8 @@ def open_source(
             f"{f'{key}=' if key else 'input '}{path} is no file but {other}"
             + (f"; {twice}" if other == PIPE else "")
         )
+    if quoting is not None:
+        check_flags(quoting=quoting)
     kind = format_of(path, format)
     check_order(columns)
     keys = None if columns is None else list(columns)

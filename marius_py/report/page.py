@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError, StorageError
 from marius_py.evaluation.metrics import check_whole
-from marius_py.given import as_path
+from marius_py.given import as_path, check_flags
 from marius_py.report.figures import (
     bands_figure,
     bytes_figure,
@@ -152,6 +152,7 @@ def write_report(
         StorageError: reading or writing failed.
     """
     check_open(run)
+    check_flags(overwrite=overwrite)
     target = as_path(output, "output", "the HTML file to write")
     folder = None if figures is None else as_path(figures, "figures", "a folder for figures")
     new_figure()  # says that matplotlib is missing before anything is read

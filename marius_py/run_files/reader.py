@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from marius_py.errors import ConfigError, FormatError, MissingPathError, StorageError
 from marius_py.evaluation.ranking.candidates import near_rows
 from marius_py.evaluation.ranking.trained import TrainedModel, make_decoder
-from marius_py.given import as_path, shown
+from marius_py.given import as_path, check_flags, shown
 from marius_py.graph import Graph, open_graph
 from marius_py.graph.manifest import GRAPH_FILE
 from marius_py.graph.similar import similar_in
@@ -231,6 +231,7 @@ class RunReader:
         Raises:
             ConfigError: unknown name, or `inverse` in a run without reciprocal relations.
         """
+        check_flags(inverse=inverse)
         known = self._relation_numbers
         name = name_text(name, "the relation")
         base = name.removesuffix(self.inverse_suffix)
