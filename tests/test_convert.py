@@ -91,7 +91,15 @@ def test_columns_that_are_chosen_twice(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "columns", [{"s", "p", "o"}, frozenset("spo"), {"o": "tail", "s": "head", "p": "relation"}]
+    "columns",
+    [
+        {"s", "p", "o"},
+        frozenset("spo"),
+        {"o": "tail", "s": "head", "p": "relation"},
+        5,
+        np.array("spo"),
+        b"spo",
+    ],
 )
 def test_columns_without_an_order_are_refused(tmp_path, columns):
     frame = pd.DataFrame({"s": ["a", "b"], "p": ["r", "r"], "o": ["b", "c"]})
@@ -101,6 +109,19 @@ def test_columns_without_an_order_are_refused(tmp_path, columns):
         with pytest.raises(ConfigError, match=said):
             make(tmp_path / "g", columns=columns, overwrite=True)
         assert make(tmp_path / "g", columns=dict.fromkeys("spo").keys(), overwrite=True).num_relations == 1
+
+
+@pytest.mark.parametrize("columns", [np.array([2, 0, 1]), [np.int64(2), 0, 1], np.array(["s", "p", "o"])])
+def test_columns_may_be_numbers_and_texts_of_numpy(tmp_path, columns):
+    frame = pd.DataFrame({"p": ["r", "r"], "o": ["b", "c"], "s": ["a", "b"], "w": [1.0, 2.0]})
+    frame.to_csv(tmp_path / "edges.csv", index=False)
+    for options in ({}, {"weight": "w"}):
+        options |= {"header": True, "overwrite": True}
+        graph = prepare(tmp_path / "edges.csv", tmp_path / "g", columns=columns, **options)
+        assert named_edges(graph) == [("a", "r", "b"), ("b", "r", "c")]
+    if isinstance(columns[0], str):
+        graph = graph_from(frame, tmp_path / "f", columns=columns, weight="w", split=(1, 0, 0))
+        assert named_edges(graph) == [("a", "r", "b"), ("b", "r", "c")]
 
 
 @pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])

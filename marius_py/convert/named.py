@@ -20,11 +20,11 @@ from marius_py.errors import ConfigError, FormatError
 from marius_py.prepare.blocks import name_fault, pandas_index
 from marius_py.prepare.column_names import (
     UnclearColumnsError,
-    check_order,
     doubt_ids,
     first_of,
     is_word,
     leave_out_index,
+    listed_columns,
     log_left_out,
     log_order,
     no_relations,
@@ -160,7 +160,7 @@ def from_frame(
             f"{type(frame).__name__} is lazy, its rows are not in memory yet: give what .collect() returns, "
             "or write a Parquet file for marius_py.prepare.prepare where memory is short"
         )
-    check_order(columns)
+    columns = listed_columns(columns)
     present = list(frame.schema.names if _is_arrow(frame) else frame.columns)
     weights = None
     if weight is not None and (weighted or weight in present):
@@ -173,7 +173,7 @@ def from_frame(
         weights = None if not weighted else as_weights(_column(frame, weight), f"column {weight!r}")
     if columns is None:
         present = _without_index(frame, present)
-    chosen = _frame_columns(present) if columns is None else list(columns)
+    chosen = _frame_columns(present) if columns is None else columns
     missing = [name for name in chosen if name not in present]
     if missing or len(chosen) not in (2, 3):
         raise ConfigError(

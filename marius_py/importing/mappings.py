@@ -46,7 +46,7 @@ def mapping_file(
 
 def check_delimiter(delimiter: str) -> None:
     """Refuse with a ConfigError what is not one character."""
-    if len(delimiter) != 1:
+    if not isinstance(delimiter, str) or len(delimiter) != 1:
         raise ConfigError(f"delimiter is {delimiter!r}; allowed: one character")
 
 

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from marius_py.errors import ConfigError, FormatError
 
@@ -93,13 +96,22 @@ class UnclearColumnsError(FormatError):
         self.without = without
 
 
-def check_order(columns: object) -> None:
-    """Refuse columns in a set, whose order is none, and in a mapping, whose order nobody means."""
-    if isinstance(columns, (set, frozenset, Mapping)):
+def listed_columns(columns: Any) -> list[Any] | None:
+    """The columns that a caller has chosen, numbers and texts of NumPy as Python's; None: none were.
+
+    Raises:
+        ConfigError: they stand in a set, whose order is none, in a mapping, whose order nobody means, or in
+        nothing that has several.
+    """
+    if columns is None:
+        return None
+    several = isinstance(columns, Iterable) and not (isinstance(columns, np.ndarray) and columns.ndim != 1)
+    if not several or isinstance(columns, (set, frozenset, bytes, Mapping)):
         raise ConfigError(
             f"columns is {columns!r}, of type {type(columns).__name__}; allowed: a list, in the order head, "
             "(relation,) tail"
         )
+    return [column.item() if isinstance(column, np.generic) else column for column in columns]
 
 
 def tells_ends(names: Sequence[str]) -> bool:

@@ -12,7 +12,7 @@ from marius_py.errors import ConfigError, MissingPathError
 from marius_py.given import check_flags
 from marius_py.prepare.advice import elsewhere
 from marius_py.prepare.blocks import EdgeSource
-from marius_py.prepare.column_names import check_order
+from marius_py.prepare.column_names import listed_columns
 from marius_py.prepare.columns import ColumnKey, Header, WeightKey
 from marius_py.prepare.text import TextSource
 from marius_py.prepare.typed import NumpySource, ParquetSource
@@ -91,8 +91,7 @@ def open_source(
     if quoting is not None:
         check_flags(quoting=quoting)
     kind = format_of(path, format)
-    check_order(columns)
-    keys = None if columns is None else list(columns)
+    keys = listed_columns(columns)
     if kind in _DELIMITERS:
         return TextSource(
             path,

@@ -90,11 +90,11 @@ class TextSource:
         weight: WeightKey | None = None,
         block_bytes: int | None = None,
     ) -> None:
-        if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '\r\n\0"':
+        if not _divides(delimiter):
             raise ConfigError(
                 f"delimiter is {delimiter!r}; allowed: one ASCII character other than a quote or line end"
             )
-        if comment is not None and (len(comment) != 1 or not comment.isascii() or comment in '\r\n\0"'):
+        if comment is not None and not _divides(comment):
             raise ConfigError(
                 f"comment is {comment!r}; allowed: one ASCII character other than a quote or line end"
             )
@@ -299,6 +299,11 @@ class _open:  # noqa: N801 - used like a function
     def __exit__(self, *_: object) -> None:
         self._stream.close()
         self._raw.close()
+
+
+def _divides(given: object) -> bool:
+    """Whether something is a character that can stand between columns, or begin a comment."""
+    return isinstance(given, str) and len(given) == 1 and given.isascii() and given not in '\r\n\0"'
 
 
 def _leave_out(lines: re.Pattern[bytes], start: bytes) -> tuple[bytes, int]:

@@ -816,9 +816,11 @@ def test_formats_and_delimiters(tmp_path: Path) -> None:
         read(path)
     with pytest.raises(ConfigError, match="format is 'json'; allowed: auto, tsv, csv, parquet, npy, npz"):
         read(path, format="json")
-    for delimiter in ("", ";;", "\n", '"', "é"):
+    for wrong in ("", ";;", "\n", '"', "é", 5, [";"]):
         with pytest.raises(ConfigError, match="delimiter is"):
-            read(path, format="csv", delimiter=delimiter)
+            read(path, format="csv", delimiter=wrong)
+        with pytest.raises(ConfigError, match="comment is"):
+            read(path, format="csv", comment=wrong)
     assert read(put(tmp_path, b"a,r,c\n", "E.CSV.GZ")) == [("a", "r", "c")]
     with pytest.raises(ConfigError, match="compressed inside"):
         read(put(tmp_path, b"", "e.parquet.gz"))
