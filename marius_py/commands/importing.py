@@ -167,13 +167,16 @@ def run(options: argparse.Namespace) -> None:
     from marius_py.graph import open_graph
     from marius_py.graph.manifest import GRAPH_FILE
     from marius_py.importing.files import check_folder
+    from marius_py.storage.targets import reaching
 
     if values["checkpoint"] is not None:
         check_folder(values["checkpoint"], "checkpoint", "the trained model")
     if values["output"] is not None:
         check_new_run(values, "output", "graph")
     made = Path(values["graph"])
-    if values["input.train"] is not None and not values["overwrite"] and (made / GRAPH_FILE).exists():
+    with reaching(f"graph={made}"):
+        is_there = (made / GRAPH_FILE).exists()
+    if values["input.train"] is not None and not values["overwrite"] and is_there:
         also = ", or leave out input.* to import the run for it" if values["output"] is not None else ""
         raise ConfigError(
             f"graph={values['graph']} holds a prepared graph already: set overwrite=true to replace it{also}"

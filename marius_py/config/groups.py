@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -13,7 +14,7 @@ from marius_py.config.near import suggest
 from marius_py.config.prepare_schema import PrepareConfig
 from marius_py.config.saved import read_yaml
 from marius_py.config.schema import TrainConfig
-from marius_py.errors import ConfigError, FormatError, StorageError
+from marius_py.errors import ConfigError, FormatError, MissingPathError, StorageError
 from marius_py.storage.targets import check_no_nul
 
 OWN = "custom"
@@ -71,7 +72,8 @@ def own_groups(name: str, config_dir: str | Path | None) -> Path | None:
             raise ConfigError(f"--config-dir {config_dir} is not a folder")
         hides = (folder / f"{name}.yaml").exists()
     except OSError as error:
-        raise StorageError(f"--config-dir {config_dir} cannot be read: {error.strerror}") from error
+        kind = MissingPathError if error.errno == errno.ENAMETOOLONG else StorageError
+        raise kind(f"--config-dir {config_dir} cannot be read: {error.strerror}") from error
     if hides:
         raise ConfigError(
             f"--config-dir {config_dir} holds {name}.yaml, which would take the place of the command's own; "

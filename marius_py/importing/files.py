@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from marius_py.errors import FormatError, MariusError, MissingPathError, StorageError
 from marius_py.given import as_path
 from marius_py.storage.regular import read_regular
+from marius_py.storage.targets import reaching
 
 JSON_LIMIT = 1 << 36
 """Bytes of a JSON file that are read at most."""
@@ -65,7 +66,9 @@ def shown(value: Any) -> str:
 def check_folder(given: Path | str, key: str, what: str) -> Path:
     """The path of a folder; MissingPathError names the setting if it is none, ConfigError if no path."""
     path = as_path(given, key, f"a folder that holds {what}")
-    if not path.is_dir():
+    with reaching(f"{key}={path}"):
+        is_folder = path.is_dir()
+    if not is_folder:
         raise MissingPathError(f"{key}={path} is no folder; it should hold {what}")
     return path
 
@@ -73,7 +76,11 @@ def check_folder(given: Path | str, key: str, what: str) -> Path:
 def check_file(given: Path | str, key: str, what: str) -> Path:
     """The path of a file; MissingPathError names the setting if it is none, ConfigError if no path."""
     path = as_path(given, key, f"a file that holds {what}")
-    if not path.is_file():
+    with reaching(f"{key}={path}"):
+        is_file = path.is_file()
+        if is_file:
+            path.open("rb").close()
+    if not is_file:
         raise MissingPathError(f"{key}={path} is no file; it should hold {what}")
     return path
 

@@ -7,6 +7,7 @@ run has moved on. Rows that are not finite are not in it. faiss is imported on u
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from marius_py.errors import ConfigError, MariusError, StorageError
+from marius_py.errors import ConfigError, MariusError, MissingPathError, StorageError
 from marius_py.evaluation.evaluator import DEFAULT_MEMORY_BYTES
 from marius_py.evaluation.metrics import check_whole
 from marius_py.evaluation.ranking.candidates import Float32, Ids
@@ -337,7 +338,8 @@ def _check_place(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=above):
             pass
     except OSError as error:
-        raise StorageError(
+        kind = MissingPathError if error.errno == errno.ENAMETOOLONG else StorageError
+        raise kind(
             f"the folder {folder} of the index cannot be written to ({error.strerror}): {other}"
         ) from error
 

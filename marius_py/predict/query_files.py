@@ -14,6 +14,7 @@ from marius_py.errors import FormatError, MissingPathError, StorageError
 from marius_py.predict.queries import PARTS
 from marius_py.prepare.column_names import WORDS
 from marius_py.storage.regular import PIPE, irregular_kind
+from marius_py.storage.targets import reaching
 
 Column = list[str | None] | None
 
@@ -113,7 +114,8 @@ def read_names(path: Path | str, given: str = "names ") -> list[str]:
     except UnicodeDecodeError as error:
         raise _no_text(file, error) from error
     except (pa.ArrowException, OSError) as error:
-        raise StorageError(f"{given}{file} cannot be read: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise StorageError(f"{given}{file} cannot be read: {reason}") from error
     if not names:
         raise FormatError(f"{file} holds no names; a name a line is expected")
     return names
@@ -121,9 +123,10 @@ def read_names(path: Path | str, given: str = "names ") -> list[str]:
 
 def _check_end(file: Path, given: str) -> None:
     """Refuse what is not there, is a folder, or may have no end, as a device; a pipe is read."""
-    if not file.exists():
-        raise MissingPathError(f"{given}{file} does not exist")
-    kind = irregular_kind(file)
+    with reaching(f"{given}{file}"):
+        if not file.exists():
+            raise MissingPathError(f"{given}{file} does not exist")
+        kind = irregular_kind(file)
     if kind not in (None, PIPE):
         raise MissingPathError(f"{given}{file} is no file but {kind}; give a file, or a pipe")
 

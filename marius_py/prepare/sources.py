@@ -17,6 +17,7 @@ from marius_py.prepare.columns import ColumnKey, Header, WeightKey
 from marius_py.prepare.text import TextSource
 from marius_py.prepare.typed import NumpySource, ParquetSource
 from marius_py.storage.regular import PIPE, irregular_kind
+from marius_py.storage.targets import reaching
 from marius_py.types import SPLITS
 
 _COMPRESSED = (".gz", ".zst", ".zstd", ".bz2", ".xz", ".lz4")
@@ -75,13 +76,18 @@ def open_source(
             "marius_py.graph_from makes a graph of an object, and to extend one, write a file of it"
         )
     path = Path(path)
-    if not path.exists():
+    named = f"{key}={path}" if key else str(path)
+    with reaching(named):
+        exists = path.exists()
+        other = irregular_kind(path) if exists else None
+        if exists and other is None:
+            path.open("rb").close()
+    if not exists:
         several = "; if several files are meant, write their edges into one first"
         raise MissingPathError(
-            f"{f'{key}=' if key else 'input file '}{path} does not exist"
+            f"{'' if key else 'input file '}{named} does not exist"
             + (several if _SEVERAL.search(str(path)) else "")
         )
-    other = irregular_kind(path)
     if other is not None:
         twice = "edges are read twice: write them to a file first (gzip and zstd are read as they are)"
         raise MissingPathError(

@@ -42,6 +42,7 @@ from marius_py.run_files.reader import check_open
 from marius_py.storage.files import made_folders
 from marius_py.storage.regular import read_regular
 from marius_py.storage.replacing import Replacing
+from marius_py.storage.targets import reaching
 from marius_py.streams import Purpose, stream
 from marius_py.types import StageProgress
 from marius_py.version import __version__
@@ -180,8 +181,10 @@ def write_report(
 @contextmanager
 def _made(folder: Path | None) -> Iterator[None]:
     """Make a folder before anything else is done; a new one goes again if nothing comes into it."""
-    if folder is not None and folder.exists() and not folder.is_dir():
-        raise ConfigError(f"figures={folder} is a file; give the name of a folder")
+    if folder is not None:
+        with reaching(f"figures={folder}"):
+            if folder.exists() and not folder.is_dir():
+                raise ConfigError(f"figures={folder} is a file; give the name of a folder")
     with ExitStack() as held:
         try:
             if folder is not None:

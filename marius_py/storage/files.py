@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from marius_py.errors import StorageError
+from marius_py.errors import MissingPathError, StorageError
 from marius_py.storage.regular import open_regular
 
 logger = logging.getLogger(__name__)
@@ -67,7 +67,8 @@ def storage_error(action: str, path: Path, cause: OSError, size: int = 0) -> Sto
         text = f"{what}: cannot {action} {path}{known}; free space or use a folder on another disk"
     else:
         text = f"cannot {action} {path}: {reason_of(cause)}"
-    error = StorageError(text)
+    # A name that is too long was given by somebody: there is no such file, and none is lost.
+    error = MissingPathError(text) if cause.errno == errno.ENAMETOOLONG else StorageError(text)
     error.errno = cause.errno
     return error
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from marius_py.errors import ConfigError, MissingPathError, StorageError
+from marius_py.errors import ConfigError, MariusError, MissingPathError, StorageError
 from marius_py.readable import readable
+from marius_py.storage.files import reason_of
 
 
 def check_working_directory() -> None:
@@ -22,6 +25,29 @@ def check_working_directory() -> None:
         raise MissingPathError(
             f"the working directory cannot be used ({error.strerror}): change to a folder that exists"
         ) from error
+
+
+@contextmanager
+def reaching(named: str) -> Iterator[None]:
+    """Say which key or flag named the path that the body cannot look at or open.
+
+    Args:
+        named: the path as the caller gave it, with its key or flag, such as "among=names.txt".
+
+    Raises:
+        MissingPathError: a name in it is too long. StorageError: the system refuses it otherwise, as in a
+        folder that may not be entered.
+    """
+    try:
+        yield
+    except MariusError:
+        raise
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise MissingPathError(f"{named} leads nowhere: {error.strerror}") from error
+        refused = StorageError(f"cannot read {named}: {reason_of(error)}")
+        refused.errno = error.errno
+        raise refused from error
 
 
 def check_no_nul(path: Path | str, named: str) -> None:
