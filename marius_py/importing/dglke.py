@@ -22,6 +22,7 @@ from marius_py.importing.files import (
     as_float32,
     check_file,
     check_folder,
+    check_holds,
     finite,
     open_rows,
     read_json,
@@ -175,6 +176,7 @@ def dglke_model(
     """
     check_delimiter(delimiter)
     folder = check_folder(checkpoint, "checkpoint", f"{CONFIG_NAME} and the tables of DGL-KE")
+    check_holds(folder, (CONFIG_NAME, "*.npy"), "checkpoint", "a checkpoint of DGL-KE")
     trained = read_config(folder / CONFIG_NAME)
     if trained.model not in _DECODERS:
         raise ConfigError(

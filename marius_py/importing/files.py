@@ -73,6 +73,14 @@ def check_folder(given: Path | str, key: str, what: str) -> Path:
     return path
 
 
+def check_holds(folder: Path, patterns: tuple[str, ...], key: str, what: str) -> None:
+    """Refuse a folder that has no file of `what`, not one of which some are lost; MissingPathError."""
+    with reaching(f"{key}={folder}"):
+        holds = any(next(folder.glob(pattern), None) is not None for pattern in patterns)
+    if not holds:
+        raise MissingPathError(f"{key}={folder} is not {what}: it holds no {' and no '.join(patterns)}")
+
+
 def check_file(given: Path | str, key: str, what: str) -> Path:
     """The path of a file; MissingPathError names the setting if it is none, ConfigError if no path."""
     path = as_path(given, key, f"a file that holds {what}")

@@ -21,6 +21,7 @@ from marius_py.importing.files import (
     as_float32,
     check_file,
     check_folder,
+    check_holds,
     data_set,
     open_hdf5,
     read_bytes,
@@ -151,7 +152,9 @@ def pbg_model(
     Rows stay in their files until they are asked for.
     """
     source = check_folder(checkpoint, "checkpoint", "a checkpoint of PyTorch-BigGraph")
-    if config is not None:
+    if config is None:
+        check_holds(source, (CONFIG_NAME, "*.h5"), "checkpoint", "a checkpoint of PyTorch-BigGraph")
+    else:
         check_file(config, "config", f"the {CONFIG_NAME} of PyTorch-BigGraph")
     schema, folder = schema_and_entities(source / CONFIG_NAME if config is None else config, entities)
     assert schema.dimension is not None  # read_schema refuses a configuration without it

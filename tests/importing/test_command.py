@@ -7,6 +7,7 @@ import pytest
 from marius_py import cli
 from marius_py.commands import importing
 from marius_py.errors import ConfigError
+from marius_py.generate import planted_graph
 
 PBG = ["from=pbg", "graph=g", "input.train=e"]
 
@@ -91,6 +92,15 @@ def test_a_missing_place(tmp_path, capsys):
         more = [f"{setting}={tmp_path / 'none'}", *([f"output={tmp_path / 'r'}"] * (setting == "checkpoint"))]
         assert cli.import_([*words, *more]) == 2
         assert f"{setting}={tmp_path / 'none'} is {message}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("system", ["pbg", "dglke"])
+def test_a_folder_that_is_no_checkpoint(system, tmp_path, capsys):
+    graph = planted_graph(tmp_path / "g", num_nodes=20, num_relations=1, num_edges=50).path
+    (tmp_path / "folder").mkdir()
+    words = [f"from={system}", f"checkpoint={tmp_path}/folder", f"graph={graph}", f"output={tmp_path}/r"]
+    assert cli.import_(words) == 2
+    assert re.search(r"checkpoint=.*/folder is not a checkpoint of .*: it holds no", capsys.readouterr().err)
 
 
 def test_missing_edges_are_named_by_their_setting(tmp_path, capsys):
