@@ -33,7 +33,7 @@ from marius_py.prepare.blocks import (
 )
 from marius_py.prepare.column_names import doubt_ids, leave_out_index, tells_ends
 from marius_py.prepare.columns import ColumnKey, Columns, WeightKey, resolve_columns
-from marius_py.prepare.weights import weight_column
+from marius_py.prepare.weights import check_type, weight_column
 from marius_py.storage.files import storage_error
 
 PARQUET_BLOCK_ROWS = 1 << 16
@@ -253,6 +253,8 @@ class NumpySource:
         if len({member.shape for member in (*used, *weights)}) != 1 or len(used[0].shape) != 1:
             shapes = ", ".join(f"{member.name} {member.shape}" for member in (*used, *weights))
             raise FormatError(f"{self.path}: the arrays have shapes {shapes}; they must be (E,) and equal")
+        for member in weights:
+            check_type(member.dtype, str(member.name), self.path)
         return used, weights, resolved
 
 

@@ -28,6 +28,16 @@ def as_numbers(column: Any) -> NDArray[np.float64]:
     return values
 
 
+def check_type(data_type: np.dtype[Any], name: str, path: Path) -> None:
+    """Refuse with a FormatError an array of weights whose type holds no numbers, or none that Arrow has."""
+    if data_type.kind in "biuSU" or (data_type.kind == "f" and data_type.itemsize <= 8):
+        return
+    raise FormatError(
+        f"{path}: the weights, array {name!r}, have type {data_type}; allowed: integers, floats of at most "
+        "64 bits, or texts of numbers"
+    )
+
+
 def weight_column(column: Any, path: Path, first_row: int) -> NDArray[np.float32]:
     """A column of a typed file as weights (n,).
 

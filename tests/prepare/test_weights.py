@@ -149,6 +149,14 @@ def test_what_is_no_weight_in_typed_files(tmp_path: Path) -> None:
             made(tmp_path / "e.parquet", weight="w")
 
 
+@pytest.mark.parametrize("data_type", ["c16", "g", [("w", "f4")], "M8[s]"])
+def test_weights_of_a_type_that_holds_none(tmp_path: Path, data_type: Any) -> None:
+    numbers = {"head": np.array([0, 1]), "tail": np.array([1, 0])}
+    np.savez(tmp_path / "e.npz", **numbers, w=np.ones(2, "i8").astype(data_type))
+    with pytest.raises(FormatError, match=r"e\.npz: the weights, array 'w', have type .*; allowed: integers"):
+        made(tmp_path / "e.npz", weight="w")
+
+
 @pytest.mark.parametrize("kind", ["parquet", "npy"])
 def test_weights_as_texts_are_read_as_in_text_files(tmp_path: Path, kind: str) -> None:
     rows = [(h, r, t, f" +{w:e} ") for h, r, t, w in EDGES]
