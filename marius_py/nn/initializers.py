@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from marius_py.arrays import is_float32
 from marius_py.errors import ConfigError
 
 
@@ -19,9 +18,13 @@ class Initializer(ABC):
         """Fill `out`, (n, width) float32, in place."""
 
 
+MAX_SCALE = 1e6
+"""Far above it, products of three entries, as ComplEx scores by, and squares of gradients leave float32."""
+
+
 def _check_scale(scale: float, key: str = "model.init.scale") -> float:
-    if not (scale >= 0 and is_float32(scale)):
-        raise ConfigError(f"{key} is {scale!r}; it must be a finite number of float32, at least 0")
+    if not 0 <= scale <= MAX_SCALE:
+        raise ConfigError(f"{key} is {scale!r}; it must be a number from 0 to {MAX_SCALE:,.0f}")
     return float(scale)
 
 
@@ -29,7 +32,7 @@ class Uniform(Initializer):
     """Uniform in [−scale, scale).
 
     Args:
-        scale: bound, at least 0.
+        scale: bound, from 0 to 1,000,000.
     """
 
     def __init__(self, scale: float = 1e-3) -> None:
@@ -46,7 +49,7 @@ class Normal(Initializer):
     """Normal with mean 0.
 
     Args:
-        scale: standard deviation, at least 0.
+        scale: standard deviation, from 0 to 1,000,000.
     """
 
     def __init__(self, scale: float = 1e-3) -> None:
@@ -65,7 +68,7 @@ class XavierUniform(Initializer):
     number of nodes, and a graph that grows keeps its scale.
 
     Args:
-        gain: factor, at least 0.
+        gain: factor, from 0 to 1,000,000.
     """
 
     def __init__(self, gain: float = 1.0) -> None:
@@ -80,7 +83,7 @@ class XavierNormal(Initializer):
     """Normal with standard deviation gain · √(2 / (2 · width)); see `XavierUniform` for the choice of fans.
 
     Args:
-        gain: factor, at least 0.
+        gain: factor, from 0 to 1,000,000.
     """
 
     def __init__(self, gain: float = 1.0) -> None:

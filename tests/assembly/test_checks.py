@@ -547,7 +547,6 @@ def test_what_is_tried_is_not_what_the_run_begins_with(graph: Graph, tmp_path: P
         "optimizer.eps=1e39",
         "optimizer.initial=1e39",
         "optimizer=adam optimizer.eps=1e-46",
-        "model.init.scale=1e39",
         "model.decoder=rotate model.decoder.phase_scale=1e-300",
         "model.decoder=complex model.decoder.popularity=1e300",
         "loss=logistic loss.margin=1e39",
@@ -561,6 +560,15 @@ def test_numbers_that_rows_and_scores_cannot_hold_are_refused(word: str) -> None
         ConfigError, match=rf"{re.escape(key)} is {re.escape(repr(float(value)))}; .* of float32"
     ):
         build.check(load_config([*SMALL, *word.split(" "), "model.init=normal"]))
+
+
+@pytest.mark.parametrize("value", [1e39, 1e30, 1000001.0])
+@pytest.mark.parametrize(("init", "name"), [("normal", "scale"), ("xavier_normal", "gain")])
+def test_initial_rows_whose_scores_no_number_holds_are_refused(init: str, name: str, value: float) -> None:
+    key = f"model.init.{name}"
+    with pytest.raises(ConfigError, match=rf"{key} is {re.escape(repr(value))}; .* from 0 to 1,000,000"):
+        build.check(load_config([*SMALL, f"model.init={init}", f"{key}={value}"]))
+    build.check(load_config([*SMALL, f"model.init={init}", f"{key}=1e6"]))
 
 
 @pytest.mark.parametrize("mode", ["inline", "threaded"])
