@@ -50,6 +50,8 @@ _FLAT_NODES = 1 << 14
 
 _SAMPLES_A_LIST = 64
 _SEED = 0
+_SITE = re.compile(r"^Error in .* at \S+:\d+: (Error: )?")
+"""Where faiss has raised an error, as its text begins."""
 
 
 def default_folder(run: RunReader) -> Path:
@@ -235,8 +237,12 @@ def _naming(factory: str) -> Iterator[None]:
     except (RuntimeError, AssertionError) as error:
         if isinstance(error, MariusError):
             raise
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"faiss cannot build the index {factory!r}: {reason}") from error
+        text = " ".join(str(error).split())
+        raise ConfigError(
+            f"faiss cannot build the index {factory!r} of this run: {_SITE.sub('', text)}; --index-type (in "
+            "Python factory=) takes auto, or what faiss' index_factory does, such as Flat, HNSW32 or "
+            "IVF64,Flat"
+        ) from error
 
 
 def _fill(index: Any, run: RunReader, metric: Metric, memory_bytes: int, progress: Progress | None) -> Ids:

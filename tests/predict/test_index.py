@@ -198,7 +198,10 @@ def test_more_than_there_are(run, tmp_path):
 def test_what_is_wrong(run, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="metric is 'l1'"):
         open_index(run, "l1", folder=tmp_path)
-    with pytest.raises(ConfigError, match="cannot build the index 'Nonsense'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"cannot build the index 'Nonsense' of this run: could not .*; --index-type \(in Python",
+    ):
         open_index(run, "l2", folder=tmp_path, factory="Nonsense")
     with pytest.raises(ConfigError, match="probes is for an index of lists"):
         open_index(run, "l2", folder=tmp_path, probes=3)
