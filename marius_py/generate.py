@@ -11,7 +11,7 @@ shift, so ComplEx and RotatE can represent all relations, DistMult the symmetric
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from marius_py.graph import Graph
 from marius_py.prepare import ProgressHook, prepare_arrays
 from marius_py.storage.edge_writer import edge_dtype
 from marius_py.streams import Purpose, stream
+from marius_py.types import MAX_SEED
 from marius_py.whole import MAX_INT64, is_whole
 
 BLOCK_ROWS = 1 << 20
@@ -132,8 +133,13 @@ def rmat_edges(
         ConfigError: a size out of range, or shares that are no chances.
     """
     num_nodes, num_relations, num_edges = _checked_sizes(num_nodes, num_relations, num_edges)
-    if len(shares) != 4 or min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
-        raise ConfigError(f"shares is {shares}; give four chances that add up to 1")
+    _check_seed(seed)
+    if not is_whole(block_rows, 1):
+        raise ConfigError(f"block_rows is {block_rows!r}; allowed: a whole number from 1")
+    chances = list(shares) if isinstance(shares, (Sequence, np.ndarray)) else []
+    is_fit = len(chances) == 4 and all(_is_number(one) and one >= 0 for one in chances)
+    if not is_fit or abs(sum(chances) - 1) > 1e-6:
+        raise ConfigError(f"shares is {shares!r}; give four chances that add up to 1")
     levels = (num_nodes - 1).bit_length()
     weights = np.cumsum(1 / np.arange(1, num_relations + 1))
     for index, start in enumerate(range(0, num_edges, block_rows)):
@@ -152,8 +158,9 @@ class _Planted:
 
     def __init__(self, num_nodes: int, num_relations: int, num_edges: int, seed: int, noise: float) -> None:
         num_nodes, num_relations, _ = _checked_sizes(num_nodes, num_relations, num_edges)
-        if not 0 <= noise <= 1:
-            raise ConfigError(f"noise is {noise}; allowed: 0 to 1")
+        _check_seed(seed)
+        if not (_is_number(noise) and 0 <= noise <= 1):
+            raise ConfigError(f"noise is {noise!r}; allowed: a number from 0 to 1")
         self._num_nodes, self._seed, self._noise = num_nodes, seed, noise
         self._groups = max(num_nodes // GROUP_SIZE, 2)
         rng = stream(seed, Purpose.GENERATE, _RELATIONS)
@@ -212,6 +219,15 @@ def _first_of_each(edges: NDArray[np.integer]) -> NDArray[np.int64]:
     else:
         first = np.unique(edges, axis=0, return_index=True)[1]
     return np.sort(first)
+
+
+def _check_seed(seed: object) -> None:
+    if not is_whole(seed, 0, MAX_SEED):
+        raise ConfigError(f"seed is {seed!r}; allowed: a whole number from 0 to 2^63 - 1")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
 def _checked_sizes(num_nodes: int, num_relations: int, num_edges: int) -> tuple[int, int, int]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marius_py.errors import ConfigError
+from marius_py.whole import is_whole
 
 Ids = TypeVar("Ids", bound=np.signedinteger[Any])
 
@@ -25,9 +26,9 @@ class Partitioning:
     num_partitions: int
 
     def __post_init__(self) -> None:
-        if self.num_partitions < 1 or self.num_partitions > max(self.num_nodes, 1):
+        if not is_whole(self.num_partitions, 1, max(self.num_nodes, 1)):
             raise ConfigError(
-                f"number of partitions is {self.num_partitions}; allowed: 1 to the number of nodes "
+                f"number of partitions is {self.num_partitions!r}; allowed: 1 to the number of nodes "
                 f"({self.num_nodes}); change partitions= (prepare) or storage.partitions= (train)"
             )
 

@@ -89,6 +89,12 @@ def test_rmat_prepares_without_names(tmp_path: Path) -> None:
         (lambda: planted_edges(noise=2.0), "noise is 2.0"),
         (lambda: next(rmat_edges(10, 0)), "num_edges is 0"),
         (lambda: next(rmat_edges(10, 10, shares=(1, 1, 0, 0))), "four chances"),
+        (lambda: next(rmat_edges(10, 10, shares=5)), "four chances"),  # type: ignore[arg-type]
+        (lambda: next(rmat_edges(10, 10, shares=("a",) * 4)), "four chances"),  # type: ignore[arg-type]
+        (lambda: next(rmat_edges(10, 10, block_rows=-1)), "block_rows is -1; allowed: a whole number"),
+        (lambda: next(rmat_edges(10, 10, seed=1.5)), "seed is 1.5; allowed"),  # type: ignore[arg-type]
+        (lambda: planted_edges(seed="5"), "seed is '5'; allowed: a whole number"),  # type: ignore[arg-type]
+        (lambda: planted_edges(noise="5"), "noise is '5'; allowed: a number"),  # type: ignore[arg-type]
     ],
 )
 def test_bad_sizes(call: object, text: str) -> None:

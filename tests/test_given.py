@@ -20,6 +20,7 @@ from marius_py.prepare.extend import extend_graph
 from marius_py.report import write_report
 from marius_py.resuming.extending import extend_run
 from marius_py.run import Run
+from marius_py.storage.reader import open_node_reader
 from marius_py.verify import verify
 from tests.small_runs import write_run
 
@@ -36,6 +37,8 @@ PATHS: dict[str, tuple[str, Callable[[Run, Any], object]]] = {
     "verify": ("path", lambda run, given: verify(given)),
     "load": ("path", lambda run, given: marius_py.load(given)),
     "open_graph": ("path", lambda run, given: marius_py.open_graph(given)),
+    "repartition": ("folder", lambda run, given: run.graph.repartition(2, given)),
+    "open_node_reader": ("folder", lambda run, given: open_node_reader(given)),
     "export": ("output", lambda run, given: export(run, given)),
     "to_parquet": ("output", lambda run, given: run.to_parquet(given)),
     "write_report": ("output", lambda run, given: write_report(run, given)),
@@ -138,6 +141,12 @@ def test_ids_are_whole_numbers(wrong: Any, run: Run) -> None:
         run.read_rows(0, wrong)
     with pytest.raises(ConfigError, match=r"allowed: within 0:10$"):
         run.graph.degrees(wrong, 5)
+
+
+@pytest.mark.parametrize("wrong", ["2", None, 1.5, True, 0])
+def test_partitions_are_a_whole_number(wrong: Any, run: Run, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^number of partitions is .*; allowed: 1 to the number of nodes"):
+        run.graph.repartition(wrong, tmp_path)
 
 
 def test_names_are_a_list(run: Run) -> None:

@@ -103,7 +103,8 @@ class Graph:
         wanted = Partitioning(self.num_nodes, num_partitions)
         if wanted == self.partitioning:
             return self.edges()
-        path = Path(folder) / EDGES_FILE
+        folder = as_path(folder, "folder", "the folder for the edges as sorted")
+        path = folder / EDGES_FILE
         if os.path.realpath(path) == os.path.realpath(self.path / EDGES_FILE):
             raise ConfigError(
                 f"repartition into {folder}: this would replace the graph's own edges; choose another folder"

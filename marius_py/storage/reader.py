@@ -18,6 +18,7 @@ import numpy as np
 import xxhash
 
 from marius_py.errors import StorageError
+from marius_py.given import as_path
 from marius_py.storage.checkpoint_file import CHECKPOINT_NAME, decode_meta, open_checkpoint
 from marius_py.storage.checks import (
     StreamedHashes,
@@ -44,8 +45,9 @@ def open_node_reader(folder: str | os.PathLike[str]) -> NodeReader:
     Raises:
         StorageError: a file is missing, truncated or damaged, or nothing was committed yet.
         FormatError: a file is of another format version, of another run, or not ours.
+        ConfigError: `folder` is no path.
     """
-    return NodeReader(Path(folder))
+    return NodeReader(as_path(folder, "folder", "the folder of a node store"))
 
 
 class NodeReader:
