@@ -344,8 +344,8 @@ def _check_place(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=above):
             pass
     except OSError as error:
-        kind = MissingPathError if error.errno == errno.ENAMETOOLONG else StorageError
-        raise kind(
+        error_type = MissingPathError if error.errno == errno.ENAMETOOLONG else StorageError
+        raise error_type(
             f"the folder {folder} of the index cannot be written to ({error.strerror}): {other}"
         ) from error
 
