@@ -313,6 +313,8 @@ class Evaluator:
         if ids.size == self._num_nodes:
             logger.info("all %d nodes are in the sample: its figures are those of mode=full", ids.size)
             return AllNodes(self._candidate_reader, self._num_nodes), protocol
+        if ids.size * 4 * self._dim > self._memory_bytes // 4:  # what two blocks of candidates may take
+            return ChosenNodes(self._candidate_reader, ids, self._dim), protocol
         rows = gather_rows(self._candidate_reader, ids, self._num_nodes, self._dim, self._block_rows())
         return SampledNodes(ids, rows), protocol
 

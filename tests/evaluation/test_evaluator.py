@@ -1,6 +1,7 @@
 """Full filtered ranking: the oracles, brute force in float64, and independence of how the work is cut."""
 
 import logging
+import tracemalloc
 from unittest.mock import patch
 
 import numpy as np
@@ -507,6 +508,30 @@ def test_sampled_ranking_says_so():
     np.testing.assert_array_equal(sampled.ranks, again.ranks)
     everything = evaluator.evaluate("test", "sampled", num_uniform=500, num_by_degree=0)
     np.testing.assert_array_equal(everything.ranks, evaluator.evaluate("test").ranks)
+
+
+def test_a_sample_larger_than_the_budget_streams_by():
+    num_nodes, dim = 40_000, 128
+    rng = np.random.default_rng(1)
+    test = rng.integers(num_nodes, size=(20, 3))
+    test[:, 1] = 0
+    edges = ArrayEdges(num_nodes, test, None, test)
+    reader = ArrayReader(rng.standard_normal((num_nodes, dim), dtype=np.float32))
+
+    def sampled(memory):
+        evaluator = Evaluator(
+            DotModel(np.ones((1, dim))), reader, edges, num_nodes, 1, dim=dim, memory_bytes=memory
+        )
+        return evaluator.evaluate("test", "sampled", num_uniform=30_000, num_by_degree=100)
+
+    whole = sampled(1 << 28)
+    tracemalloc.start()
+    small = sampled(4 << 20)  # of rows there are 15 MiB
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 << 20  # the table that sorts edges out has 4 MiB whatever the budget
+    assert small == whole
+    np.testing.assert_array_equal(small.ranks, whole.ranks)
 
 
 class CountedEdges(ArrayEdges):
