@@ -343,7 +343,8 @@ class Evaluator:
     def _known(self, extra: Edges | None) -> Iterator[Edges]:
         yield from edge_blocks(self._edges, SPLITS, self._memory_bytes)
         if extra is not None:
-            yield extra
+            step = edges_at_once(self._memory_bytes)
+            yield from (extra[start : start + step] for start in range(0, len(extra), step))
 
     def _details(self, counts: Counts, edges: Edges, degrees: DegreeReader | None) -> dict[str, Any]:
         if self._category is None:

@@ -478,6 +478,24 @@ def test_a_sample_of_edges_is_read_in_blocks():
         np.testing.assert_array_equal(found, train[np.sort(picked)])
 
 
+def test_given_edges_are_matched_in_blocks():
+    num_nodes = 100
+    given = np.random.default_rng(0).integers(num_nodes, size=(200_000, 3))
+    given[:, 1] = 0
+    edges = ArrayEdges(num_nodes, given[:1])
+    reader = ArrayReader(np.random.default_rng(1).normal(size=(num_nodes, 4)))
+    small, large = (
+        Evaluator(DotModel(np.ones((1, 4))), reader, edges, num_nodes, 1, memory_bytes=memory)
+        for memory in (1 << 20, 1 << 28)
+    )
+    tracemalloc.start()
+    found = small.evaluate(edges=given, max_edges=10)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 6 << 20  # as of a split's edges; the table that sorts them out has 4 MiB of it
+    assert found == large.evaluate(edges=given, max_edges=10)
+
+
 def test_a_filter_larger_than_the_budget_shrinks_the_blocks():
     """A hub: 20,000 known heads of one (relation, tail), far more than a budget of 1 MiB holds."""
     num_nodes = 30_000
