@@ -238,7 +238,9 @@ def metrics_figure(history: Sequence[Mapping[str, Any]]) -> Figure:
     figure, axes = new_figure()
     size = _group_size(history)
     valid = [(int(line["epoch"]) + 1, line["valid"]) for line in history if line.get("valid")]
-    names = [name for name in valid[0][1] if name == "mrr" or name.startswith("hits@")]
+    # A run that went on may have been given other ks.
+    found = dict.fromkeys(name for _, line in valid for name in line)
+    names = [name for name in found if name == "mrr" or name.startswith("hits@")]
     for number, name in enumerate(names):
         values = [(epoch, line[name]) for epoch, line in valid if isinstance(line.get(name), (int, float))]
         label = "MRR" if name == "mrr" else name.replace("hits", "Hits")

@@ -86,6 +86,15 @@ def test_curves_of_one_figure_look_alike():
     assert len({(line.get_marker(), line.get_linewidth()) for line in lines}) == 1
 
 
+def test_hits_of_a_run_that_went_on_with_other_ks_are_shown():
+    history = make_history(4)
+    for line in history[2:]:
+        line["valid"] = {"mrr": 0.1, "hits@1": 0.2, "hits@50": 0.6}
+    axes = metrics_figure(history).axes[0]
+    shown = {line.get_label(): line.get_xdata().tolist() for line in axes.lines}
+    assert shown == {"MRR": [1, 2, 3, 4], "Hits@1": [1, 2, 3, 4], "Hits@10": [1, 2], "Hits@50": [3, 4]}
+
+
 def test_throughput_of_a_long_run_is_a_mean_by_group():
     history = make_history(5000)
     groups = range(0, 5000, 17)
