@@ -148,7 +148,7 @@ def _parquet_names(file: Path) -> list[str]:
     if "name" not in columns and len(columns) != 1:
         raise FormatError(f"{file} has no column name; it has {', '.join(columns)}")
     column = pq.read_table(file, columns=["name" if "name" in columns else columns[0]]).column(0)
-    names: list[str] = column.drop_null().cast(pa.string()).to_pylist()
+    names: list[str] = column.cast(pa.string()).drop_null().to_pylist()  # of views Arrow drops no null
     return names
 
 
