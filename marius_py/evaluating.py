@@ -89,12 +89,16 @@ def evaluate(config: EvaluateConfig, on_stage: StageProgress | None = None) -> d
         for run, name in zip(runs, names, strict=True):
             with _named(name):
                 ModelScorer(run.model, run.dim, config.precision)  # refuses a precision for its decoder
+        # One file for all runs of a graph: train edges, of which samples are drawn, lie in another order in
+        # another number of partitions.
+        first_of = {graph.fingerprint: graph for graph in reversed(graphs)}
         for run, name in zip(runs, names, strict=True):
             if run.unfinished is not None:
                 log.warning("%s", run.unfinished)
             with _named(name):
                 key = run.graph.fingerprint
-                results.append(_evaluate_one(config, run, given.get(key), among.get(key), on_stage))
+                one = _evaluate_one(config, run, first_of[key], given.get(key), among.get(key), on_stage)
+                results.append(one)
     if not config.compare:
         return results[0]
     same = len({graph.fingerprint for graph in graphs}) == 1
@@ -173,9 +177,14 @@ def _named(name: str) -> Iterator[None]:
 
 
 def _evaluate_one(
-    config: EvaluateConfig, run: Run, given: Edges | None, among: Ids | None, on_stage: StageProgress | None
+    config: EvaluateConfig,
+    run: Run,
+    graph: Graph,
+    given: Edges | None,
+    among: Ids | None,
+    on_stage: StageProgress | None,
 ) -> dict[str, Any]:
-    graph = run.graph
+    """Metrics of a run by the edges of `graph`, which is the run's, in any number of partitions."""
     with graph.edges() as edges:
         metrics = rank_split(
             run.nodes,

@@ -289,6 +289,20 @@ def test_runs_side_by_side(tmp_path, capsys):
     assert "do not compare" in out
 
 
+@pytest.mark.parametrize("sample", [{"max_edges": 10}, {"mode": "sampled", "candidates": 8}])
+def test_a_sample_is_the_same_for_a_graph_in_other_partitions(tmp_path, sample):
+    runs = []
+    for partitions in (2, 5):
+        folder = tmp_path / str(partitions)
+        folder.mkdir()
+        runs.append(str(write_run(folder, partitions=partitions)[0]))
+    for first, second in (runs, reversed(runs)):
+        found = evaluate(settings(first, compare=(second,), split="train", **sample))
+        assert found["same_graph"]
+        one, other = ({**line, "run": 0, "seconds": 0} for line in found["runs"])
+        assert one == other
+
+
 def test_an_open_run_beside_one_of_another_graph(tmp_path):
     """The place of a graph that was moved is for those runs whose graph is not where it was."""
     for name in ("a", "b", "c"):
