@@ -202,7 +202,7 @@ def open_index(
         _check_place(place)
         index = empty
         with _naming(described):
-            left_out = _fill(index, run, metric, memory_bytes, progress)
+            left_out = _fill(faiss, index, run, metric, memory_bytes, progress)
         _save(faiss, index, path, {**facts, "left_out": left_out.tolist()})
     if left_out.size:
         first = run.node_names(int(left_out[0]), int(left_out[0]) + 1)[0]
@@ -245,14 +245,16 @@ def _naming(factory: str) -> Iterator[None]:
         ) from error
 
 
-def _fill(index: Any, run: RunReader, metric: Metric, memory_bytes: int, progress: Progress | None) -> Ids:
+def _fill(
+    faiss: Any, index: Any, run: RunReader, metric: Metric, memory_bytes: int, progress: Progress | None
+) -> Ids:
     """Train the index on a sample and add all finite rows, block by block, in the order of ids.
 
     Returns:
         Ids (n,), ascending, of the nodes whose rows are not finite, which are left out.
     """
     if not index.is_trained:
-        rows = _sample(run, index)
+        rows = _sample(run, _lists_of(faiss, index))
         rows = rows[np.isfinite(rows).all(axis=1)]
         if len(rows):
             index.train(_prepared(rows, metric))
@@ -272,9 +274,9 @@ def _fill(index: Any, run: RunReader, metric: Metric, memory_bytes: int, progres
     return np.concatenate(left_out)
 
 
-def _sample(run: RunReader, index: Any) -> Float32:
-    """Rows to train on: some for each list, all of a small run."""
-    wanted = max(1 << 14, _SAMPLES_A_LIST * int(getattr(index, "nlist", 0)))
+def _sample(run: RunReader, lists: Any) -> Float32:
+    """Rows to train on: some for each of the lists, if there are any; all of a small run."""
+    wanted = max(1 << 14, _SAMPLES_A_LIST * (0 if lists is None else int(lists.nlist)))
     if wanted >= run.num_nodes:
         return run.to_numpy()
     ids = stream(_SEED, Purpose.EVALUATE, 4).choice(run.num_nodes, wanted, replace=False)
@@ -290,13 +292,20 @@ def _prepared(rows: Float32, metric: Metric) -> Float32:
     return rows
 
 
+def _lists_of(faiss: Any, index: Any) -> Any:
+    """The part of an index that has lists, whatever comes before or after it; None if there is none."""
+    try:
+        return faiss.extract_index_ivf(index)
+    except RuntimeError:
+        return None
+
+
 def _set_probes(faiss: Any, index: Any, probes: int | None) -> None:
     """How many lists a search looks into, where there are lists."""
-    try:
-        lists = faiss.extract_index_ivf(index)
-    except RuntimeError:
+    lists = _lists_of(faiss, index)
+    if lists is None:
         if probes is not None:
-            raise ConfigError("probes is for an index of lists (IVF…), and this one has none") from None
+            raise ConfigError("probes is for an index of lists (IVF…), and this one has none")
         return
     if probes is not None and not 1 <= probes <= lists.nlist:
         raise ConfigError(f"probes is {probes}; allowed: 1 to {lists.nlist}, the lists of the index")

@@ -62,6 +62,21 @@ def test_all_vectors_give_the_exact_answer(run, tmp_path, metric):
     assert not (found.ids == ids[:, None]).any()
 
 
+@pytest.mark.parametrize(
+    ("factory", "wanted"),
+    [("IVF512,Flat", 1 << 15), ("PCA4,IVF512,Flat", 1 << 15), ("OPQ2,IVF512,PQ2", 1 << 15), ("SQ8", 1 << 14)],
+)
+def test_lists_are_trained_on_enough_rows_whatever_comes_before_them(factory, wanted):
+    class Many:
+        num_nodes = 100_000
+
+        def embeddings(self, ids):
+            return ids
+
+    lists = index_module._lists_of(faiss, faiss.index_factory(8, factory))
+    assert len(index_module._sample(Many(), lists)) == wanted
+
+
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("factory", ["IVF64,Flat", "HNSW32"])
 def test_recall(run, tmp_path, metric, factory):
