@@ -69,6 +69,7 @@ from marius_py.run_files.names import (
     CONFIG_FILE,
     CONFIG_META,
     DEMO_GRAPH,
+    RESULT_BEFORE_META,
     RESULT_FILE,
     RESULT_META,
 )
@@ -212,8 +213,11 @@ def _train(
         result["memory"] = memory_report(join.memory.peaks, phases)
         with watchdog.doing("write result.json"):
             store.check_place()
+            facts, before = {RESULT_META: plain_json(result)}, committed_meta(store).get(RESULT_META)
+            if before is not None:  # tested again: the commit tells the old file from a damaged one
+                record(store, facts | {RESULT_BEFORE_META: before})
             write_json(folder / RESULT_FILE, result)
-            record(store, {RESULT_META: plain_json(result)})
+            record(store, facts)
     return {**result, "output": str(folder)}
 
 

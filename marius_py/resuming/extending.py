@@ -35,7 +35,14 @@ from marius_py.prepare.folder import building
 from marius_py.resuming.new_rows import Init, NewRows, queries_of
 from marius_py.resuming.resume import BEFORE_META, EPOCH_META, check_free
 from marius_py.run import Run, load
-from marius_py.run_files.names import CHECKPOINT_FOLDER, CONFIG_FILE, CONFIG_META, METRICS_FILE, RESULT_META
+from marius_py.run_files.names import (
+    CHECKPOINT_FOLDER,
+    CONFIG_FILE,
+    CONFIG_META,
+    METRICS_FILE,
+    RESULT_BEFORE_META,
+    RESULT_META,
+)
 from marius_py.run_files.reader import OtherGraphError
 from marius_py.run_files.results import write_lines
 from marius_py.run_state import EpochMetrics, RunState
@@ -238,7 +245,7 @@ def _checkpoint(
         current=EpochMetrics(before.position.epoch),
         history=[{**line, "valid": None, "best_epoch": None} for line in before.history],
     )
-    dropped = (RESULT_META, BEFORE_META, EPOCH_META, VALIDATION_META)
+    dropped = (RESULT_META, RESULT_BEFORE_META, BEFORE_META, EPOCH_META, VALIDATION_META)
     meta = {
         **{name: value for name, value in committed.meta.items() if name not in dropped},
         **identity(config, graph, table.partitioning),

@@ -22,6 +22,7 @@ from marius_py.run_files.names import (
     CONFIG_META,
     DEMO_GRAPH,
     METRICS_FILE,
+    RESULT_BEFORE_META,
     RESULT_META,
     SNAPSHOT_FOLDER,
 )
@@ -127,7 +128,8 @@ def _save(run: Path, target: Path, touch: Callable[[], None]) -> None:
             settings = dict(checkpoint.meta[CONFIG_META])
             settings["graph"] = settings["graph"] or str(run / DEMO_GRAPH)
             meta = {**checkpoint.meta, CONFIG_META: settings}
-            meta.pop(RESULT_META, None)  # of the run that goes on, made again after it had finished
+            for name in (RESULT_META, RESULT_BEFORE_META):
+                meta.pop(name, None)  # of the run that goes on, made again after it had finished
             rows = allocate((table.slot_rows, table.dim))
             state = allocate((table.slot_rows, table.state_dim))
             with create_node_store(temporary / CHECKPOINT_FOLDER, table, spare_slots=0) as store:

@@ -11,6 +11,8 @@ RESULT_FILE = "result.json"
 TRACE_FILE = "trace.json"
 CONFIG_META, RESULT_META = "config", "result"
 """What a commit's meta calls their content."""
+RESULT_BEFORE_META = "result_before"
+"""Results that result.json may still hold where a run that was tested again ended before it was written."""
 SNAPSHOT_FOLDER = "snapshots"
 SNAPSHOT_NAME = re.compile(r"(epoch|best)-\d+")
 SORTED_EDGES_NAME = re.compile(r"edges-\d+")

@@ -21,6 +21,7 @@ from marius_py.run_files.names import (
     CONFIG_FILE,
     CONFIG_META,
     METRICS_FILE,
+    RESULT_BEFORE_META,
     RESULT_FILE,
     RESULT_META,
     TRACE_FILE,
@@ -113,7 +114,7 @@ def _view(path: Path, commit: Callable[[], Mapping[str, Any] | None], *, live: b
 def _is_behind(name: str, found: Any, meta: Mapping[str, Any], *, live: bool) -> bool:
     """Whether a view is what it was before the last commit: the run ended between the two, or is about to."""
     if name == RESULT_FILE:
-        return RESULT_META not in meta
+        return RESULT_META not in meta or (found is not None and found == meta.get(RESULT_BEFORE_META))
     if name == CONFIG_FILE:
         return found is not None and found == meta.get(BEFORE_META)
     history = meta.get("history", [])

@@ -16,6 +16,7 @@ import pytest
 import marius_py
 import marius_py.training.batch_path
 from marius_py import cli
+from marius_py.assembly import build
 from marius_py.assembly.build import Watcher
 from marius_py.config import read_yaml
 from marius_py.errors import ConfigError, DivergedError, InterruptedRunError, StorageError
@@ -23,7 +24,7 @@ from marius_py.resuming.resume import log_changes
 from marius_py.storage.hdf5_nodes import open_node_store
 from marius_py.storage.lock import LOCK_NAME, FolderLock
 from marius_py.testing.crash_harness import committed_position
-from marius_py.verify import is_sound, verify
+from marius_py.verify import is_sound, repair, verify
 from tests.end_to_end.conftest import Train, embeddings
 from tests.every_second import every_second
 
@@ -489,3 +490,26 @@ def test_a_validation_that_is_made_up_for_leaves_results_and_a_view_that_is_behi
     (run / "metrics.jsonl").write_bytes(before)  # as if it had been killed before the file was written
     found = verify(run)
     assert [(Path(one.file).name, one.harmless) for one in found] == [("metrics.jsonl", True)]
+
+
+@pytest.mark.parametrize("failing", ["record", "write_json"])
+def test_a_run_that_ends_while_new_results_are_written_is_sound(
+    failing: str, run_train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    run_train("training.epochs=1")
+
+    def end(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(build, failing, end)
+        with pytest.raises(KeyboardInterrupt):
+            run_train("evaluation.ks=[1,5]", resume=True)
+    assert is_sound(verify(run))
+    repair(run)
+    assert not verify(run)
+    with marius_py.load(run) as opened:
+        assert opened.result == json.loads((run / "result.json").read_text())
+    run_train(resume=True)
+    assert not verify(run)
