@@ -198,12 +198,12 @@ def decline_of(validations: Sequence[tuple[int, float]]) -> str | None:
     best = best_of(validations)
     if best is None:
         return None
-    (epoch, highest), (_, last) = best, validations[-1]
+    (epoch, highest), (at, last) = best, validations[-1]
     if last >= highest * (1 - DECLINE):
         return None
     return (
-        f"validation MRR was best after epoch {epoch} ({highest:.4f}) and is {last:.4f} at the end, as of "
-        "a model that learns the training edges by heart: try fewer training.epochs or a larger "
+        f"validation MRR was best after epoch {epoch} ({highest:.4f}) and is {last:.4f} after epoch {at}, "
+        "as of a model that learns the training edges by heart: try fewer training.epochs or a larger "
         "training.regularizer.n3, or keep and test the best epoch with checkpoint.best=true"
     )
 

@@ -294,7 +294,7 @@ def test_a_run_that_forgot_what_it_knew_is_told(validations: list[tuple[int, flo
     message = decline_of(validations)
     assert (message is not None) == said
     if message is not None:
-        assert "(0.2000) and is 0.1790 at the end" in message
+        assert f"(0.2000) and is 0.1790 after epoch {validations[-1][0]}, as" in message
         assert f"after epoch {max(validations, key=lambda one: one[1])[0]} " in message
 
 

@@ -119,7 +119,7 @@ def find_neighbors(
     Args:
         run: an open run.
         nodes: (Q,) node ids.
-        k: how many; at most N − 1 are given.
+        k: how many; at most as many are given as there are other nodes in `source`.
         metric: "cosine" (of a zero row: 0) and "dot": higher is nearer; "l2": minus the euclidean distance.
         source: the nodes that may be near; None: all.
         memory_bytes: bound of the working memory.

@@ -49,9 +49,7 @@ def best_epoch(history: Sequence[Mapping[str, Any]]) -> int | None:
     return None if best is None else best[0]
 
 
-def update_snapshots(
-    run: Path, *, keep: int, best: bool, touch: Callable[[], None] = lambda: None
-) -> list[Path]:
+def update_snapshots(run: Path, *, keep: int, best: bool, touch: Callable[[], None] = lambda: None) -> None:
     """Copy the run's last commit if it is due a copy, and remove copies that are not kept any more.
 
     Does nothing within an epoch. May be repeated: what is there already is not copied again.
@@ -62,22 +60,19 @@ def update_snapshots(
         best: keep the epoch with the highest validation MRR.
         touch: called after every partition.
 
-    Returns:
-        The snapshots that there are now.
-
     Raises:
         StorageError: the disk is full or fails; no snapshot is harmed.
     """
     folder = run / SNAPSHOT_FOLDER
     if not (keep or best or folder.exists()):
-        return []
+        return
     for stray in folder.glob(f"*{TEMPORARY_SUFFIX}"):
         shutil.rmtree(stray, ignore_errors=True)
     with open_node_reader(run / CHECKPOINT_FOLDER) as reader:
         meta = reader.meta
     epoch, step, batch = meta["position"]
     if epoch == 0 or (step, batch) != (0, 0):
-        return sorted(folder.glob("*-*"))
+        return
     if keep:
         _save(run, folder / f"epoch-{epoch:04}", touch)
     for old in _numbered(folder, "epoch")[: -keep or None]:
@@ -89,7 +84,6 @@ def update_snapshots(
         for old in _numbered(folder, "best"):
             if _number_of(old) != winner:
                 _remove(old)
-    return sorted(folder.glob("*-*"))
 
 
 def best_snapshot(run: Path, history: Sequence[Mapping[str, Any]]) -> Path | None:

@@ -168,7 +168,7 @@ def test_a_decline_is_told_only_where_no_setting_provides_for_it(
     if kept:
         (tmp_path / "snapshots" / "best-0001").mkdir(parents=True)
     warn_of_decline(load_config(["training.valid_every=1", *settings]), history, tmp_path)
-    assert ("is 0.1000 at the end" in caplog.text) == said
+    assert ("is 0.1000 after epoch 2," in caplog.text) == said
     assert ("no snapshot of it was kept" in caplog.text) == ("checkpoint.best=true" in settings and not kept)
 
 
