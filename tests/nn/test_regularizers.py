@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from marius_py.errors import ConfigError
-from marius_py.nn import L2, N3, DistMult, Regularizer, SoftmaxLoss
+from marius_py.nn import L2, N3, ComplEx, DistMult, Regularizer, SoftmaxLoss
 from tests.nn.batches import gradients, make_model, random_batch
 
 
@@ -59,6 +59,38 @@ class Doubled(N3):
 
     def gradient(self, rows: torch.Tensor, complex_halves: bool) -> torch.Tensor:
         return super().gradient(rows, complex_halves) * 2
+
+
+class HalfL2(L2):
+    """Half of the squared norm."""
+
+    def penalty(self, rows: torch.Tensor, complex_halves: bool) -> torch.Tensor:
+        return super().penalty(rows, complex_halves) / 2
+
+
+class HalfN3(N3):
+    """Half of the nuclear 3-norm."""
+
+    def penalty(self, rows: torch.Tensor, complex_halves: bool) -> torch.Tensor:
+        return super().penalty(rows, complex_halves) / 2
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("kind", [HalfL2, HalfN3])
+def test_a_penalty_that_is_written_anew_has_a_gradient_of_its_own(
+    kind: type[Regularizer], compiled: bool
+) -> None:
+    """The closed form of the class above is that of another penalty."""
+    batch = random_batch(4)
+    fused, reference = (
+        gradients(
+            make_model(ComplEx(4), SoftmaxLoss(), regularizers=[kind(1.0)], fused=fused, compiled=compiled),
+            batch,
+        )
+        for fused in (True, False)
+    )
+    for mine, expected in zip(fused[:2], reference[:2], strict=True):
+        np.testing.assert_allclose(mine, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("padding", [0, 3])
