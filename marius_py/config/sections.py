@@ -105,15 +105,16 @@ class Checked:
 def check_fields(config: Any, prefix: str) -> None:
     """Check every leaf of a dataclass that was made directly in Python; ConfigError as `build` raises it.
 
-    Called by `__post_init__`, so that a value out of range cannot enter by any door. Lists become tuples, and
-    paths of built-in classes their names.
+    Called by `__post_init__`, so that a value out of range cannot enter by any door. Lists become tuples,
+    paths of built-in classes their names, and mappings the sections that they are given for.
     """
     for item in fields(config):
-        if not item.metadata:
-            continue
-        value = getattr(config, item.name)
-        checked = coerce(value, type_of(type(config), item.name), join(prefix, item.name), item)
-        checked = _by_short_name(checked, item.metadata["registry"])
+        hint, key = type_of(type(config), item.name), join(prefix, item.name)
+        value = checked = getattr(config, item.name)
+        if item.metadata:
+            checked = _by_short_name(coerce(value, hint, key, item), item.metadata["registry"])
+        elif not is_note(item) and not isinstance(value, hint):
+            checked = build(hint, value, key)
         if checked is not value:
             object.__setattr__(config, item.name, checked)
 

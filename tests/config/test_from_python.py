@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import FrozenInstanceError, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -192,6 +192,21 @@ def test_python_values_are_checked_too() -> None:
         TrainConfig(evaluation=build(type(TrainConfig().evaluation), {"ks": [0]}, "evaluation"))
     with pytest.raises(FrozenInstanceError):
         ModelConfig().dim = 3  # type: ignore[misc]
+
+
+def test_a_mapping_is_taken_for_a_section() -> None:
+    given: Any = {"dim": 6, "decoder": "transe"}
+    config = replace(TrainConfig(model=given), optimizer=cast(Any, {"schedule": {"name": "linear"}}))
+    assert (config.model.dim, config.model.decoder.target) == (6, "transe")
+    assert (config.optimizer.schedule.name, config.optimizer.lr) == ("linear", 0.1)
+    assert TrainConfig(**plain(config)) == config
+    for wrong, told in (
+        ({"dim": 0}, "model.dim=0 is out of range"),
+        ({"dims": 6}, "unknown key model.dims; did you mean model.dim?"),
+        (None, "model=None has the wrong type: it is a section with the keys model.decoder, model.dim, "),
+    ):
+        with pytest.raises(ConfigError, match=f"^{re.escape(told)}"):
+            TrainConfig(model=cast(Any, wrong))
 
 
 def test_words_are_a_list_of_texts() -> None:
