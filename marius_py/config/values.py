@@ -29,6 +29,7 @@ def coerce(value: Any, hint: Any, key: str, item: Field[Any]) -> Any:
         ConfigError: wrong type or out of range; names key, value and what is allowed.
     """
     options, optional = _alternatives(hint)
+    value = as_list(value)
     if value is None:
         if optional:
             return None
@@ -43,12 +44,20 @@ def coerce(value: Any, hint: Any, key: str, item: Field[Any]) -> Any:
         if not values and item.default != ():
             raise ConfigError(f"{key}={shown(value)} is empty: it takes {allowed(hint, item)}")
         inner = get_args(kind)[0]
-        return tuple(_scalar(one, inner, key, hint, item, value) for one in values)
+        return tuple(_scalar(as_list(one), inner, key, hint, item, value) for one in values)
     if get_origin(kind) is Mapping:
         if not isinstance(value, Mapping):
             raise ConfigError(f"{key}={shown(value)} has the wrong type: it takes {allowed(hint, item)}")
         return {str(k): v for k, v in value.items()}
     return _scalar(value, kind, key, hint, item, value)
+
+
+def as_list(value: Any) -> Any:
+    """A range, an array or a tensor as the list of its values, a number of NumPy as Python's; else itself."""
+    if isinstance(value, range):
+        return list(value)
+    tolist = None if isinstance(value, type) else getattr(value, "tolist", None)
+    return tolist() if callable(tolist) else value
 
 
 def allowed(hint: Any, item: Field[Any]) -> str:

@@ -13,6 +13,7 @@ from marius_py.config.hydra_values import is_one_value
 from marius_py.config.known_keys import OPEN
 from marius_py.config.overrides import NESTED, path_keys, quoted
 from marius_py.config.schema import TrainConfig
+from marius_py.config.values import as_list
 from marius_py.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ def _words(prefix: str, settings: Mapping[str, Any], paths: set[str]) -> Iterato
 
 def _word(value: Any, key: str) -> str:
     """A setting's value as the command line has it; the key is for messages."""
-    value = _as_list(value)
+    value = as_list(value)
     if key.removesuffix("._target_").removesuffix(".name") in _OF_CLASSES:
         _check_class(value, key)
     if value is None:
@@ -140,20 +141,12 @@ def _check_class(value: Any, key: str) -> None:
 
 def _inside(value: Any, key: str) -> str:
     """A value within a mapping or list: texts are quoted, as nothing else tells them from numbers there."""
-    value = _as_list(value)
+    value = as_list(value)
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{name}:{_inside(one, f'{key}.{name}')}" for name, one in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ",".join(_inside(one, key) for one in value) + "]"
     return quoted(os.fsdecode(value)) if isinstance(value, (str, PathLike)) else _word(value, key)
-
-
-def _as_list(value: Any) -> Any:
-    """A range, an array or a tensor as the list of its values; anything else as it is."""
-    if isinstance(value, range):
-        return list(value)
-    tolist = None if isinstance(value, type) else getattr(value, "tolist", None)
-    return tolist() if callable(tolist) else value
 
 
 def _shown(value: Any) -> str:

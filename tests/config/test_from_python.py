@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 
 from marius_py.config import (
     Component,
+    EvaluateConfig,
     ModelConfig,
     TrainConfig,
     build,
@@ -225,6 +226,18 @@ def test_ranges_and_arrays_are_lists():
         config = load_config(words)
         assert (config.evaluation.ks, config.model.dim, config.model.reciprocal) == ((1, 2, 3), 8, True)
         assert type(config.evaluation.ks[1]) is int
+
+
+def test_numbers_of_numpy_are_taken_in_a_config() -> None:
+    given: dict[str, Any] = {"dim": np.int64(6), "reciprocal": np.False_, "node_dropout": np.float32(0.5)}
+    model = ModelConfig(**given)
+    assert plain(model) == {**plain(ModelConfig(dim=6)), "reciprocal": False, "node_dropout": 0.5}
+    assert [type(getattr(model, name)) for name in given] == [int, bool, float]
+    for ks in (np.array([1, 3]), [np.int32(1), 3], range(1, 4, 2), torch.tensor([1, 3])):
+        assert EvaluateConfig(run="a", ks=cast(Any, ks)).ks == (1, 3)
+    for wrong in (np.int64(0), np.float64(6), np.array([6]), np.array(6.5)):
+        with pytest.raises(ConfigError, match=r"^model\.dim="):
+            ModelConfig(dim=cast(Any, wrong))
 
 
 def test_of_a_key_that_is_given_twice_the_latter_counts():
