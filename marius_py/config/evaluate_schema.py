@@ -17,7 +17,9 @@ class EvaluateConfig(Checked):
     """All settings of `marius-evaluate`, by their keys: `EvaluateConfig(run="runs/mine")`."""
 
     run: str = setting("???", "folder of a run", path=True)
-    compare: tuple[str, ...] = setting((), "folders of further runs, ranked alike and shown beside it")
+    compare: tuple[str, ...] = setting(
+        (), "folders of further runs, ranked alike and shown beside it", path=True
+    )
     graph: str | None = setting(
         None, "the prepared graph, if it has moved since training; null = where it was", path=True
     )

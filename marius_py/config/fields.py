@@ -83,7 +83,7 @@ def setting(
         low, high: inclusive ends of the range; `above`, `below`: exclusive ones.
         float32: rows are computed with the number, so float32 has to hold it.
         choices: the allowed names of a string whose type is not a Literal of them.
-        path: the string is a file or folder name, so any character is taken as it stands.
+        path: the string is a file or folder name, so any character is taken as it stands; of a list, each is.
         registry: of a class, the dictionary of `marius_py.nn.registry` that names the built-in ones.
     """
     metadata = {

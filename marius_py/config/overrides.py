@@ -228,8 +228,12 @@ def _has_arguments(key: str, parsed: Sequence[tuple[str, str, str | None]]) -> b
 
 
 def path_keys(kind: type[Any]) -> set[str]:
-    """Keys whose values are names of files or folders."""
-    return {key for key, _, item in keys_of(kind) if item.metadata["path"]}
+    """Keys whose value is the name of a file or folder; those of lists are hydra's to take apart."""
+    return {
+        key
+        for key, owner, item in keys_of(kind)
+        if item.metadata["path"] and get_origin(type_of(owner, item.name)) is not tuple
+    }
 
 
 def _check_shape(kind: type[Any], key: str, values: Sequence[str]) -> None:

@@ -22,6 +22,7 @@ from marius_py.config import (
     ModelConfig,
     TrainConfig,
     build,
+    compose,
     load_config,
     make_components,
     plain,
@@ -100,6 +101,16 @@ def test_a_path_is_replaced_in_a_config_by_a_path() -> None:
     assert replace(config, output=Path("runs/b")) == replace(config, output="runs/b")
     with pytest.raises(ConfigError, match=r"^ordering\.name=b has the wrong type"):
         replace(config.ordering, name=Path("b"))
+
+
+def test_paths_are_taken_in_a_list_of_them() -> None:
+    for compared in ([Path("runs/b"), "runs/c, d"], [Path("runs/b"), Path("runs/c, d")]):
+        config = EvaluateConfig(run=cast(Any, Path("runs/a")), compare=cast(Any, compared))
+        assert (config.run, config.compare) == ("runs/a", ("runs/b", "runs/c, d"))
+        assert compose(EvaluateConfig, words_of({"run": "runs/a", "compare": compared})) == config
+    assert EvaluateConfig(run="a", compare=cast(Any, Path("runs/b"))).compare == ("runs/b",)
+    with pytest.raises(ConfigError, match=r"^compare=.* holds a NUL character"):
+        EvaluateConfig(run="a", compare=("runs/\x00b",))
 
 
 def test_a_class_made_already_is_told_where_its_arguments_go() -> None:
