@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from marius_py.errors import ConfigError
+from marius_py.whole import is_whole
 
 LEAST_WARMUP = 1e-3
 """The least factor of a warm-up: above 0, so that the first batch changes something."""
@@ -102,7 +103,11 @@ class PlateauRate(RateSchedule):
         if not 0 < reduction < 1:
             raise ConfigError(f"optimizer.schedule.reduction is {reduction!r}; it must lie in (0, 1)")
         self.reduction = float(reduction)
-        self.patience = int(_check("patience", patience, 0, math.inf))
+        if not is_whole(patience, 0):
+            raise ConfigError(
+                f"optimizer.schedule.patience is {patience!r}; it must be a whole number, at least 0"
+            )
+        self.patience = int(patience)
 
     def decay(self, share: float, validations: Sequence[float]) -> float:
         """reduction to the power of the plateaus so far, at least the floor.

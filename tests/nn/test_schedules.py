@@ -119,6 +119,8 @@ def test_long_gradients_are_shortened_and_short_ones_left(fused: bool) -> None:
         (lambda: PlateauRate(5, reduction=1.0), "reduction"),
         (lambda: PlateauRate(5, reduction=0.0), "reduction"),
         (lambda: PlateauRate(5, patience=-1), "patience"),
+        (lambda: PlateauRate(5, patience=1.5), "patience"),  # type: ignore[arg-type]
+        (lambda: PlateauRate(5, patience=math.inf), "patience"),  # type: ignore[arg-type]
     ],
 )
 def test_refused_settings(make: object, word: str) -> None:
