@@ -168,6 +168,8 @@ def test_one_coordinate_of_products_begins_high_if_asked(kind: type[DistMult | C
     for high, published in zip(initial(kind(6, popularity=1)), initial(kind(6)), strict=True):
         np.testing.assert_array_equal(high[:, 1:], published[:, 1:])
         np.testing.assert_allclose(high[:, 0], published[:, 0] + 1)
+    for number in (np.int64(1), np.float32(1)):
+        assert kind(6, popularity=number).popularity == 1  # type: ignore[arg-type]
     for wrong in (float("nan"), float("inf"), "high", True):
         with pytest.raises(ConfigError, match=r"model\.decoder\.popularity"):
             kind(6, popularity=wrong)  # type: ignore[arg-type]

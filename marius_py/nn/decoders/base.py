@@ -7,6 +7,7 @@ with candidate rows, so that the candidates of a chunk are shared by all of its 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from numbers import Real
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -221,8 +222,8 @@ class ProductDecoder(ClosedFormDecoder):
 
     def __init__(self, dim: int, popularity: float = 0.0) -> None:
         super().__init__(dim)
-        is_number = isinstance(popularity, int | float) and not isinstance(popularity, bool)
-        if not is_number or not is_float32(popularity):
+        given: object = popularity
+        if isinstance(given, bool) or not isinstance(given, Real) or not is_float32(popularity):
             raise ConfigError(
                 f"model.decoder.popularity is {popularity!r}; it must be a finite number of float32"
             )
