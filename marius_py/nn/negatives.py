@@ -1,7 +1,8 @@
 """Negative sampling over resident nodes (floor 1): edges and the buffer's content in, node ids out; numpy.
 
 The edges of a chunk share their negatives, so that their scores are one matrix product. Samplers keep no
-random state: every call gets the generator of its batch and side, and several threads may call at once.
+random state: every call gets the generator of its batch, which draws for heads first and then for tails, and
+several threads may call at once.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class NegativeSampler(ABC):
             edges: (B, 3) int64 head, relation, tail with global node ids; it cannot be written to.
             resident: nodes to draw from.
             side: the corrupted end.
-            rng: generator of this batch and side.
+            rng: generator of this batch, for both sides: tails are drawn with it after heads.
 
         Returns:
             (C, K) int64 global ids of resident nodes; C divides B, edge b belongs to chunk b // (B / C).
