@@ -360,7 +360,7 @@ def choose_kernels(device: str, wanted: str = "auto", precision: Precision = "fl
         trouble: str | None = f"Triton cannot be imported ({error}); install the extra marius_py[kernels]"
     else:
         if on_device:
-            _check_current(torch.device(device))
+            check_current(torch.device(device))
         trouble = _trouble(kernels, device) if on_device else None
     if trouble is not None and wanted == "triton":
         raise ConfigError(f"pipeline.kernels=triton, but {trouble}, or take pipeline.kernels=auto")
@@ -372,7 +372,7 @@ def choose_kernels(device: str, wanted: str = "auto", precision: Precision = "fl
     return kernels
 
 
-def _check_current(device: torch.device) -> None:
+def check_current(device: torch.device) -> None:
     """Refuse a device that is not the current one: Triton launches there, with memory of another."""
     if device.index is None or not torch.cuda.is_available():
         return

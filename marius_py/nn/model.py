@@ -20,7 +20,7 @@ from marius_py.arrays import is_float32
 from marius_py.errors import ConfigError
 from marius_py.nn.batch import Batch
 from marius_py.nn.cuda_gradients import device_gradients, takes
-from marius_py.nn.cuda_kernels import Kernels, Precision, choose_kernels
+from marius_py.nn.cuda_kernels import Kernels, Precision, check_current, choose_kernels
 from marius_py.nn.decoders.base import Decoder, queries_of, scores_of
 from marius_py.nn.dropout import BatchMasks, check_rate
 from marius_py.nn.fused import fused_gradients
@@ -77,7 +77,7 @@ class LinkPredictionModel:
             then do too.
 
     Raises:
-        ConfigError: a setting is out of range.
+        ConfigError: a setting is out of range, or kernels would run on another device than the model's.
     """
 
     def __init__(
@@ -126,6 +126,8 @@ class LinkPredictionModel:
         self.kernels: Kernels | None = (
             choose_kernels(str(self.device), kernels, precision) if on_device else None
         )
+        if self.kernels is not None and not self.kernels.waits:
+            check_current(self.device)  # kernels are chosen once, and another may be current since
         self._parts = 1
         self._local = threading.local()
         self._workspaces: WeakSet[Workspace] = WeakSet()

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marius_py.errors import ConfigError
-from marius_py.nn import cuda_kernels
+from marius_py.nn import SGD, Dot, LinkPredictionModel, SoftmaxLoss, cuda_kernels
 from marius_py.nn.cuda_kernels import TorchKernels, choose_kernels, torch_adagrad, torch_contrast
 from marius_py.nn.kernels.triton_blocks import Block, Blocks
 from marius_py.nn.known_answers import AnswerTables, KnownAnswers
@@ -510,7 +510,10 @@ def test_a_device_that_is_full_or_not_the_current_one_ends_the_choice(
         patched.setattr(triton_rows, "take", partial(full, None))
         with pytest.raises(torch.OutOfMemoryError):
             choose_kernels("cuda:0")
-    assert choose_kernels("cuda:0").name == "Triton (float32)"
+    assert choose_kernels("cuda:0", "auto", "float32").name == "Triton (float32)"
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    with pytest.raises(ConfigError, match=r"device is cuda:0, .* cuda:1: call torch\.cuda\.set_device\(0\)"):
+        LinkPredictionModel(Dot(4), SoftmaxLoss(), SGD(1.0), device="cuda:0")
     choose_kernels.cache_clear()
 
 
