@@ -117,6 +117,7 @@ def test_gradients_of_sums_over_coordinates(compiled: bool, monkeypatch: pytest.
         (lambda: TransE(4, norm="l3"), ["model.decoder.norm", "l3", "l1", "l2"]),  # type: ignore[arg-type]
         (lambda: RotatE(4, norm="l1"), ["model.decoder.norm", "l1", "moduli"]),  # type: ignore[arg-type]
         (lambda: RotatE(4, phase_scale=0.0), ["model.decoder.phase_scale", "0.0"]),
+        (lambda: RotatE(4, phase_scale=1e-40), ["model.decoder.phase_scale", "1e-40", "half a turn"]),
     ],
 )
 def test_refused_settings(make: object, words: list[str]) -> None:

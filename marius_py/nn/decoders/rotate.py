@@ -36,9 +36,10 @@ class RotatE(ClosedFormDecoder):
         require_even(dim, "RotatE")
         if norm not in ("l2", "moduli"):
             raise ConfigError(f"model.decoder.norm is {norm!r}; rotate knows 'l2' and 'moduli'")
-        if not (phase_scale > 0 and is_float32(phase_scale)):
+        if not (phase_scale > 0 and is_float32(phase_scale) and is_float32(math.pi / phase_scale)):
             raise ConfigError(
-                f"model.decoder.phase_scale is {phase_scale!r}; it must be a finite number of float32 above 0"
+                f"model.decoder.phase_scale is {phase_scale!r}; it must be a finite number of float32 above "
+                "0, and so must be the parameter of half a turn, pi over it"
             )
         self.norm = norm
         self.phase_scale = float(phase_scale)
