@@ -2,7 +2,6 @@
 
 Node rows come with each batch, and the caller takes the optimizer's step of them with what `gradients`
 returns; relation rows are few, stay on the model's device and are updated in place before it does.
-`step` does both.
 """
 
 from __future__ import annotations
