@@ -207,7 +207,13 @@ def _rmat_cells(
 
 
 def _folded(ids: NDArray[np.int64], levels: int, num_nodes: int) -> NDArray[np.int64]:
-    return ids if num_nodes == 1 << levels else (ids * num_nodes) >> levels
+    """ids · N / 2^levels, rounded down, of ids (n,) below 2^levels."""
+    if num_nodes == 1 << levels:
+        return ids
+    if levels < 32:
+        return (ids * num_nodes) >> levels
+    high, low = divmod(num_nodes, 1 << 20)  # in two parts, as the product may have 80 bits
+    return (ids * high + ((ids * low) >> 20)) >> (levels - 20)
 
 
 def _first_of_each(edges: NDArray[np.integer]) -> NDArray[np.int64]:

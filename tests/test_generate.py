@@ -70,6 +70,16 @@ def test_rmat_above_two_to_the_31_uses_wide_ids() -> None:
     assert edges.max() > 1 << 29
 
 
+@pytest.mark.parametrize("num_nodes", [(1 << 31) + 10, 6_000_000_000, (1 << 40) - 1])
+def test_rmat_folds_exactly_where_a_product_has_more_than_63_bits(num_nodes: int) -> None:
+    levels = num_nodes.bit_length()
+    cells = next(rmat_edges(1 << levels, 1000))
+    edges = next(rmat_edges(num_nodes, 1000))
+    for column in (0, 2):
+        expected = [cell * num_nodes >> levels for cell in cells[:, column].tolist()]
+        assert edges[:, column].tolist() == expected
+
+
 def test_rmat_prepares_without_names(tmp_path: Path) -> None:
     edges = np.concatenate(list(rmat_edges(5000, 20_000, 2)))
     graph = prepare_arrays(rmat_edges(5000, 20_000, 2), tmp_path / "g", num_nodes=5000, partitions=4)
