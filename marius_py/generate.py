@@ -54,7 +54,8 @@ def planted_edges(
     Raises:
         ConfigError: a size out of range, or more edges than the graph has room for.
     """
-    planted = _Planted(num_nodes, num_relations, num_edges, seed, noise)
+    num_nodes, num_relations, num_edges = _checked_sizes(num_nodes, num_relations, num_edges)
+    planted = _Planted(num_nodes, num_relations, seed, noise)
     # every relation leads from a node to about one group; beyond half of all pairs, distinct edges get rare
     room = num_nodes * num_relations * min(GROUP_SIZE, num_nodes // 2) // 2
     if num_edges > room:
@@ -156,8 +157,7 @@ def rmat_edges(
 class _Planted:
     """The planted graph's fixed facts, and its blocks by number."""
 
-    def __init__(self, num_nodes: int, num_relations: int, num_edges: int, seed: int, noise: float) -> None:
-        num_nodes, num_relations, _ = _checked_sizes(num_nodes, num_relations, num_edges)
+    def __init__(self, num_nodes: int, num_relations: int, seed: int, noise: float) -> None:
         _check_seed(seed)
         if not (_is_number(noise) and 0 <= noise <= 1):
             raise ConfigError(f"noise is {noise!r}; allowed: a number from 0 to 1")

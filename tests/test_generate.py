@@ -21,6 +21,11 @@ def test_planted_edges_are_distinct_exact_and_repeatable() -> None:
     assert not np.array_equal(edges, planted_edges(1000, 6, 8000, seed=4))
 
 
+def test_sizes_of_numpy_do_not_overflow() -> None:
+    sizes = 100_000, 6_000, 10
+    assert np.array_equal(planted_edges(*map(np.int32, sizes)), planted_edges(*sizes))
+
+
 def test_planted_structure_predicts_tails() -> None:
     edges = planted_edges(2000, 8, 30_000, noise=0.1)
     groups = 200
