@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import IO
 
@@ -120,8 +121,8 @@ def _download(dataset: Dataset, target: Path, progress: Callable[[int, int | Non
                     progress(done, total)
             if total is not None and done != total:
                 raise urllib.error.URLError(f"only {done} of {total} bytes arrived")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", None) or error
+    except (OSError, ValueError, HTTPException) as error:  # the last: no HTTP, or a reply that is cut off
+        reason = str(getattr(error, "reason", None) or error).strip() or type(error).__name__
         raise StorageError(
             f"{dataset.name} could not be fetched from {dataset.url} ({reason}). Without a network: download "
             f"that file elsewhere and put it at {target}, or put {', '.join(dataset.members.values())} into "

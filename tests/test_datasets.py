@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import http.client
 import io
 import os
 import random
@@ -86,6 +87,27 @@ def test_a_connection_that_breaks_is_told_as_such(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("urllib.request.urlopen", lambda url, timeout: Broken())
     dataset = Dataset("Set", "http://set", "set.tar", tmp_path / "new", {"train": "t"}, {"train": ""})
     with pytest.raises(StorageError, match=r"^Set could not be fetched from http://set \(.*reset by peer\)"):
+        fetch(dataset)
+    assert not list(dataset.folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (http.client.IncompleteRead(b""), r"IncompleteRead\(0 bytes read\)"),  # of a reply in chunks
+        (http.client.BadStatusLine("SSH-2.0\r\n"), "SSH-2.0"),
+        (http.client.ImproperConnectionState(), "ImproperConnectionState"),
+    ],
+)
+def test_a_reply_that_is_no_whole_http_is_told_as_such(
+    error: Exception, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(url: str, timeout: float) -> None:
+        raise error
+
+    monkeypatch.setattr("urllib.request.urlopen", failing)
+    dataset = Dataset("Set", "http://set", "set.tar", tmp_path / "new", {"train": "t"}, {"train": ""})
+    with pytest.raises(StorageError, match=rf"^Set could not be fetched from http://set \({reason}\)\."):
         fetch(dataset)
     assert not list(dataset.folder.iterdir())
 
