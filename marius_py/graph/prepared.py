@@ -154,8 +154,6 @@ class Graph:
 
     def relation_ids(self, names: Sequence[str]) -> NDArray[np.int64]:
         """Look relation names up: (n,) int64 ids, −1 where no relation has that name."""
-        if not self.has_relations:
-            return np.array([0 if name == "" else -1 for name in names], dtype=np.int64)
         from marius_py.graph.names import find_names
 
         return find_names(self.path / RELATIONS_FILE, names)

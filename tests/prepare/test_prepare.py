@@ -143,6 +143,8 @@ def test_two_columns_are_a_graph_without_relations(tmp_path: Path) -> None:
     assert graph.relation_names() == [""]
     assert named_edges(graph)["train"] == Counter(rows)
     assert graph.relation_ids(["", "x"]).tolist() == [0, -1]
+    with pytest.raises(ConfigError, match="names is the single text 'likes'; pass a list of names"):
+        graph.relation_ids("likes")
 
 
 def test_degrees_count_train_edges_only(tmp_path: Path) -> None:
