@@ -162,7 +162,7 @@ class _Reader:
         count, before = 0, len(self._spill)
         for block, weights in _blocks(blocks):
             self._check(split, block, count)
-            rows = block
+            rows = block = np.asarray(block)  # columns of a matrix are matrices
             if block.shape[1] == 2:
                 rows = np.zeros((len(block), 3), dtype=self._spill.dtype)
                 rows[:, 0], rows[:, 2] = block[:, 0], block[:, 1]
@@ -231,6 +231,9 @@ class _Reader:
             )
         if block.dtype.kind not in "iu":
             raise FormatError(f"{split} has a block of type {block.dtype}; edges need an integer type")
+        if np.ma.is_masked(block):
+            row = int(np.ma.getmaskarray(block).any(axis=1).argmax())
+            raise FormatError(f"{split}, row {before + row}: a mask hides a number; every edge needs all")
         if self.width not in (None, block.shape[1]):
             raise FormatError(
                 f"{split} has {block.shape[1]} columns where others have {self.width}; all must agree"

@@ -63,6 +63,14 @@ def test_two_columns(tmp_path: Path) -> None:
     assert all_edges(graph) == as_named(edges)
 
 
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+@pytest.mark.parametrize("kind", [np.matrix, np.ma.array])
+@pytest.mark.parametrize("columns", [[0, 2], [0, 1, 2]])
+def test_subclasses_of_arrays(tmp_path: Path, kind: Any, columns: list[int]) -> None:
+    edges = some_edges()[:, columns]
+    assert all_edges(prepare_arrays(kind(edges), tmp_path / "g")) == as_named(edges)
+
+
 def test_wide_ids_near_the_limit_of_int32(tmp_path: Path) -> None:
     top = (1 << 31) + 5
     with pytest.raises(ConfigError, match="must be dense"):
@@ -87,6 +95,12 @@ def test_wide_ids_near_the_limit_of_int32(tmp_path: Path) -> None:
             "row 1: node number 9; allowed: 0 to 8",
         ),
         (np.array([[0, 4, 1]]), {"num_relations": 4}, FormatError, "relation number 4; allowed: 0 to 3"),
+        (
+            np.ma.array([[0, 1], [-1, 2]], mask=[[0, 0], [1, 0]]),
+            {"num_nodes": 3},
+            FormatError,
+            "train, row 1: a mask hides a number",
+        ),
         (np.array([[0, 0, 1]]), {"num_nodes": 0}, ConfigError, "num_nodes is 0"),
         (np.array([[0, 0, 1]]), {"node_names": ["a", "a"]}, ConfigError, "'a' more than once"),
         (np.array([[0, 0, 1]]), {"node_names": "ab"}, ConfigError, "node_names is of type str; allowed"),
