@@ -50,6 +50,8 @@ EdgeBlocks = NDArray[np.integer] | WeightedEdges | Iterable[NDArray[np.integer] 
 """One array of edges, one with weights, or blocks of them that are read once."""
 
 _SPARSE = 100
+_MOST = (1 << 40, 1 << 31)
+"""Nodes and relations that a graph may have."""
 
 
 def most_numbers(num_edges: int) -> int:
@@ -118,7 +120,10 @@ def prepare_arrays(
         train = _with_weights(train, weights)
     weighted = weighted or isinstance(train, WeightedEdges)
     names = _names(node_names, "node_names"), _names(relation_names, "relation_names")
-    limits = _limit(num_nodes, names[0], "num_nodes"), _limit(num_relations, names[1], "num_relations")
+    limits = (
+        _limit(num_nodes, names[0], "num_nodes", _MOST[0]),
+        _limit(num_relations, names[1], "num_relations", _MOST[1]),
+    )
     dtype = np.dtype(np.int64) if limits[0] is None else edge_dtype(limits[0])
     with building(output, overwrite) as folder:
         spill = EdgeSpill(folder / "rows.tmp", dtype, weighted=weighted, mirror=mirror)
@@ -247,7 +252,7 @@ class _Reader:
             for position in positions:
                 column = block[:, position]
                 low, high = int(column.min()), int(column.max())
-                top = (1 << 31 if index else 1 << 40) if limit is None else limit
+                top = _MOST[index] if limit is None else limit
                 if low < 0 or high >= top:
                     row = int(np.flatnonzero((column < 0) | (column >= top))[0])
                     raise FormatError(
@@ -321,11 +326,11 @@ def _names(names: Sequence[str] | None, key: str) -> Any | None:
     return array
 
 
-def _limit(count: int | None, names: Any | None, key: str) -> int | None:
+def _limit(count: int | None, names: Any | None, key: str, most: int) -> int | None:
     if count is None:
         return None if names is None else len(names)
-    if not is_whole(count, 1):
-        raise ConfigError(f"{key} is {count!r}; allowed: a whole number from 1")
+    if not is_whole(count, 1, most):
+        raise ConfigError(f"{key} is {count!r}; allowed: a whole number from 1 to {most}")
     if names is not None and len(names) != count:
         raise ConfigError(f"{key} is {count}, but {len(names)} names were given")
     return int(count)

@@ -102,6 +102,8 @@ def test_wide_ids_near_the_limit_of_int32(tmp_path: Path) -> None:
             "train, row 1: a mask hides a number",
         ),
         (np.array([[0, 0, 1]]), {"num_nodes": 0}, ConfigError, "num_nodes is 0"),
+        (np.array([[0, 0, 1]]), {"num_nodes": 1 << 41}, ConfigError, "from 1 to 1099511627776"),
+        (np.array([[0, 0, 1]]), {"num_relations": 1 << 32}, ConfigError, "from 1 to 2147483648"),
         (np.array([[0, 0, 1]]), {"node_names": ["a", "a"]}, ConfigError, "'a' more than once"),
         (np.array([[0, 0, 1]]), {"node_names": "ab"}, ConfigError, "node_names is of type str; allowed"),
         (
