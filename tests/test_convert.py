@@ -99,6 +99,8 @@ def test_columns_that_are_chosen_twice(tmp_path):
         5,
         np.array("spo"),
         b"spo",
+        "spo",
+        "s,p,o",
     ],
 )
 def test_columns_without_an_order_are_refused(tmp_path, columns):

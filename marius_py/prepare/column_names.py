@@ -100,13 +100,13 @@ def listed_columns(columns: Any) -> list[Any] | None:
     """The columns that a caller has chosen, numbers and texts of NumPy as Python's; None: none were.
 
     Raises:
-        ConfigError: they stand in a set, whose order is none, in a mapping, whose order nobody means, or in
-        nothing that has several.
+        ConfigError: they stand in a set, whose order is none, in a mapping, whose order nobody means, in one
+        text, or in nothing that has several.
     """
     if columns is None:
         return None
     several = isinstance(columns, Iterable) and not (isinstance(columns, np.ndarray) and columns.ndim != 1)
-    if not several or isinstance(columns, (set, frozenset, bytes, Mapping)):
+    if not several or isinstance(columns, (str, bytes, set, frozenset, Mapping)):
         raise ConfigError(
             f"columns is {columns!r}, of type {type(columns).__name__}; allowed: a list, in the order head, "
             "(relation,) tail"
