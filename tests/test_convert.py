@@ -275,6 +275,8 @@ def test_networkx_relations_of_a_name(tmp_path):
     assert named_edges(graph) == [("a", "r", "b"), ("b", "s", "c")]
     with pytest.raises(ConfigError, match="0 of 2 edges have the attribute 'kinds'; all should"):
         graph_from(network, tmp_path / "h", relation="kinds")
+    with pytest.raises(ConfigError, match="relation is of type list; allowed: the name of what holds"):
+        graph_from(network, tmp_path / "h", relation=["kind"])
 
 
 @pytest.mark.parametrize("name", ["type", "Edge Type"])

@@ -114,11 +114,12 @@ def graph_from(
             "Data or HeteroData; for arrays, give weights= of marius_py.prepare.prepare_arrays, or leave it "
             "out"
         )
-    if not isinstance(weight, Hashable):
-        raise ConfigError(
-            f"weight is of type {type(weight).__name__}; allowed: the name of what holds the weights in "
-            f"{type(data).__name__}"
-        )
+    for key, given in (("relation", relation), ("weight", weight)):
+        if not isinstance(given, Hashable):
+            raise ConfigError(
+                f"{key} is of type {type(given).__name__}; allowed: the name of what holds the {key}s in "
+                f"{type(data).__name__}"
+            )
     if kinds == {"hetero"}:
         arrays, names = number_hetero(parts, weight)
     elif kinds == {"pyg"}:
