@@ -251,9 +251,9 @@ def check_shares(split: Sequence[float]) -> list[float]:
     """The shares of a random split; ConfigError unless they are three that add up to 1, train above 0."""
     has_order = isinstance(split, Iterable) and not isinstance(split, (set, frozenset))
     shares = list(split) if has_order else []
-    valid = len(shares) == 3 and all(isinstance(s, (int, float)) and 0 <= s <= 1 for s in shares)
+    valid = len(shares) == 3 and all(isinstance(s, (int, float, np.floating)) and 0 <= s <= 1 for s in shares)
     if not valid or abs(sum(shares) - 1) > 1e-6 or shares[0] <= 0:
         raise ConfigError(
             f"split is {split!r}; give three shares (train, valid, test) that add up to 1, train above 0"
         )
-    return shares
+    return [float(share) for share in shares]

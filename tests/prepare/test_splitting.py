@@ -211,6 +211,7 @@ def test_counts_follow_the_shares() -> None:
     assert random_counts(10, (0.7, 0.2, 0.1), "x") == (7, 2, 1)
     assert random_counts(29, (0.8, 0.1, 0.1), "x") == (23, 3, 3)
     assert random_counts(1000, (0.5, 0.5, 0), "x") == (500, 500, 0)
+    assert random_counts(1000, np.array([0.5, 0.5, 0], np.float32), "x") == (500, 500, 0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
