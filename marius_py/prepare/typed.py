@@ -219,6 +219,7 @@ class NumpySource:
             raise FormatError(f"{self.path} holds no array")
         if len(members) == 1:
             member = members[0]
+            member.check()
             if len(member.shape) != 2:
                 raise FormatError(
                     f"{self.path}: the array has shape {member.shape}; edges need (E, 2) or (E, 3)"
@@ -253,6 +254,8 @@ class NumpySource:
         if len({member.shape for member in (*used, *weights)}) != 1 or len(used[0].shape) != 1:
             shapes = ", ".join(f"{member.name} {member.shape}" for member in (*used, *weights))
             raise FormatError(f"{self.path}: the arrays have shapes {shapes}; they must be (E,) and equal")
+        for member in (*used, *weights):
+            member.check()
         for member in weights:
             check_type(member.dtype, str(member.name), self.path)
         return used, weights, resolved
@@ -266,12 +269,14 @@ class _Member:
         self.name = name
         with self._open() as file:
             self.shape, self._fortran, self.dtype = _read_header(file)
+
+    def check(self) -> None:
+        """Refuse with a FormatError an array that cannot be read in blocks, or not without a pickle."""
+        what = "the array" if self.name is None else f"array {self.name!r}"
         if self.dtype.hasobject:
-            raise FormatError(f"{path}: an array of objects (pickle) is refused; save integers or text")
-        if self._fortran and len(self.shape) > 1 and name is not None:
-            raise FormatError(
-                f"{path}: array {name!r} is stored by columns; save it with np.ascontiguousarray"
-            )
+            raise FormatError(f"{self._path}: {what} is one of objects (pickle); save integers or text")
+        if self._fortran and len(self.shape) > 1 and self.name is not None:
+            raise FormatError(f"{self._path}: {what} is stored by columns; save it with np.ascontiguousarray")
 
     @property
     def rows(self) -> int:

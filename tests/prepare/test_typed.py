@@ -326,10 +326,18 @@ def test_bad_npy(tmp_path: Path, array: Any, text: str) -> None:
 
 def test_pickles_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "e.npy", np.array([["a", "b"]], dtype=object), allow_pickle=True)
-    np.savez(tmp_path / "e.npz", np.array([["a", "b"]], dtype=object), allow_pickle=True)
-    for name in ("e.npy", "e.npz"):
-        with pytest.raises(FormatError, match="objects"):
+    np.savez(tmp_path / "e.npz", np.array([["a", "b"]], dtype=object))
+    np.savez(tmp_path / "ends.npz", head=np.array(["a"]), tail=np.array(["b"], dtype=object))
+    for name, array in (("e.npy", "the array"), ("e.npz", "array 'arr_0'"), ("ends.npz", "array 'tail'")):
+        with pytest.raises(FormatError, match=f"{array} is one of objects"):
             prepared(tmp_path / name)
+
+
+def test_arrays_beside_those_chosen_may_be_of_any_kind(tmp_path: Path) -> None:
+    ends = {"head": np.array([0, 1]), "tail": np.array([1, 2])}
+    others = {"names": np.array([{0: "a"}], dtype=object), "features": np.asfortranarray(np.ones((3, 4)))}
+    np.savez(tmp_path / "e.npz", **ends, **others)
+    assert prepared(tmp_path / "e.npz", columns=["head", "tail"]).num_nodes == 3
 
 
 @pytest.mark.parametrize("name", ["e.npy", "e.npz", "e.parquet"])
