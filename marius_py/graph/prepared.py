@@ -94,11 +94,12 @@ class Graph:
         holds this graph with that p already, else written out of core (atomically).
 
         Raises:
-            ConfigError: more partitions than nodes. StorageError: reading or writing failed.
+            ConfigError: more partitions than nodes. StorageError: reading or writing failed, or another
+            thread of this process writes that file.
         """
         from marius_py.storage.edge_writer import resort
-        from marius_py.storage.files import replace
         from marius_py.storage.hdf5_edges import SORT_ANEW, Hdf5EdgeStore
+        from marius_py.storage.replacing import Replacing
 
         wanted = Partitioning(self.num_nodes, num_partitions)
         if wanted == self.partitioning:
@@ -112,17 +113,10 @@ class Graph:
         existing = _existing_edges(path, self.fingerprint, wanted)
         if existing is not None:
             return existing
-        temporary = path.with_name(f"{path.name}.tmp")
         with os_errors_as_storage("write", path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.unlink(missing_ok=True)
-            try:
-                with self.edges() as source:
-                    resort(source, temporary, num_partitions)
-                replace(temporary, path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
+        with Replacing([path]) as temporary, self.edges() as source:
+            resort(source, temporary[path], num_partitions)
         return Hdf5EdgeStore(path, SORT_ANEW)
 
     def degrees(self, start: int, stop: int) -> NDArray[np.int64]:

@@ -88,7 +88,7 @@ class EdgeWriter:
     """Fills one `edges.h5`; use as a context manager, then call `finish`.
 
     Args:
-        path: file to create.
+        path: file to create; one that exists is replaced.
         partitioning: ranges to sort by.
         bucket_counts: (p²,) train edges of each bucket, as they will be appended.
         num_valid: rows of the split valid.
@@ -335,7 +335,7 @@ def _new_file(path: Path) -> h5py.h5f.FileID:
     access.set_alignment(4096, 4096)
     access.set_file_locking(False, True)
     access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
-    return h5py.h5f.create(os.fsencode(path), h5py.h5f.ACC_EXCL, creation, access)
+    return h5py.h5f.create(os.fsencode(path), h5py.h5f.ACC_TRUNC, creation, access)
 
 
 def _allocate(file: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:

@@ -24,6 +24,7 @@ from marius_py.graph.manifest import manifest_bytes, read_manifest
 from marius_py.graph.names import ROW_GROUP, find_names, write_names
 from marius_py.partitioning import Partitioning
 from marius_py.prepare import prepare, prepare_arrays
+from marius_py.storage import edge_writer
 from marius_py.verify import verify, verify_graph
 
 
@@ -110,6 +111,26 @@ def test_repartition_sorts_once_and_reuses(tmp_path: Path) -> None:
         graph.repartition(3, tmp_path / "g")
     with pytest.raises(ConfigError, match="allowed: 1 to the number of nodes"):
         graph.repartition(101, tmp_path / "run")
+
+
+def test_two_that_repartition_at_once_write_files_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = make(tmp_path / "g")
+    resort, mine = edge_writer.resort, os.getpid()
+
+    def disturbed(source: Any, path: Path, num_partitions: int) -> None:
+        """Another process comes and goes once this one has written its file."""
+        resort(source, path, num_partitions)
+        monkeypatch.setattr(edge_writer, "resort", resort)
+        monkeypatch.setattr(os, "getpid", lambda: mine + 1)
+        graph.repartition(3, tmp_path / "run").close()
+        monkeypatch.setattr(os, "getpid", lambda: mine)
+
+    monkeypatch.setattr(edge_writer, "resort", disturbed)
+    with graph.repartition(3, tmp_path / "run") as store:
+        assert store.verify() == []
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["edges.h5"]
 
 
 def test_errors_of_damaged_edges_say_what_helps(tmp_path: Path) -> None:
