@@ -25,7 +25,7 @@ from marius_py.prepare.column_names import (
 _WHOLE_NUMBER = re.compile(r"\s*[+-]?[0-9]+\s*")
 _WHOLE_VALUE = re.compile(r"\s*[+-]?[0-9]+(\.0*)?\s*")
 """A whole number, also as pandas writes it of a column that had a gap, `7.0`."""
-NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
+NUMBER = re.compile(r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
 _IN_QUOTES = re.compile(r'".*"', re.DOTALL)
 logger = logging.getLogger(__name__)
 

@@ -651,6 +651,13 @@ def test_a_key_that_would_help_is_said_to_be_of_three_commands(
     assert where.format(key, otherwise) in str(caught.value)
 
 
+def test_names_of_many_digits_are_told_from_numbers_at_once(tmp_path: Path) -> None:
+    digits = "1" * 100_000  # by trying each place where a fraction could begin: minutes
+    rows = [(f"{digits}x", "r", f"{digits}y"), (f"{digits}z", "r", digits)]
+    path = put(tmp_path, "".join("\t".join(row) + "\n" for row in rows).encode())
+    assert read(path) == rows
+
+
 def test_columns_by_position_know_a_header_by_its_ends(tmp_path: Path) -> None:
     path = put(tmp_path, b"source,my words,target\na,r,b\n", "e.csv")
     assert read(path, columns=[0, 1, 2]) == [("a", "r", "b")]
