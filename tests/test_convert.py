@@ -113,6 +113,12 @@ def test_columns_without_an_order_are_refused(tmp_path, columns):
         assert make(tmp_path / "g", columns=dict.fromkeys("spo").keys(), overwrite=True).num_relations == 1
 
 
+def test_a_frame_may_have_columns_that_a_hetero_data_has(tmp_path):
+    frame = pd.DataFrame({"s": ["a"], "edge_types": ["r"], "o": ["b"], "node_types": ["x"]})
+    graph = graph_from(frame, tmp_path / "g", columns=["s", "edge_types", "o"], split=(1, 0, 0))
+    assert graph.relation_names() == ["r"]
+
+
 @pytest.mark.parametrize("columns", [np.array([2, 0, 1]), [np.int64(2), 0, 1], np.array(["s", "p", "o"])])
 def test_columns_may_be_numbers_and_texts_of_numpy(tmp_path, columns):
     frame = pd.DataFrame({"p": ["r", "r"], "o": ["b", "c"], "s": ["a", "b"], "w": [1.0, 2.0]})

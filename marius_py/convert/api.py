@@ -154,8 +154,8 @@ def is_graph_data(data: Any) -> bool:
 
 
 def _kind(data: Any) -> Kind | None:
-    if hasattr(data, "edge_types") and hasattr(data, "node_types"):
-        return "hetero"
+    if hasattr(data, "edge_types") and hasattr(data, "node_types") and not hasattr(data, "columns"):
+        return "hetero"  # and no pandas frame with columns of these names
     if hasattr(data, "collect") or hasattr(data, "columns"):  # in this order: polars warns of lazy columns
         return "frame"
     if hasattr(data, "edge_index"):
