@@ -172,7 +172,7 @@ def recognise_columns(names: Sequence[str]) -> NamedColumns | None:
     if problems:
         middle = (candidates or [i for i in range(len(names)) if i not in (head, tail)])[0]
         raise UnclearColumnsError(
-            f"has the columns {', '.join(map(repr, names))}: {'; '.join(problems)}",
+            f"has the columns {first_of(names)}: {'; '.join(problems)}",
             (head, middle, tail),
             (head, tail),
         )
@@ -313,6 +313,8 @@ def _roles(names: Sequence[str], columns: NamedColumns) -> str:
 
 def listed(names: Sequence[str], positions: Sequence[int]) -> str:
     """Some of the names, for a message."""
+    if len(positions) > _MOST_NAMES:
+        return first_of([names[i] for i in positions])
     parts = [repr(names[i]) for i in positions]
     return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 

@@ -239,7 +239,7 @@ def _position(key: ColumnKey, cells: Sequence[str], columns: Sequence[ColumnKey]
             )
         return key % len(cells)
     found = [i for i, cell in enumerate(cells) if cell == key]
-    names = ", ".join(map(repr, cells))
+    names = first_of(cells)
     if not found:
         raise MissingColumnError(
             f"input.columns is {columns!r}, but {where} has no column named {key!r}; its columns are {names}"

@@ -31,7 +31,7 @@ from marius_py.prepare.blocks import (
     name_column,
     pandas_index,
 )
-from marius_py.prepare.column_names import doubt_ids, leave_out_index, tells_ends
+from marius_py.prepare.column_names import doubt_ids, first_of, leave_out_index, tells_ends
 from marius_py.prepare.columns import ColumnKey, Columns, WeightKey, resolve_columns
 from marius_py.prepare.weights import check_type, weight_column
 from marius_py.storage.files import storage_error
@@ -86,7 +86,7 @@ class ParquetSource:
         if doubtful:
             raise FormatError(
                 f"{path}: {', '.join(map(repr, doubtful))} was the index of a pandas frame, and may be a "
-                f"part of the edges: choose two or three of {', '.join(schema.names)} with input.columns "
+                f"part of the edges: choose two or three of {first_of(schema.names)} with input.columns "
                 f"{elsewhere('columns', 'write a file with those columns only')}"
             )
         self._columns = resolve_columns(names, columns, True, f"{path}", weight=weight)
@@ -244,7 +244,7 @@ class NumpySource:
         if columns is None and not tells_ends(names):
             offered = columns_setting(names, range(min(3, len(names))))
             raise FormatError(
-                f"{self.path} holds the arrays {', '.join(names)}; call them head, relation, tail, or name "
+                f"{self.path} holds the arrays {first_of(names)}; call them head, relation, tail, or name "
                 f"two or three of them with input.columns={offered} "
                 f"{elsewhere('columns', 'write a file with these names')}"
             )

@@ -206,7 +206,7 @@ def test_an_index_of_pandas_with_a_name_may_be_a_part_of_the_edges(tmp_path: Pat
     frame = pd.DataFrame({"u": ["a", "b"], "since": ["r", "s"], "v": ["c", "a"]})
     for index, columns in (("since", ["u", "v"]), ("u", ["since", "v"]), (["u", "since", "v"], [])):
         frame.set_index(index).to_parquet(path)
-        listed = ", ".join([*columns, *([index] if isinstance(index, str) else index)])
+        listed = ", ".join(map(repr, [*columns, *([index] if isinstance(index, str) else index)]))
         with pytest.raises(
             FormatError, match=f"was the index of a pandas frame, .* two or three of {listed} "
         ):
@@ -322,6 +322,26 @@ def test_bad_npy(tmp_path: Path, array: Any, text: str) -> None:
     np.save(tmp_path / "e.npy", array)
     with pytest.raises(FormatError, match=text):
         prepared(tmp_path / "e.npy")
+
+
+@pytest.mark.parametrize("columns", [None, ["head", "who"]])
+@pytest.mark.parametrize("name", ["e.parquet", "e.tsv", "e.npz"])
+def test_messages_have_room_for_some_columns_only(
+    tmp_path: Path, name: str, columns: list[str] | None
+) -> None:
+    first = "head" if name != "e.npz" or columns else "any"
+    cells = {first: ["a"], "tail": ["b"], **{f"column {i}": ["c"] for i in range(500)}}
+    path = tmp_path / name
+    if name == "e.parquet":
+        save(path, **cells)
+    elif name == "e.tsv":
+        lines = [*cells], [cell for (cell,) in cells.values()]
+        path.write_text("".join("\t".join(line) + "\n" for line in lines))
+    else:
+        np.savez(path, **{key: np.array(value) for key, value in cells.items()})
+    with pytest.raises((ConfigError, FormatError), match=r"'column 9', … \(502 in all\)") as caught:
+        prepared(path, columns=columns)
+    assert len(str(caught.value)) < 1000
 
 
 def test_pickles_are_refused(tmp_path: Path) -> None:
