@@ -63,6 +63,15 @@ def shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
+def has_repeats(names: list[str]) -> bool:
+    """Whether two names are equal, by 8 bytes a name: only those whose hashes are equal are compared."""
+    hashes = np.fromiter(map(hash, names), np.int64, len(names))
+    hashes.sort()
+    shared = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
+    alike = [name for name in names if hash(name) in shared] if shared else []
+    return len(set(alike)) < len(alike)
+
+
 def check_folder(given: Path | str, key: str, what: str) -> Path:
     """The path of a folder; MissingPathError names the setting if it is none, ConfigError if no path."""
     path = as_path(given, key, f"a folder that holds {what}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from marius_py.errors import ConfigError, FormatError, MissingPathError
-from marius_py.importing.files import check_file, shown
+from marius_py.importing.files import check_file, has_repeats, shown
 from marius_py.storage.file_io import os_errors_as_storage
 from marius_py.storage.regular import open_regular
 
@@ -71,18 +71,9 @@ def read_mapping(path: Path, delimiter: str) -> list[str]:
         raise FormatError(
             f"{path} has {len(names)} numbers, which should be 0 to {len(names) - 1}, each of them once"
         )
-    if _repeats(names):
+    if has_repeats(names):
         raise FormatError(f"{path} holds a name twice; names must be distinct")
     return [names[place] for place in order]
-
-
-def _repeats(names: list[str]) -> bool:
-    """Whether two names are equal, by 8 bytes a name: only those whose hashes are equal are compared."""
-    hashes = np.fromiter(map(hash, names), np.int64, len(names))
-    hashes.sort()
-    shared = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
-    alike = [name for name in names if hash(name) in shared] if shared else []
-    return len(set(alike)) < len(alike)
 
 
 def _rows(path: Path, delimiter: str) -> Iterator[tuple[int, tuple[str, str]]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from marius_py.errors import ConfigError, FormatError, MissingPathError, StorageError
 from marius_py.given import as_path
-from marius_py.importing.files import check_folder, read_count
+from marius_py.importing.files import check_folder, has_repeats, read_count
 from marius_py.importing.pbg_schema import Schema, dynamic_names, infer_schema, names_of, read_schema
 
 
@@ -49,13 +49,15 @@ def node_names(schema: Schema, folder: Path, counts: Entities) -> list[str]:
     """All names in the order of numbers; "part/place" where no partition of a type has a file of names.
 
     Raises:
-        StorageError: only some partitions of a type have one. FormatError: names are damaged or too few.
+        StorageError: only some partitions of a type have one. FormatError: names are damaged, too few, or
+        not distinct.
     """
     names: list[str] = []
     for entity in schema.entities:
         prefix = f"{entity}/" if len(schema.entities) > 1 else ""
         paths = [folder / f"entity_names_{entity}_{part}.json" for part in range(schema.entities[entity])]
         named = [path.is_file() for path in paths]
+        first = len(names)
         for part, (path, count) in enumerate(zip(paths, counts.counts[entity], strict=True)):
             if named[part]:
                 own = names_of(path, count, f"{entity} entities")
@@ -67,6 +69,10 @@ def node_names(schema: Schema, folder: Path, counts: Entities) -> list[str]:
             else:
                 own = [f"{part}/{place}" for place in range(count)]
             names += [prefix + name for name in own] if prefix else own
+        if any(named) and has_repeats(names[first:]):
+            raise FormatError(
+                f"{folder}: entity_names_{entity}_*.json hold a name twice; names must be distinct"
+            )
     return names
 
 

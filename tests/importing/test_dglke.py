@@ -13,7 +13,8 @@ from marius_py import cli
 from marius_py.commands import importing
 from marius_py.errors import ConfigError, FormatError, StorageError
 from marius_py.graph import open_graph
-from marius_py.importing import dglke_graph, dglke_run, dglke_triples, mappings
+from marius_py.importing import dglke_graph, dglke_run, dglke_triples, files
+from marius_py.importing.files import has_repeats
 from marius_py.importing.mappings import read_mapping
 from marius_py.storage.weighted import weights_of
 from marius_py.verify import is_sound, verify
@@ -370,11 +371,11 @@ def test_names_are_compared_without_a_table_of_them(monkeypatch):
     names = [f"entity {number}" for number in range(100_000)]
     tracemalloc.start()
     try:
-        assert not mappings._repeats(names)
+        assert not has_repeats(names)
         assert tracemalloc.get_traced_memory()[1] < 20 * len(names)
     finally:
         tracemalloc.stop()
-    assert mappings._repeats([*names, "entity 7"])
-    monkeypatch.setattr(mappings, "hash", len, raising=False)  # all are alike but for their length
-    assert not mappings._repeats(["a", "b", "cc"])
-    assert mappings._repeats(["a", "b", "cc", "b"])
+    assert has_repeats([*names, "entity 7"])
+    monkeypatch.setattr(files, "hash", len, raising=False)  # all are alike but for their length
+    assert not has_repeats(["a", "b", "cc"])
+    assert has_repeats(["a", "b", "cc", "b"])

@@ -15,6 +15,7 @@ from marius_py.errors import ConfigError, FormatError, StorageError
 from marius_py.export import export
 from marius_py.graph import open_graph
 from marius_py.importing import pbg_graph, pbg_run
+from marius_py.importing.pbg import pbg_model
 from marius_py.storage.reader import open_node_reader
 from marius_py.storage.weighted import weights_of
 from marius_py.verify import is_sound, verify
@@ -111,6 +112,21 @@ def test_dynamic_relations_need_no_configuration(tmp_path):
     (tmp_path / "p" / "entities" / "dynamic_rel_count.txt").write_text("0")
     with pytest.raises(FormatError, match=r"dynamic_rel_count.txt holds 0; it should hold the number of rel"):
         pbg_graph(tmp_path / "p" / "entities", tmp_path / "p" / "edges", tmp_path / "i")
+
+
+@pytest.mark.parametrize("again", ["x", 1])  # one and "1" are the same as text
+def test_names_of_entities_are_distinct(tmp_path, again):
+    peer = make(tmp_path / "p")
+    peer.write_edges()
+    first, second = ((peer.folder / "entities" / f"entity_names_all_{part}.json") for part in range(2))
+    for path, name in ((first, str(again)), (second, again)):
+        path.write_text(json.dumps([name, *json.loads(path.read_text())[1:]]))
+    for read in (
+        lambda: pbg_graph(None, peer.folder / "edges", tmp_path / "g", config=peer.model / "config.json"),
+        lambda: pbg_model(peer.model),
+    ):
+        with pytest.raises(FormatError, match=r"entity_names_all_\*\.json hold a name twice"):
+            read()
 
 
 def test_names_of_some_partitions_only(tmp_path):
