@@ -98,6 +98,7 @@ class Graph:
             thread of this process writes that file.
         """
         from marius_py.storage.edge_writer import resort
+        from marius_py.storage.files import storage_error
         from marius_py.storage.hdf5_edges import SORT_ANEW, Hdf5EdgeStore
         from marius_py.storage.replacing import Replacing
 
@@ -115,8 +116,14 @@ class Graph:
             return existing
         with os_errors_as_storage("write", path):
             path.parent.mkdir(parents=True, exist_ok=True)
-        with Replacing([path]) as temporary, self.edges() as source:
-            resort(source, temporary[path], num_partitions)
+        try:
+            with Replacing([path]) as temporary, self.edges() as source:
+                resort(source, temporary[path], num_partitions)
+        except StorageError as error:
+            cause = error.__cause__
+            if error.errno is None and isinstance(cause, OSError) and cause.errno:  # of the writing itself
+                raise storage_error("write", path, cause) from cause
+            raise
         return Hdf5EdgeStore(path, SORT_ANEW)
 
     def degrees(self, start: int, stop: int) -> NDArray[np.int64]:

@@ -133,6 +133,20 @@ def test_two_that_repartition_at_once_write_files_of_their_own(
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["edges.h5"]
 
 
+@pytest.mark.parametrize("call", ["sync_path", "try_flock"])
+def test_a_full_disk_is_told_as_such_where_edges_are_sorted_anew(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    graph = make(tmp_path / "g")
+    monkeypatch.setattr(f"marius_py.storage.replacing.{call}", full)
+    with pytest.raises(StorageError, match=r"^disk full: cannot write \S+run/edges\.h5 .*free space"):
+        graph.repartition(3, tmp_path / "run")
+    assert not list((tmp_path / "run").glob("edges.h5"))
+
+
 def test_errors_of_damaged_edges_say_what_helps(tmp_path: Path) -> None:
     graph = make(tmp_path / "g")
     graph.repartition(3, tmp_path / "run").close()
