@@ -214,10 +214,12 @@ def _train(
         with watchdog.doing("write result.json"):
             store.check_place()
             facts, before = {RESULT_META: plain_json(result)}, committed_meta(store).get(RESULT_META)
-            if before is not None:  # tested again: the commit tells the old file from a damaged one
+            if before is None:
+                write_json(folder / RESULT_FILE, result)
+                record(store, facts)
+            else:  # tested again: until the file is written, the commit tells the old one from a damaged one
                 record(store, facts | {RESULT_BEFORE_META: before})
-            write_json(folder / RESULT_FILE, result)
-            record(store, facts)
+                write_json(folder / RESULT_FILE, result)
     return {**result, "output": str(folder)}
 
 
