@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from marius_py.errors import FormatError, MissingPathError, StorageError
 from marius_py.predict.queries import PARTS
 from marius_py.prepare.column_names import WORDS
+from marius_py.prepare.text import compression_of
 from marius_py.storage.regular import PIPE, irregular_kind
 from marius_py.storage.targets import reaching
 
@@ -21,8 +22,6 @@ Column = list[str | None] | None
 _SIGN = "?"
 _ASKED = (None, "", _SIGN)
 _PARQUET = (".parquet", ".pq")
-_COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-"""What compressed files begin with, of the kinds that edges are read from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +156,7 @@ def _empty(file: Path) -> FormatError:
 
 
 def _no_text(file: Path, error: UnicodeDecodeError) -> FormatError:
-    kind = next((name for magic, name in _COMPRESSED.items() if error.object.startswith(magic)), None)
-    if kind is not None:
+    if (kind := compression_of(bytes(error.object))) is not None:
         return FormatError(
             f"{file} is compressed by {kind}; unpack it first, only files of edges may be packed"
         )

@@ -276,11 +276,10 @@ class _open:  # noqa: N801 - used like a function
     def __init__(self, path: Path) -> None:
         try:
             self._raw = path.open("rb")
-            magic = _MAGIC.match(self._raw.read(_MAGIC_BYTES))
+            compression = compression_of(self._raw.read(_MAGIC_BYTES))
             self._raw.seek(0)
         except OSError as error:
             raise storage_error("read", path, error) from error
-        compression = None if magic is None else magic.lastgroup
         if compression is None:
             self._stream: Any = self._raw
         elif compression == "gzip":  # not by Arrow, which takes zeros that pad the end for damage
@@ -299,6 +298,16 @@ class _open:  # noqa: N801 - used like a function
     def __exit__(self, *_: object) -> None:
         self._stream.close()
         self._raw.close()
+
+
+def compression_of(start: bytes) -> str | None:
+    """What a file that begins so is compressed by; None: by nothing that is known.
+
+    >>> compression_of(b"\\x1f\\x8b\\x08"), compression_of(b"head")
+    ('gzip', None)
+    """
+    magic = _MAGIC.match(start)
+    return None if magic is None else magic.lastgroup
 
 
 def _divides(given: object) -> bool:
